@@ -80,10 +80,9 @@ class LoadBench {
         [&] { buffer_ = backend_.allocate(DType::u8, 1, bytes_with_room()); },
         [&] { read_files(); });
     measure(
-        "mapped, tensors in their own type", raw_bytes_, [&] { allocate(false); },
-        [&] { load_raw(); });
+        "tensors in their own type", raw_bytes_, [&] { allocate(false); }, [&] { load_raw(); });
     measure(
-        "mapped, tensors as FP32", f32_bytes_, [&] { allocate(true); }, [&] { load_f32(); });
+        "tensors as FP32", f32_bytes_, [&] { allocate(true); }, [&] { load_f32(); });
     return result_;
   }
 
@@ -153,13 +152,11 @@ class LoadBench {
     for (std::size_t i = 0; i < store.tensors().size(); ++i) {
       const StoredTensor& tensor = *store.tensors()[i];
       const std::size_t width = size_of(destinations_[i].dtype);
-      visit_data(tensor, 0, tensor.data.size(),
-                 [&](std::size_t at, std::span<const std::byte> piece) {
-                   backend_.upload(
-                       destinations_[i].columns(static_cast<std::int64_t>(at / width),
-                                                static_cast<std::int64_t>(piece.size() / width)),
-                       piece.data());
-                 });
+      visit_data(tensor, 0, tensor.bytes(), [&](std::size_t at, std::span<const std::byte> piece) {
+        backend_.upload(destinations_[i].columns(static_cast<std::int64_t>(at / width),
+                                                 static_cast<std::int64_t>(piece.size() / width)),
+                        piece.data());
+      });
     }
   }
 

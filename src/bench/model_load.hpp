@@ -19,7 +19,7 @@ struct ModelLoadRow {
   double seconds = 0;
   double processor_seconds = 0;    ///< user and system
   std::uint64_t result_bytes = 0;  ///< the one copy that is wanted
-  std::uint64_t peak_bytes = 0;    ///< resident at most, the pages of the mapped files among them
+  std::uint64_t peak_bytes = 0;    ///< resident at most
 };
 
 struct ModelLoadBench {

@@ -176,7 +176,9 @@ int run_action(const std::string& command, const Values& values, const std::stri
 }
 
 void print_notes(const std::vector<std::string>& notes) {
-  for (const std::string& note : notes) fmt::print(stderr, "fp8lab: note: {}\n", note);
+  for (const std::string& note : notes) {
+    fmt::print(stderr, "fp8lab: note: {}\n", printable(note));
+  }
 }
 
 Error unknown_word(const std::string& command, const std::string& what, const std::string& word,

@@ -10,6 +10,7 @@
 #include "src/data/vocabulary.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
+#include "src/io/printable.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -24,7 +25,9 @@ Options data_options() {
               "token that starts a document, in files without boundaries");
   options.add("document-end", value<std::int64_t>(-1),
               "token that ends a document, in files without boundaries");
-  options.add("document", value<std::int64_t>(), "print one document of every file, from 0 on");
+  options.add("document", value<std::int64_t>(),
+              "print one document of every file, from 0 on: its\n"
+              "ids, in brackets those that are not trained on, and its text");
   options.add("json", "machine-readable");
   return options;
 }
@@ -47,20 +50,50 @@ ordered_json describe(const TokenShard& shard) {
   return facts;
 }
 
-std::string line_of(const ordered_json& facts) {
+constexpr std::size_t kColumns = 96;
+
+/// Parts of a document, each in lines of their own.
+bool is_of_document(const std::string& key) {
+  return key == "ids" || key == "trained" || key == "text";
+}
+
+/// Ids, in brackets those that are not trained on.
+std::string ids_of(const ordered_json& facts) {
+  const auto trained = facts["trained"].get<std::string>();
+  std::string text;
+  for (std::size_t i = 0; i < trained.size(); ++i) {
+    const auto id = facts["ids"][i].get<std::int64_t>();
+    text += trained[i] == '1' ? fmt::format("{} ", id) : fmt::format("[{}] ", id);
+  }
+  if (!text.empty()) text.pop_back();
+  return text;
+}
+
+std::string lines_of(const ordered_json& facts) {
   std::string text;
   for (const auto& [key, value] : facts.items()) {
+    if (is_of_document(key)) continue;
     if (key == "path") {
-      text += value.get<std::string>() + ":";
+      text += printable(value.get<std::string>()) + ":";
     } else {
       text +=
           fmt::format(" {} {}", key, value.is_string() ? value.get<std::string>() : value.dump());
     }
   }
-  return text + "\n";
+  text += "\n";
+  if (!facts.contains("ids")) return text;
+  for (std::string& line : wrapped_lines(ids_of(facts), kColumns)) {
+    if (line.ends_with(' ')) line.pop_back();
+    text += "  " + line + "\n";
+  }
+  if (!facts.contains("text")) return text;
+  for (const std::string& line : wrapped_lines(facts["text"].get<std::string>(), kColumns)) {
+    text += "  | " + line + "\n";
+  }
+  return text;
 }
 
-/// Ids, with those that are not trained on in brackets; then the text if a table lies beside.
+/// Ids, which of them are trained on, and the text if a table lies beside.
 void add_document(ordered_json& facts, const TokenShard& shard, std::int64_t index) {
   if (index < 0 || index >= shard.documents()) {
     throw Error(fmt::format("{}: no document {}; accepted: 0 to {}", shard.name(), index,
@@ -109,7 +142,7 @@ int inspect(const Values& values) {
     fmt::print("{}\n", json_text(report));
     return ExitCode::kSuccess;
   }
-  for (const ordered_json& facts : report) fmt::print("{}", line_of(facts));
+  for (const ordered_json& facts : report) fmt::print("{}", lines_of(facts));
   return ExitCode::kSuccess;
 }
 

@@ -13,7 +13,9 @@ namespace {
 
 Options doctor_options() {
   Options options("fp8lab doctor DIR");
-  options.add("directory", value<std::string>(), "that of a run or of a study");
+  options.add("directory", value<std::string>(),
+              "that of a run or of a study, or where\n"
+              "`export` was killed");
   options.add("check", "change nothing");
   options.add("json", "machine-readable");
   return options;

@@ -91,6 +91,7 @@ int export_command(const std::vector<std::string>& arguments) {
   options.tokenizer_name = source.vocabulary.tokenizer;
   const auto backend =
       make_backend(values["backend"].as<std::string>(), threads_of(values, "export"));
+  print_notes(export_notes(source.require_model(), options));
   PhaseLine phase;
   phase.begin("writing " + folder);
   export_model(*backend, *source.tensors, source.require_model(), options, folder);

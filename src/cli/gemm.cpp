@@ -10,7 +10,7 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/matrices.hpp"
+#include "src/cli/matrix_files.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/seed_option.hpp"
 #include "src/config/library_call.hpp"

@@ -15,6 +15,7 @@
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
 #include "src/evaluation/generator.hpp"
+#include "src/io/printable.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -67,10 +68,10 @@ void print(const std::vector<Prompt>& prompts, const std::vector<Completion>& co
     const std::string text =
         vocabulary.has_text() ? vocabulary.decode(completion.tokens) : std::string();
     if (values.count("json") == 0) {
-      fmt::print(
-          "--- prompt {} sample {}: {} tokens{}\n{}\n", prompts[i].problem, prompts[i].sample,
-          completion.tokens.size(), completion.ended ? ", ended" : "",
-          vocabulary.has_text() ? text : fmt::format("{}", fmt::join(completion.tokens, " ")));
+      fmt::print("--- prompt {} sample {}: {} tokens{}\n{}\n", prompts[i].problem,
+                 prompts[i].sample, completion.tokens.size(), completion.ended ? ", ended" : "",
+                 vocabulary.has_text() ? printable_lines(text)
+                                       : fmt::format("{}", fmt::join(completion.tokens, " ")));
       continue;
     }
     ordered_json json = {{"prompt", prompts[i].problem},

@@ -30,14 +30,6 @@ void upload_scales(Backend& backend, NpyArray scales, const std::string& name,
 
 }  // namespace
 
-NpyArray read_matrix(const std::string& file) {
-  NpyArray array = read_npy(file);
-  if (array.rows < 1 || array.cols < 1) {
-    throw Error(fmt::format("{}: shape ({}, {}) has no elements", file, array.rows, array.cols));
-  }
-  return array;
-}
-
 TensorView upload(Backend& backend, NpyArray& array) {
   const TensorView view = backend.allocate(array.dtype, array.rows, array.cols);
   backend.upload(view, array.data.data());
@@ -89,15 +81,6 @@ MatrixOperand make_operand(Backend& backend, NpyArray& values, const std::string
   backend.upload(operand.codes, values.data.data());
   if (scales) upload_scales(backend, *scales, scale_name, operand);
   return {operand, TensorView{}, name};
-}
-
-MatrixOperand read_operand(Backend& backend, const std::string& file,
-                           const std::optional<std::string>& scale_file, const QuantSpec& spec,
-                           std::uint64_t seed) {
-  NpyArray values = read_matrix(file);
-  std::optional<NpyArray> scales;
-  if (scale_file) scales = read_matrix(*scale_file);
-  return make_operand(backend, values, file, scales, scale_file.value_or(""), spec, seed);
 }
 
 void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,

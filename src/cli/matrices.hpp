@@ -1,4 +1,4 @@
-// Matrices of .npy files, or of Python, as GEMM operands.
+// Matrices of .npy files (matrix_files.hpp), or of Python, as GEMM operands.
 #pragma once
 
 #include <optional>
@@ -9,9 +9,6 @@
 #include "src/model/operand.hpp"
 
 namespace fp8lab::cli {
-
-/// A matrix of a .npy file with at least one element. Throws Error naming the file.
-NpyArray read_matrix(const std::string& file);
 
 /// Copies `array` into memory of `backend`.
 TensorView upload(Backend& backend, NpyArray& array);
@@ -32,12 +29,6 @@ struct MatrixOperand {
 MatrixOperand make_operand(Backend& backend, NpyArray& values, const std::string& name,
                            const std::optional<NpyArray>& scales, const std::string& scale_name,
                            const QuantSpec& spec, std::uint64_t seed);
-
-/// make_operand of `file`: codes (u8) with the scales of `scale_file`, or values that are
-/// quantized.
-MatrixOperand read_operand(Backend& backend, const std::string& file,
-                           const std::optional<std::string>& scale_file, const QuantSpec& spec,
-                           std::uint64_t seed);
 
 /// ops::Product. Throws Error as it does, and where a compensated product has codes instead of
 /// values.

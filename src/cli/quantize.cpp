@@ -16,7 +16,7 @@
 #include "src/cli/backend_option.hpp"
 #include "src/cli/checkpoint_source.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/matrices.hpp"
+#include "src/cli/matrix_files.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/quantize_model.hpp"
 #include "src/cli/seed_option.hpp"

@@ -347,6 +347,7 @@ int quantize_model(const Values& values) {
   options.seed = values["seed"].as<std::uint64_t>();
   options.tokenizer = source.tokenizer;
   options.tokenizer_name = source.vocabulary.tokenizer;
+  print_notes(export_notes(source.require_model(), options));
   PhaseLine phase;
   phase.begin("writing " + values["out"].as<std::string>());
   export_model(*backend, *source.tensors, source.require_model(), options,

@@ -155,8 +155,8 @@ void TokenShard::fail_changed() const {
 
 void TokenShard::require_unchanged() const {
   if (!file_) return;
-  const MappedFile::Stamp now = file_->stamp_now();
-  const MappedFile::Stamp index = index_file_ ? index_file_->stamp_now() : index_stamp_;
+  const FileStamp now = file_->stamp_now();
+  const FileStamp index = index_file_ ? index_file_->stamp_now() : index_stamp_;
   if (now == stamp_ && index == index_stamp_) return;
   bool is_changed = now.size < stamp_.size || index.size < index_stamp_.size;
   if (!is_changed) {

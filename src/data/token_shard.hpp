@@ -96,7 +96,7 @@ class TokenShard {
   std::string name_;
   std::optional<MappedFile> file_, index_file_;
   /// Of both files when their contents had hash_.
-  mutable MappedFile::Stamp stamp_, index_stamp_;
+  mutable FileStamp stamp_, index_stamp_;
   ShardLayout layout_;
   std::vector<std::uint64_t> found_ends_;  ///< of formats that do not hold them as we do
   std::int64_t document_count_ = 0;

@@ -49,12 +49,29 @@ fs::path temporary_beside(const fs::path& path) {
   return path.parent_path() / name;
 }
 
+std::optional<fs::path> target_of_temporary(const fs::path& temporary) {
+  const std::string name = temporary.filename().string();
+  constexpr std::string_view kMark = ".tmp-";
+  const std::size_t mark = name.rfind(kMark);
+  if (!name.starts_with('.') || mark == std::string::npos || mark < 2) return std::nullopt;
+  const std::string_view numbers = std::string_view(name).substr(mark + kMark.size());
+  const std::size_t dash = numbers.find('-');
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  if (dash == std::string_view::npos || !is_number(numbers.substr(0, dash)) ||
+      !is_number(numbers.substr(dash + 1))) {
+    return std::nullopt;
+  }
+  return temporary.parent_path() / name.substr(1, mark - 1);
+}
+
 std::vector<fs::path> temporaries(const fs::path& path) {
-  const std::string start = fmt::format(".{}.tmp-", path.filename().string());
   std::error_code ignored;
   std::vector<fs::path> found;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory_of(path), ignored)) {
-    if (entry.path().filename().string().starts_with(start)) found.push_back(entry.path());
+    const std::optional<fs::path> target = target_of_temporary(entry.path());
+    if (target && target->filename() == path.filename()) found.push_back(entry.path());
   }
   return found;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -59,7 +60,10 @@ std::filesystem::path temporary_beside(const std::filesystem::path& path);
 
 /// The files that processes, running or killed, have made as temporary_beside(path).
 std::vector<std::filesystem::path> temporaries(const std::filesystem::path& path);
-/// Removes them. The caller must hold a lock that keeps others from writing `path`.
+/// The `path` of a name that temporary_beside(path) may have given; nothing for another name.
+std::optional<std::filesystem::path> target_of_temporary(const std::filesystem::path& temporary);
+/// Removes those of temporaries(path). The caller must hold a lock that keeps others from writing
+/// `path`.
 void remove_temporaries(const std::filesystem::path& path);
 
 /// Brings the written file `temporary` to the disk and renames it over `path`, in the same

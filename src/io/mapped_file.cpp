@@ -1,9 +1,7 @@
 #include "src/io/mapped_file.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,7 +13,6 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
-#include "src/io/file_descriptor.hpp"
 
 namespace fp8lab {
 namespace {
@@ -23,14 +20,6 @@ namespace {
 std::uintptr_t page_size() {
   static const auto size = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   return size;
-}
-
-MappedFile::Stamp stamp_of(const struct stat& status) {
-  const auto nanoseconds = [](const struct timespec& time) {
-    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-  };
-  return {status.st_dev, status.st_ino, status.st_size, nanoseconds(status.st_mtim),
-          nanoseconds(status.st_ctim)};
 }
 
 /// A mapping for the handler of SIGBUS, which can take no lock: entries are used again, never
@@ -94,19 +83,9 @@ void explain_lost_pages() {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.valid()) {
-    throw Error(fmt::format("{}: cannot open: {}", path.string(), error_text(errno)));
-  }
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) {
-    throw RuntimeFailure(fmt::format("{}: cannot stat: {}", path.string(), error_text(errno)));
-  }
-  if (!S_ISREG(status.st_mode)) {
-    throw Error(fmt::format("{}: is no regular file", path.string()));
-  }
-  stamp_ = stamp_of(status);
-  const auto size = static_cast<std::size_t>(status.st_size);
+  const FileDescriptor file = open_regular_file(path);
+  stamp_ = stamp_of(file, path.string());
+  const auto size = static_cast<std::size_t>(stamp_.size);
   if (size == 0) return;
   void* const data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (data == MAP_FAILED) {
@@ -134,23 +113,9 @@ MappedFile::~MappedFile() {
   ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-MappedFile::Stamp MappedFile::stamp_now() const {
-  struct stat status {};
-  if (::stat(path_.c_str(), &status) != 0) return stamp_;
-  const Stamp now = stamp_of(status);
-  return now.device == stamp_.device && now.file == stamp_.file ? now : stamp_;
-}
-
-void fetch_pages(std::span<const std::byte> bytes) {
-  // From the page on that the first byte is in: a mapping starts with a page.
-  const std::size_t before = reinterpret_cast<std::uintptr_t>(bytes.data()) % page_size();
-  // Advice only: where the kernel does not know it, the pages come when they are read.
-#if defined(MADV_POPULATE_READ)
-  constexpr int kAdvice = MADV_POPULATE_READ;
-#else
-  constexpr int kAdvice = MADV_WILLNEED;
-#endif
-  ::madvise(const_cast<std::byte*>(bytes.data()) - before, before + bytes.size(), kAdvice);
+FileStamp MappedFile::stamp_now() const {
+  const std::optional<FileStamp> now = stamp_of(path_);
+  return now && now->device == stamp_.device && now->file == stamp_.file ? *now : stamp_;
 }
 
 void release_pages(std::span<const std::byte> bytes) {

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <span>
+
+#include "src/io/input_file.hpp"
 
 namespace fp8lab {
 
@@ -22,29 +23,20 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
 
-  /// Which contents a file had, as far as the system notes it: file, size and times of change.
-  struct Stamp {
-    std::uint64_t device = 0, file = 0;
-    std::int64_t size = 0, modified = 0, changed = 0;  ///< times in nanoseconds
-    bool operator==(const Stamp&) const = default;
-  };
   /// Before anything of it was read.
-  const Stamp& stamp() const { return stamp_; }
+  const FileStamp& stamp() const { return stamp_; }
   /// That of the mapped file now; stamp() where its name stands for another file or none.
-  Stamp stamp_now() const;
+  FileStamp stamp_now() const;
 
  private:
   std::filesystem::path path_;
-  Stamp stamp_;
+  FileStamp stamp_;
   std::span<const std::byte> bytes_;
 };
 
 /// From now on a process that can read a mapped file no longer (it was cut off, or its disk fails)
 /// ends with a line that names the file, and status 1.
 void explain_lost_pages();
-
-/// Asks the system to read these bytes of a mapped file now, in one go.
-void fetch_pages(std::span<const std::byte> bytes);
 
 /// Takes the whole pages among these bytes of a mapped file out of the resident memory of the
 /// process. They stay readable.

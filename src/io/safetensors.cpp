@@ -17,14 +17,17 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMaximumHeader = 100'000'000;  // as the reference implementation has it
-constexpr std::size_t kPiece = std::size_t{4} << 20;   // bytes of a file read at a time
+constexpr std::size_t kPiece = std::size_t{256}
+                               << 10;  // bytes of a file read at a time, few enough for a cache
 
-std::uint64_t header_length(std::span<const std::byte> bytes, const std::string& path) {
+std::uint64_t header_length(const InputFile& file) {
   std::uint64_t length = 0;
-  if (bytes.size() < sizeof length) throw Error(path + ": too short for a safetensors file");
-  std::memcpy(&length, bytes.data(), sizeof length);
-  if (length > kMaximumHeader || length > bytes.size() - sizeof length) {
-    throw Error(fmt::format("{}: header length {} lies outside the file", path, length));
+  if (file.size() < sizeof length) {
+    throw Error(file.path() + ": too short for a safetensors file");
+  }
+  file.read(0, std::as_writable_bytes(std::span(&length, 1)));
+  if (length > kMaximumHeader || length > file.size() - sizeof length) {
+    throw Error(fmt::format("{}: header length {} lies outside the file", file.path(), length));
   }
   return length;
 }
@@ -36,18 +39,17 @@ std::string_view as_text(std::span<const std::byte> bytes) {
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
-    : path_(path.string()), file_(path) {
-  const std::span<const std::byte> bytes = file_.bytes();
-  const std::uint64_t length = header_length(bytes, path_);
-  const std::span<const std::byte> data = bytes.subspan(sizeof length + length);
-  SafetensorsHeader header =
-      parse_safetensors_header(as_text(bytes.subspan(sizeof length, length)), data.size(), path_);
+    : file_(std::make_unique<const InputFile>(path)) {
+  const std::uint64_t length = header_length(*file_);
+  std::string text(length, '\0');
+  file_->read(sizeof length, std::as_writable_bytes(std::span(text)));
+  const std::uint64_t begin = sizeof length + length;
+  SafetensorsHeader header = parse_safetensors_header(text, file_->size() - begin, file_->path());
   metadata_ = std::move(header.metadata);
   tensors_.reserve(header.tensors.size());
   for (TensorPlace& place : header.tensors) {
     index_[place.tensor.name] = tensors_.size();
-    tensors_.push_back(
-        {std::move(place.tensor), data.subspan(place.begin, place.end - place.begin)});
+    tensors_.push_back({std::move(place.tensor), file_.get(), begin + place.begin});
   }
 }
 
@@ -58,19 +60,26 @@ const StoredTensor* SafetensorsFile::find(const std::string& name) const {
 
 const StoredTensor& SafetensorsFile::at(const std::string& name) const {
   const StoredTensor* const tensor = find(name);
-  if (tensor == nullptr) throw Error(fmt::format("{}: no tensor '{}' in the file", path_, name));
+  if (tensor == nullptr) throw Error(fmt::format("{}: no tensor '{}' in the file", path(), name));
   return *tensor;
 }
 
-void visit_data(const StoredTensor& tensor, std::size_t first, std::size_t last,
+void visit_data(const StoredTensor& tensor, std::uint64_t first, std::uint64_t last,
                 const std::function<void(std::size_t, std::span<const std::byte>)>& visit) {
-  FP8LAB_ASSERT(first <= last && last <= tensor.data.size());
-  for (std::size_t at = first; at < last; at += kPiece) {
-    const std::span<const std::byte> piece = tensor.data.subspan(at, std::min(kPiece, last - at));
-    fetch_pages(piece);
+  FP8LAB_ASSERT(first <= last && last <= tensor.bytes());
+  const std::uint64_t room = std::min<std::uint64_t>(kPiece, last - first);
+  const auto buffer = std::make_unique_for_overwrite<std::byte[]>(room);
+  for (std::uint64_t at = first; at < last; at += kPiece) {
+    const std::span<std::byte> piece(buffer.get(), std::min<std::uint64_t>(kPiece, last - at));
+    tensor.file->read(tensor.offset + at, piece);
     visit(at, piece);
-    release_pages(piece);
   }
+}
+
+TensorBytes read_bytes(const StoredTensor& tensor) {
+  TensorBytes bytes(tensor.bytes());
+  tensor.file->read(tensor.offset, bytes);
+  return bytes;
 }
 
 void read_elements(const StoredTensor& tensor, std::int64_t first, std::span<float> destination) {

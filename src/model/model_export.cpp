@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -14,8 +15,10 @@
 #include "src/config/hugging_face.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/file_kind.hpp"
+#include "src/io/file_lock.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/tensor_store.hpp"
+#include "src/model/decoder.hpp"
 #include "src/model/fp8_storage.hpp"
 #include "src/model/operand.hpp"
 #include "src/model/weight_names.hpp"
@@ -194,6 +197,16 @@ TensorBytes produce(Backend& backend, const ModelTensors& tensors, const Planned
   return bytes;
 }
 
+/// True when the rows of `part` have other tiles by themselves than within `rows` rows.
+bool has_own_tiles(const WeightPart& part, std::int64_t rows, const QuantSpec& spec) {
+  const bool is_measured =
+      spec.scale_source == ScaleSource::current || spec.scale_source == ScaleSource::delayed;
+  const std::int64_t own = part.shape[0], first = part.first / part.shape[1], end = first + own;
+  if (!is_measured || own == rows) return false;
+  const std::int64_t tile = spec.tile.rows;
+  return tile == 0 || first % tile != 0 || (end != rows && end % tile != 0);
+}
+
 ordered_json make_config(const ModelConfig& model, const ExportOptions& options, const Plan& plan) {
   const char* const dtype = options.dtype == StoredType::f32   ? "float32"
                             : options.dtype == StoredType::f16 ? "float16"
@@ -259,6 +272,24 @@ class TemporaryFolder {
   fs::path path_;
 };
 
+bool is_exported_file(const fs::directory_entry& entry) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(entry.symlink_status(ignored))) return false;
+  const fs::path path = target_of_temporary(entry.path()).value_or(entry.path());
+  const std::string name = path.filename().string();
+  return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
+         name == "config.json" ||
+         std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end();
+}
+
+/// A folder, no link to one, that holds nothing but files which export_model writes.
+bool holds_export(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(fs::symlink_status(path, ignored))) return false;
+  const fs::directory_iterator entries(path, ignored);
+  return std::all_of(begin(entries), end(entries), is_exported_file);
+}
+
 /// The folder's path without a slash at its end.
 fs::path check_folder(const fs::path& folder) {
   const fs::path path = folder.has_filename() ? folder : folder.parent_path();
@@ -270,6 +301,32 @@ fs::path check_folder(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::vector<std::string> export_notes(const ModelConfig& model, const ExportOptions& options) {
+  if (!options.recipe) return {};
+  const Declaration declaration = declaration_of(model);
+  std::size_t quantized = 0, different = 0;
+  std::string first, tile;
+  for (const LinearDeclaration& linear : declaration.linears()) {
+    const QuantSpec& spec = recipe_of(*options.recipe, linear.name, model).slot(Slot::fprop_w);
+    if (linear.is_tied || !spec.is_quantized()) continue;
+    const ParameterDeclaration& weight =
+        declaration.parameters()[static_cast<std::size_t>(linear.weight)];
+    for (const WeightPart& part : weight_parts(weight, model)) {
+      ++quantized;
+      if (!has_own_tiles(part, weight.rows, spec)) continue;
+      if (different++ > 0) continue;
+      first = part.name;
+      tile = tile_name(spec.tile);
+    }
+  }
+  if (different == 0) return {};
+  return {fmt::format(
+      "{} of {} quantized weights, {} the first, have other tiles ({}) in these files than in "
+      "training, which quantizes q, k and v, and gate and up, as one matrix each: their values may "
+      "differ",
+      different, quantized, first, tile)};
+}
 
 QuantizedOperand quantize_weight(Backend& backend, const ModelTensors& tensors, std::size_t index,
                                  const QuantSpec& spec, std::uint64_t seed) {
@@ -299,6 +356,31 @@ TensorView upload_weight(Backend& backend, const ModelTensors& tensors, std::siz
   return weight;
 }
 
+std::vector<fs::path> unfinished_exports(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const fs::path& path : temporaries(folder)) {
+    if (holds_export(path)) found.push_back(path);
+  }
+  return found;
+}
+
+std::vector<fs::path> folders_with_unfinished_exports(const fs::path& directory) {
+  std::set<fs::path> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    const std::optional<fs::path> target = target_of_temporary(entry.path());
+    if (target && holds_export(entry.path())) found.insert(*target);
+  }
+  return {found.begin(), found.end()};
+}
+
+void remove_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (!error) return;
+  throw RuntimeFailure(fmt::format("{}: cannot remove what a killed process left: {}",
+                                   folder.string(), error.message()));
+}
+
 void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
                   const ExportOptions& options, const fs::path& folder) {
   const fs::path path = check_folder(folder);
@@ -307,6 +389,12 @@ void export_model(Backend& backend, const ModelTensors& tensors, const ModelConf
   const ordered_json config = make_config(model, options, plan);
   std::vector<TensorHeader> headers;
   for (const PlannedTensor& tensor : plan.tensors) headers.push_back(tensor.header);
+  make_directories(path.parent_path());
+  const std::optional<FileLock> lock = FileLock::try_acquire(path);
+  if (!lock) {
+    throw Error(fmt::format("{}: is being written by {}", folder.string(), FileLock::owner(path)));
+  }
+  for (const fs::path& left : unfinished_exports(path)) remove_folder(left);
   TemporaryFolder temporary(path);
   write_tensor_store(temporary.path(), options.shard_bytes, headers, [&](std::size_t i) {
     return produce(backend, tensors, plan.tensors[i], options.seed);

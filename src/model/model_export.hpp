@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "emulation/backend.hpp"
 #include "emulation/spec/recipe.hpp"
@@ -15,8 +17,8 @@ namespace fp8lab {
 struct ExportOptions {
   StoredType dtype = StoredType::bf16;        ///< bf16, f16 or f32: of what is not quantized
   std::uint64_t shard_bytes = 5'000'000'000;  ///< as transformers divides models
-  /// Weights of linear layers as their fprop.w operands, each tensor of the file by itself: a scale
-  /// of a whole tensor is that of q alone, not of q, k and v together as in training.
+  /// Weights of linear layers as their fprop.w operands, each tensor of the file by itself
+  /// (export_notes).
   std::optional<Recipe> recipe;
   std::uint64_t seed = 0;           ///< of stochastic rounding
   std::filesystem::path tokenizer;  ///< folder whose tokenizer files are copied; or empty
@@ -25,12 +27,26 @@ struct ExportOptions {
 };
 
 /// Writes config.json, the tensors and the tokenizer into `folder`, which appears complete or not
-/// at all. Values are rounded to nearest even. Throws Error when the folder exists and is not
-/// empty, for values too large for `dtype`, for models and quantizers that no convention of files
-/// has (hugging_face_config, stored_scale_tile), for layers quantized in different tiles, and for a
-/// tokenizer that is not the weights' own.
+/// at all. Values are rounded to nearest even. The lock of `folder` (FileLock) is held meanwhile,
+/// and what a killed process left of an earlier attempt removed. Throws Error when the folder
+/// exists and is not empty, when another process writes it, for values too large for `dtype`, for
+/// models and quantizers that no convention of files has (hugging_face_config, stored_scale_tile),
+/// for layers quantized in different tiles, and for a tokenizer that is not the weights' own.
 void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
                   const ExportOptions& options, const std::filesystem::path& folder);
+
+/// The half-written folders beside `folder` that attempts to export to it, running or killed, have.
+std::vector<std::filesystem::path> unfinished_exports(const std::filesystem::path& folder);
+/// The folders in `directory`, there or not, that have some.
+std::vector<std::filesystem::path> folders_with_unfinished_exports(
+    const std::filesystem::path& directory);
+/// Removes one of them with all that it holds. The caller must hold the lock of the export's
+/// folder.
+void remove_folder(const std::filesystem::path& folder);
+
+/// What a user should know of the files that export_model writes: how many weights have other tiles
+/// than training gives them, which quantizes q, k and v, and gate and up, as one matrix each.
+std::vector<std::string> export_notes(const ModelConfig& model, const ExportOptions& options);
 
 /// The weight of a linear layer in backend memory as training quantizes it by `spec`: bf16 or f32,
 /// as spec.weight_source says.

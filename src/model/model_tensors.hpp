@@ -20,8 +20,8 @@ class ModelTensors {
 
   /// Names, shapes, and the type of each where it comes from.
   const std::vector<TensorHeader>& headers() const { return headers_; }
-  /// Elements of tensor `index` from number `first` on. From files: throws Error naming the tensor
-  /// and the element for one that is not finite, as no trained weight is.
+  /// Elements of tensor `index` from number `first` on. From files and from callers: throws Error
+  /// naming the tensor and the element for one that is not finite, as no trained weight is.
   virtual void read(std::size_t index, std::int64_t first, std::span<float> destination) const = 0;
 
  protected:

@@ -61,6 +61,7 @@ class ArrayTensors : public ModelTensors {
                     bytes.subspan(static_cast<std::size_t>(first) * size_of(type),
                                   destination.size() * size_of(type)),
                     destination);
+    require_finite(destination, "parameters", headers_[index].name, headers_[index].shape, first);
   }
 
  private:
@@ -109,8 +110,9 @@ class Model {
     return collect([](const Parameter& parameter) { return parameter.gradient(); });
   }
   void set_parameters(const py::dict& arrays) {
-    load_parameters(*oriented(std::make_unique<ArrayTensors>(arrays)), "parameters",
-                    session_.parameters());
+    const std::unique_ptr<ModelTensors> tensors = oriented(std::make_unique<ArrayTensors>(arrays));
+    require_finite(*tensors);  // before the first weight is set
+    load_parameters(*tensors, "parameters", session_.parameters());
   }
 
   py::array logits(const Tokens& tokens) {

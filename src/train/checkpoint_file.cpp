@@ -44,16 +44,18 @@ CheckpointFile::CheckpointFile(const std::filesystem::path& path) : file_(path) 
   }
   const StoredTensor& stored = file_.at(kCheckpointChecksums);
   if (stored.type != StoredType::u8 ||
-      stored.data.size() != sizeof(std::uint64_t) * (headers.size() + 1)) {
+      stored.bytes() != sizeof(std::uint64_t) * (headers.size() + 1)) {
     throw Error(file_.path() + ": damaged: its checksums do not fit its tensors");
   }
   std::vector<std::uint64_t> hashes(headers.size() + 1);
-  std::memcpy(hashes.data(), stored.data.data(), stored.data.size());
+  visit_data(stored, 0, stored.bytes(), [&](std::size_t at, std::span<const std::byte> piece) {
+    std::memcpy(reinterpret_cast<std::byte*>(hashes.data()) + at, piece.data(), piece.size());
+  });
   if (hashes[0] != checkpoint_header_hash(file_.metadata(), headers)) {
     throw Error(file_.path() + ": damaged: the header does not have its checksum");
   }
   for (std::size_t i = 0; i < headers.size(); ++i) hashes_[headers[i].name] = hashes[i + 1];
-  hash_ = xxh3(stored.data.data(), stored.data.size());
+  hash_ = xxh3(hashes.data(), stored.bytes());
 }
 
 OpenCheckpoint CheckpointFile::open_if(const std::filesystem::path& path) {
@@ -69,7 +71,7 @@ void CheckpointFile::read(
     const StoredTensor& tensor,
     const std::function<void(std::size_t, std::span<const std::byte>)>& visit) const {
   Xxh3Stream stream;
-  visit_data(tensor, 0, tensor.data.size(), [&](std::size_t at, std::span<const std::byte> piece) {
+  visit_data(tensor, 0, tensor.bytes(), [&](std::size_t at, std::span<const std::byte> piece) {
     stream.update(piece.data(), piece.size());
     visit(at, piece);
   });

@@ -14,6 +14,7 @@
 #include "src/io/run_reader.hpp"
 #include "src/io/run_schema.hpp"
 #include "src/io/study_log.hpp"
+#include "src/model/model_export.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/identity.hpp"
 
@@ -157,10 +158,40 @@ Finding examine_study(const fs::path& file) {
   }
 }
 
+/// What killed processes left of models that they were writing into `folder`, there or not.
+void examine_exports(const fs::path& folder, bool repair, std::vector<Finding>& findings) {
+  const std::vector<fs::path> left = unfinished_exports(folder);
+  if (left.empty()) return;
+  const std::optional<FileLock> lock = FileLock::try_acquire(folder);
+  for (const fs::path& path : left) {
+    if (!lock) {
+      findings.push_back({path, Health::busy, "a process is writing this model"});
+      continue;
+    }
+    if (repair) remove_folder(path);
+    findings.push_back(
+        {path, repair ? Health::repaired : Health::fixable,
+         fmt::format("half a model of a killed process{}", repair ? ", removed" : "")});
+  }
+}
+
+std::vector<Finding> examine_all_exports(const fs::path& directory, bool repair) {
+  std::vector<Finding> findings;
+  const fs::path itself = directory.has_filename() ? directory : directory.parent_path();
+  examine_exports(itself, repair, findings);
+  if (!is_folder(directory)) return findings;
+  for (const fs::path& folder : folders_with_unfinished_exports(directory)) {
+    examine_exports(folder, repair, findings);
+  }
+  return findings;
+}
+
 }  // namespace
 
 std::vector<Finding> examine(const fs::path& directory, bool repair) {
+  std::vector<Finding> findings = examine_all_exports(directory, repair);
   if (!is_folder(directory)) {
+    if (!findings.empty()) return findings;
     throw Error(
         fmt::format("{}: no directory; accepted: that of a run or of a study", directory.string()));
   }
@@ -171,11 +202,10 @@ std::vector<Finding> examine(const fs::path& directory, bool repair) {
   }
   std::sort(runs.begin(), runs.end());
   const bool is_study = is_present(directory / kStudyFile);
-  if (runs.empty() && !is_study) {
+  if (runs.empty() && !is_study && findings.empty()) {
     throw Error(fmt::format("{}: holds neither run.h5 nor study.h5, nor folders with a run.h5",
                             directory.string()));
   }
-  std::vector<Finding> findings;
   for (const fs::path& run : runs) {
     for (Finding& finding : RunExamination(run, repair).run()) {
       findings.push_back(std::move(finding));

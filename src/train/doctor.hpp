@@ -25,9 +25,11 @@ struct Finding {
 
 /// Examines the run in `directory`, or the study there and every run in its folders: reads every
 /// row and every tensor, so that their checksums are compared, and looks whether run files,
-/// checkpoints and the links of a study belong together. With `repair` it removes what killed
-/// processes left, and writes a run file anew that its writer could not close, which other programs
-/// open only as SWMR readers. Throws Error when there is neither a run nor a study.
+/// checkpoints and the links of a study belong together. Models that killed processes left half
+/// written are found in `directory`, and beside it those that were to become it, which need not be
+/// there then. With `repair` it removes what killed processes left, and writes a run file anew that
+/// its writer could not close, which other programs open only as SWMR readers. Throws Error when
+/// there is none of all that.
 std::vector<Finding> examine(const std::filesystem::path& directory, bool repair);
 
 }  // namespace fp8lab

@@ -358,6 +358,27 @@ def test_gemm_refusals(matrices: Path) -> None:
     )
 
 
+def test_values_that_are_no_numbers_are_counted(matrices: Path, tmp_path: Path) -> None:
+    """They are arithmetic that the emulation is for, so that they are a note and no refusal."""
+    a = np.load(matrices / "a.npy")
+    bits = (a.view(np.uint32) >> 16).astype(np.uint16)
+    a[2, 5], a[3, 0] = np.nan, -np.inf
+    bits[2, 5], bits[3, 0] = 0x7FC0, 0xFF80
+    words = ["--spec", "infir2:fprop", "--b", matrices / "b.npy", "--out", tmp_path / "d.npy"]
+    for name, values in (("floats", a), ("bits", bits)):
+        file = tmp_path / f"{name}.npy"
+        np.save(file, values)
+        said = f"{file}: 2 of {a.size} elements are NaN or infinite, the first at (2, 5)"
+        note = f"fp8lab: note: {said}\n"
+        for command in (
+            ["gemm", "--a", file, *words],
+            ["quantize", file, "--spec", "infir2:fprop.x", "--out", tmp_path / "codes.npy"],
+        ):
+            result = run(*command)
+            assert result.returncode == 0 and result.stderr == note, result.stderr
+    assert "note" not in run("gemm", "--a", matrices / "a.npy", *words).stderr
+
+
 def test_results_do_not_take_the_place_of_operands(matrices: Path) -> None:
     a, b = matrices / "a.npy", matrices / "b.npy"
     before = a.read_bytes()

@@ -520,7 +520,14 @@ def test_both_ways_to_name_the_start_give_the_same_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "code"),
-    [("F32", b"\0\0\xc0\x7f"), ("BF16", b"\x80\x7f"), ("F16", b"\0\xfc")],
+    [
+        ("F32", b"\0\0\xc0\x7f"),
+        ("F32", b"\0\0\x80\xff"),
+        ("BF16", b"\x80\x7f"),
+        ("BF16", b"\xc1\xff"),
+        ("F16", b"\0\xfc"),
+        ("F16", b"\1\x7e"),
+    ],
 )
 def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, dtype: str, code: bytes) -> None:
     tensors = random_tensors(CONFIG, dtype)
@@ -541,6 +548,46 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, dtype: str, cod
         assert name in said and "(2, 3)" in said, said
 
 
+@pytest.mark.parametrize("kind", ["weight", "bias", "norm", "embedding"])
+def test_every_kind_of_tensor_is_looked_at(tmp_path: Path, kind: str) -> None:
+    name = {
+        "weight": "model.layers.0.self_attn.o_proj.weight",
+        "bias": "model.layers.1.self_attn.k_proj.bias",
+        "norm": "model.norm.weight",
+        "embedding": "model.embed_tokens.weight",
+    }[kind]
+    tensors = random_tensors(CONFIG)
+    dtype, shape, data = tensors[name]
+    tensors[name] = dtype, shape, data[:-2] + b"\xc0\x7f"  # the last element
+    folder = write_folder(tmp_path / "model", tensors)
+    place = ", ".join(str(extent - 1) for extent in shape)
+    said = program("export", folder, tmp_path / "out", status=2)
+    assert f"tensor '{name}' is NaN at ({place}); accepted: finite numbers" in said, said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("code", "what"), [(0x7C, "infinite"), (0xFC, "infinite"), (0x7E, "NaN")])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_e5m2_codes_that_are_no_numbers_are_refused(
+    tmp_path: Path, code: int, what: str, scaled: bool
+) -> None:
+    tensors = random_tensors(CONFIG)
+    name = "model.layers.0.mlp.up_proj.weight"
+    shape = tensors[name][1]
+    if scaled:
+        tensors[name + "_scale"] = stored(np.full(1, 0.25, np.float32), "F32")
+    codes = np.random.default_rng(1).integers(0, 0x7C, shape).astype(np.uint8)
+    tensors[name] = "F8_E5M2", shape, codes.tobytes()
+    program("export", write_folder(tmp_path / "good", tensors), tmp_path / "out", "--dtype", "f32")
+    back = decode(read_folder(tmp_path / "out")[name])
+    values = (codes.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
+    assert np.array_equal(back, values * np.float32(0.25 if scaled else 1))
+    codes[1, 7] = code
+    tensors[name] = "F8_E5M2", shape, codes.tobytes()
+    said = program("export", write_folder(tmp_path / "bad", tensors), tmp_path / "o", status=2)
+    assert f"tensor '{name}' is {what} at (1, 7)" in said, said
+
+
 def test_fp8_codes_and_scales_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     program(
         "export",
@@ -557,6 +604,11 @@ def test_fp8_codes_and_scales_that_are_no_numbers_are_refused(tmp_path: Path) ->
     blocks = scale[1][0] * scale[1][1]
     cases = [
         ({name: (kind, shape, b"\x7f" + codes[1:])}, name),
+        ({name: (kind, shape, codes[:-1] + b"\xff")}, name),
+        ({name + "_scale_inv": stored(np.full(scale[1], np.nan), "F32")}, "_scale_inv"),
+        ({name + "_scale_inv": stored(np.full(scale[1], -np.inf), "F32")}, "_scale_inv"),
+        ({name + "_scale_inv": ("BF16", scale[1], b"\x80\x7f" * blocks)}, "_scale_inv"),
+        ({name + "_scale_inv": ("F16", scale[1], b"\1\x7e" * blocks)}, "_scale_inv"),
         (
             {name + "_scale_inv": ("F8_E8M0", scale[1], b"\xff" + b"\x7f" * (blocks - 1))},
             "_scale_inv",

@@ -212,5 +212,51 @@ def test_inspect_prints_what_a_file_holds_and_refuses_what_is_damaged(folder: Pa
         assert message in result.stderr and result.stderr.count("\n") == 1
 
 
+def obeyed(text: bytes) -> list[int]:
+    """Bytes that a terminal obeys, but for the ends of lines and tabs."""
+    characters = text.decode()  # strict: nothing that is no UTF-8
+    return [ord(c) for c in characters if (c < " " and c not in "\n\t") or "\x7f" <= c <= "\x9f"]
+
+
+def test_a_document_is_printed_without_what_a_terminal_obeys(folder: Path) -> None:
+    table = json.loads((folder / "shards/token_bytes.json").read_text())
+    said = b"\x1b[2J\x07\xc2\x9b1m\x9b\x7f\r\nnew\tline \xc3\xa9 " + b"long " * 60
+    table["tokens"][222] = said.hex()  # a token of every document
+    (folder / "shards/token_bytes.json").write_text(json.dumps(table))
+    command = [PROGRAM, "data", "inspect", "shards", "--document", "3"]
+    printed = subprocess.run(command, capture_output=True, check=True).stdout
+    assert obeyed(printed) == []
+    lines = printed.decode().splitlines()
+    assert max(map(len, lines[1:])) <= 100
+    text = "".join(line.removeprefix("  | ") for line in lines if line.startswith("  | "))
+    spelled = "\\x1b[2J\\x07\\x9b1m\\x9b\\x7f\\x0dnew\tline é " + "long " * 60
+    assert text.count(spelled) == 6
+    # The ids, in brackets where they are not trained on; --json has all as it is.
+    (facts,) = json.loads(subprocess.run([*command, "--json"], capture_output=True).stdout)
+    ids = " ".join(line.strip() for line in lines[1:] if not line.startswith("  | ")).split()
+    marks = zip(facts["ids"], facts["trained"], strict=True)
+    assert ids == [str(i) if trained == "1" else f"[{i}]" for i, trained in marks]
+    assert "\x1b[2J" in facts["text"]
+
+
+def test_completions_are_printed_without_what_a_terminal_obeys(tmp_path: Path) -> None:
+    """A model that has learnt nothing says any bytes."""
+    (tmp_path / "text.txt").write_text("some words\n\n" * 40)
+    (tmp_path / "run.toml").write_text(
+        MODEL
+        + '[[stages]]\nname = "cpt"\nkind = "cpt"\nsteps = 1\nbatch_sequences = 1\n'
+        + "sequence_length = 16\n[stages.learning_rate]\nwarmup_steps = 0\n"
+        + '[stages.data]\nkind = "text"\npath = "TEXT"\n'.replace(
+            "TEXT", str(tmp_path / "text.txt")
+        )
+    )
+    assert train(tmp_path / "run.toml", tmp_path / "run").returncode == 0
+    words = ["--prompt", "a", "--samples", "4", "--max-new-tokens", "100", "--temperature", "1"]
+    command = [PROGRAM, "generate", str(tmp_path / "run"), *words]
+    printed = subprocess.run(command, capture_output=True, check=True).stdout
+    assert obeyed(printed) == []
+    assert b"\\x" in printed
+
+
 if __name__ == "__main__":
     sys.exit(pytest.main([__file__, "-q"]))

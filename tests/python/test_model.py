@@ -142,6 +142,20 @@ def test_samples_depend_on_their_keys_alone(shape: Path) -> None:
         assert completion in model.generate(prompts, max_new_tokens=10)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_weights_that_are_no_numbers_are_refused(shape: Path, value: float, dtype: type) -> None:
+    model = make(shape)
+    before = model.parameters()
+    weights = {name: (array * 2).astype(dtype) for name, array in before.items()}
+    weights["model.norm.weight"][3] = value
+    word = "NaN" if np.isnan(value) else "infinite"
+    with pytest.raises(fp8lab.Error, match=rf"tensor 'model.norm.weight' is {word} at \(3\)"):
+        model.set_parameters(weights)
+    after = model.parameters()
+    assert all(np.array_equal(after[name], array) for name, array in before.items())
+
+
 def test_refusals(shape: Path, tmp_path: Path) -> None:
     model = make(shape)
     batch = tokens()

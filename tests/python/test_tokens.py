@@ -349,7 +349,7 @@ BAD_FOLDERS: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
         "says 4294967295",
     ),
     ("tokenizer.json", lambda c: c["model"]["vocab"].update(zz=2_000_000_000), "largest token id"),
-    ("tokenizer.json", lambda c: c["model"].update(vocab={}), "document 0: fewer than two tokens"),
+    ("tokenizer.json", lambda c: c["model"].update(vocab={}), "no token for 'a' (U+0061)"),
 ]
 
 
@@ -556,6 +556,116 @@ if __name__ == "__main__":
     sys.exit(pytest.main([__file__, "-q"]))
 
 
+PLAIN = {"type": "BPE", "unk_token": None, "vocab": {"a": 0, "b": 1, "ab": 2, " ": 3, "\n": 4}}
+PLAIN |= {"merges": [["a", "b"]], "byte_fallback": False}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+
+
+def plain_tokenizer(folder: Path, model: dict[str, Any], **parts: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    document = {"version": "1.0", "added_tokens": [], "model": PLAIN | model, **parts}
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("ab\n\nab\nbé a\n", "a.txt:4"), ("é", "a.txt:1"), ("\n\na\n\nab\n aé", "a.txt:6")],
+)
+def test_what_a_tokenizer_would_leave_out_is_refused_by_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, place: str
+) -> None:
+    folder = plain_tokenizer(tmp_path / "model", {})
+    (tmp_path / "a.txt").write_text(text)
+    words = (tmp_path / "a.txt", "--out", tmp_path / "out", "--tokenizer", folder)
+    message = refused(capsys, *words)
+    assert f"{tmp_path}/{place}: the tokenizer has no token for 'é' (U+00E9)" in message
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "a.txt").write_text("ab ab\n")
+    run(*words)
+
+
+@pytest.mark.parametrize(
+    ("model", "parts", "text", "said"),
+    [
+        ({}, {}, "ab\x1b", r"has no token for '\x1b' (U+001B)"),
+        ({}, {}, "ab\U0001f600", "has no token for '\U0001f600' (U+1F600)"),
+        # Bytes: a part of them is there, or none.
+        ({}, {"pre_tokenizer": BYTE_LEVEL}, "abé", "has no token for 'é' (U+00E9)"),
+        ({"byte_fallback": True}, {}, "abé", "has no token for 'é' (U+00E9)"),
+        (
+            {
+                "continuing_subword_prefix": "#",
+                "vocab": {"a": 0, "b": 1, "#b": 2, "ab": 3},
+                "merges": [["a", "#b"]],
+            },
+            {},
+            "ba",
+            "has no token for 'a' (U+0061)",
+        ),
+        # The library's own words for models without a token for what is unknown.
+        ({"unk_token": "gone"}, {}, "abé", "fails: Unk token `gone` not found"),
+        (
+            {"type": "WordLevel", "unk_token": "gone"},
+            {},
+            "abé",
+            "fails: WordLevel error: Missing [UNK] token",
+        ),
+        (
+            {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0], ["b", -1.0]]},
+            {},
+            "abé",
+            "fails: Encountered an unknown token",
+        ),
+    ],
+)
+def test_other_ways_to_lack_a_token(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    model: dict[str, Any],
+    parts: dict[str, Any],
+    text: str,
+    said: str,
+) -> None:
+    folder = plain_tokenizer(tmp_path / "model", model, **parts)
+    records = [{"text": "ab"}, {"prompt": "a", "completion": text}]
+    if model.get("type") == "WordLevel":
+        records[1]["prompt"] = "ab"
+    source = write_lines(tmp_path / "a.jsonl", *records)
+    message = refused(capsys, source, "--out", tmp_path / "out", "--tokenizer", folder)
+    assert f"a.jsonl:2: the tokenizer {said}" in message and message.count("\n") == 1
+    question = write_lines(tmp_path / "q.jsonl", {"question": "ab", "choices": ["ab", text]})
+    words = (question, "--questions", "--out", tmp_path / "out", "--tokenizer", folder)
+    assert f"q.jsonl:1: the tokenizer {said}" in refused(capsys, *words)
+
+
+def test_chats_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = plain_tokenizer(tmp_path / "model", {})
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": "{% for m in messages %}{{ m.content }} {% endfor %}"})
+    )
+    talk = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "aé"}]
+    source = write_lines(tmp_path / "a.jsonl", {"text": "ab a"}, {"messages": talk})
+    message = refused(capsys, source, "--out", tmp_path / "out", "--tokenizer", folder)
+    assert "a.jsonl:2: the tokenizer has no token for 'é' (U+00E9)" in message
+
+
+@pytest.mark.parametrize("ignore_merges", [False, True])
+def test_ids_are_those_of_the_library(tmp_path: Path, ignore_merges: bool) -> None:
+    """What is refused is looked for with another vocabulary; the ids stay those of the file."""
+    model = {"ignore_merges": ignore_merges, "vocab": PLAIN["vocab"] | {"unknown": 7, "aba": 5}}
+    folder = plain_tokenizer(tmp_path / "model", model)
+    own = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    encoder = load_encoder(folder, None, None)
+    assert encoder.tokenization.vocabulary == 8
+    for text in ("ab ab\nba", "aba", "", "bbaab a"):
+        assert encoder.text(text, "here") == own.encode(text, add_special_tokens=False).ids
+    # With a token for what is unknown, that is what it gets.
+    words = {"unk_token": "?u", "vocab": PLAIN["vocab"] | {"?u": 6}}
+    known = plain_tokenizer(tmp_path / "known", words)
+    assert load_encoder(known, None, None).text("aéa", "here") == [0, 6, 0]
+
+
 def test_prompts_and_questions_become_ids(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -570,9 +680,9 @@ def test_prompts_and_questions_become_ids(
     source.write_text("\n".join(json.dumps(record) for record in records))
     run(source, "--questions", "--tokenizer", GOLDEN, "--out", tmp_path / "ids")
     found = lines(tmp_path / "ids/q.jsonl")
-    assert found[0] == {"prompt": [begin, *encoder.texts(["What is 3 plus 9?"])[0]], "id": 4}
-    assert found[1]["question"] == [begin, *encoder.texts(["3 + 9 = "])[0]]
-    assert found[1]["choices"] == [encoder.texts(["12"])[0], [5, 6]] and found[1]["answer"] == 0
+    assert found[0] == {"prompt": [begin, *encoder.text("What is 3 plus 9?", "q")], "id": 4}
+    assert found[1]["question"] == [begin, *encoder.text("3 + 9 = ", "q")]
+    assert found[1]["choices"] == [encoder.text("12", "q"), [5, 6]] and found[1]["answer"] == 0
     assert found[2] == {"prompt": [1, 2]}
     assert (tmp_path / "ids/token_bytes.json").exists()
     common = ("--questions", "--tokenizer", GOLDEN, "--out", tmp_path / "other")

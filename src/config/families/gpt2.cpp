@@ -75,9 +75,9 @@ void read(JsonFields& fields, const std::string&, ModelConfig& model) {
       {"num_attention_heads", model.num_attention_heads},
   };
   for (const auto& [key, value] : without_effect) fields.require(key, value);
-  fields.ignore({"gradient_checkpointing", "resid_pdrop", "embd_pdrop", "attn_pdrop",
-                 "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
-                 "summary_type", "summary_use_proj"});
+  fields.ignore({"resid_pdrop", "embd_pdrop", "attn_pdrop", "summary_activation",
+                 "summary_first_dropout", "summary_proj_to_labels", "summary_type",
+                 "summary_use_proj"});
 }
 
 bool has_structure(const ModelConfig& model) {

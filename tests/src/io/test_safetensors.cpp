@@ -1,7 +1,9 @@
 // The safetensors container: round trips, shards, and malformed files.
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -24,10 +26,6 @@ TensorBytes pattern(const TensorHeader& tensor) {
     bytes[i] = static_cast<std::byte>(31 * i + 7 * tensor.name.size() + i / 251);
   }
   return bytes;
-}
-
-TensorBytes bytes_of(const StoredTensor& tensor) {
-  return {tensor.data.begin(), tensor.data.end()};
 }
 
 const std::vector<StoredType> kAllTypes = {
@@ -57,8 +55,8 @@ TEST_CASE("every type and rank survives a round trip, aligned") {
     const StoredTensor& found = read.at(tensor.name);
     CHECK(found.type == tensor.type);
     CHECK(found.shape == tensor.shape);
-    CHECK(bytes_of(found) == pattern(tensor));
-    CHECK(reinterpret_cast<std::uintptr_t>(found.data.data()) % size_of(tensor.type) == 0);
+    CHECK(read_bytes(found) == pattern(tensor));
+    CHECK(found.offset % size_of(tensor.type) == 0);
   }
   CHECK_THROWS_WITH(read.at("absent"),
                     Catch::Contains("a.safetensors") && Catch::Contains("absent"));
@@ -142,13 +140,50 @@ TEST_CASE("a store is written in shards of the wanted size and read back") {
     CHECK(std::filesystem::exists(folder / "model.safetensors") == (shard_bytes > 250));
     CHECK(store.tensors().size() == tensors.size());
     for (const TensorHeader& tensor : tensors)
-      CHECK(bytes_of(store.at(tensor.name)) == pattern(tensor));
+      CHECK(read_bytes(store.at(tensor.name)) == pattern(tensor));
     for (const SafetensorsFile& file : store.files()) {
       std::uint64_t total = 0;
       for (const StoredTensor& tensor : file.tensors()) total += tensor.bytes();
       CHECK((total <= shard_bytes || file.tensors().size() == 1));
     }
   }
+}
+
+TEST_CASE("a file that changes under its reader is refused, one that is replaced is read on") {
+  const ScratchDirectory scratch;
+  const auto path = scratch / "a";
+  const std::vector<TensorHeader> tensors = {{"t", StoredType::f32, {600, 2000}}};
+  const auto write = [&] {
+    write_safetensors(path, {}, tensors, [&](std::size_t i) { return pattern(tensors[i]); });
+    // As old as files are that somebody left: its time of change is not that of a change now.
+    std::filesystem::last_write_time(
+        path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  };
+  const std::size_t size = tensors[0].bytes();
+  std::vector<float> part(10);
+  write();
+  {
+    const SafetensorsFile file(path);
+    read_elements(file.at("t"), 0, part);
+    std::filesystem::resize_file(path, size / 2);
+    CHECK_THROWS_WITH(read_elements(file.at("t"), 1199990, part), Catch::Contains("was cut off"));
+    CHECK_THROWS_WITH(read_elements(file.at("t"), 0, part), Catch::Contains("was cut off"));
+    CHECK_THROWS_AS(read_bytes(file.at("t")), RuntimeFailure);
+  }
+  write();
+  {
+    const SafetensorsFile file(path);
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(5000).put('!');
+    CHECK_THROWS_WITH(read_elements(file.at("t"), 1199990, part),
+                      Catch::Contains("was written to while it was in use"));
+  }
+  write();
+  const SafetensorsFile file(path);
+  write_safetensors(path, {}, {{"u", StoredType::u8, {3}}},
+                    [](std::size_t) { return TensorBytes(3, std::byte{1}); });
+  CHECK(read_bytes(file.at("t")) == pattern(tensors[0]));
+  std::filesystem::remove(path);
+  CHECK(read_bytes(file.at("t")) == pattern(tensors[0]));
 }
 
 TEST_CASE("a failed write leaves the old file") {
@@ -162,7 +197,7 @@ TEST_CASE("a failed write leaves the old file") {
   };
   write(std::byte{7});
   CHECK_THROWS_WITH(write(std::byte{0}), "no value");
-  CHECK(bytes_of(SafetensorsFile(scratch / "a").at("t")) == TensorBytes(4, std::byte{7}));
+  CHECK(read_bytes(SafetensorsFile(scratch / "a").at("t")) == TensorBytes(4, std::byte{7}));
   CHECK(std::distance(std::filesystem::directory_iterator(scratch.path()),
                       std::filesystem::directory_iterator()) == 1);
 }

@@ -76,7 +76,7 @@ States states_in(const std::filesystem::path& path) {
   States states;
   const SafetensorsFile file(path);
   for (const StoredTensor& tensor : file.tensors()) {
-    states[tensor.name] = {tensor.data.begin(), tensor.data.end()};
+    states[tensor.name] = read_bytes(tensor);
   }
   states.erase("checksums");
   return states;

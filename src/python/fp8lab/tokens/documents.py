@@ -6,7 +6,7 @@ src/data/README.md has the table of records, which the program's `kind = "jsonl"
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,15 @@ class Passage:
 
     prompt: str
     response: str
+    where: str = field(default="", compare=False)
+    line: int | None = field(default=None, compare=False)
+    """Of a text file: that of its first character; `where` is the file then."""
+
+    def place(self, text: str, index: int) -> str:
+        """That of a character of `text`, which is the prompt or the response."""
+        if self.line is None:
+            return self.where
+        return f"{self.where}:{self.line + text.count(chr(10), 0, index)}"
 
 
 @dataclass(frozen=True)
@@ -166,33 +175,35 @@ def to_record(record: Any, where: str) -> Record:
     record = {key: value for key, value in record.items() if value is not None}
     if "question" in record:
         prompt = PROMPT.format(question=_string(record, "question", where))
-        return Passage(prompt, _string(record, "answer", where))
+        return Passage(prompt, _string(record, "answer", where), where)
     if "messages" in record:
         return _chat(record, record["messages"], "messages", where)
     if "conversations" in record:
         return _conversation(record, where)
     if "prompt" in record and "completion" in record:
-        return Passage(_string(record, "prompt", where), _string(record, "completion", where))
+        prompt = _string(record, "prompt", where)
+        return Passage(prompt, _string(record, "completion", where), where)
     if "instruction" in record and "output" in record:
         return _instruction(record, where)
     if "text" in record:
-        return Passage("", _string(record, "text", where))
+        return Passage("", _string(record, "text", where), where)
     raise TokenError(f"{where}: accepted are {ACCEPTED}")
 
 
 def _read_text(path: Path) -> Iterator[Record]:
     """Paragraphs: blank lines separate documents."""
     lines: list[str] = []
+    number = 0
     with path.open(encoding="utf-8", newline="\n") as file:
         for number, line in enumerate(file):
             text = line.lstrip(BYTE_ORDER_MARK) if number == 0 else line
             if text.strip(BLANK):
                 lines.append(text.removesuffix("\n"))
             elif lines:
-                yield Passage("", "\n".join(lines))
+                yield Passage("", "\n".join(lines), str(path), number + 1 - len(lines))
                 lines = []
     if lines:
-        yield Passage("", "\n".join(lines))
+        yield Passage("", "\n".join(lines), str(path), number + 2 - len(lines))
 
 
 def _without_filling(value: Any) -> Any:

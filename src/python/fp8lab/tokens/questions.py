@@ -19,7 +19,7 @@ def _ids(value: Any, encoder: Encoder, where: str) -> Any:
     if not isinstance(value, str):
         return value
     require_unicode(value, where)
-    return encoder.texts([value])[0]
+    return encoder.text(value, where)
 
 
 def encode_record(record: Any, encoder: Encoder, where: str) -> dict[str, Any]:

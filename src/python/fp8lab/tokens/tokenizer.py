@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from fp8lab.tokens.chat import (
     ChatTemplate,
@@ -22,6 +23,8 @@ BATCH = 512
 LARGEST_VOCABULARY = 1 << 24
 """Ids of a tokenizer are below this, sixty times the largest published ones."""
 Encoded = tuple[list[int], list[bool]]
+Place = Callable[[str, int], str]
+"""Where a character of a text stands, by the text and its index."""
 
 
 def _bytes_of_unicode() -> dict[str, int]:
@@ -89,19 +92,18 @@ class Encoder:
         except Exception as error:  # the library raises bare Exception
             reason = " ".join(str(error).split())[:300]
             raise TokenError(f"{source}: {reason}") from error
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
         self._template = template
         self._begin = self._special(begin)
         self._end = self._special(end)
         self.json_bytes = json_bytes
+        document = json.loads(json_bytes)
         ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
         if not ids or max(ids) >= LARGEST_VOCABULARY:
             raise TokenError(
                 f"{source}: its largest token id is {max(ids, default='none')}; accepted: 0 to "
                 f"{LARGEST_VOCABULARY - 1}"
             )
-        for token in json.loads(json_bytes).get("added_tokens") or []:
+        for token in document.get("added_tokens") or []:
             found = self._tokenizer.token_to_id(token["content"])
             if found != token["id"]:
                 raise TokenError(
@@ -114,6 +116,13 @@ class Encoder:
             end=-1 if self._end is None else self._end,
             tokenizer_hash=hash_pieces([json_bytes]),
         )
+        self._unknown = 1 + max(ids)
+        marking = _with_unknown(document, self._unknown)
+        self._coder = (
+            library.Tokenizer.from_str(json.dumps(marking)) if marking else self._tokenizer
+        )
+        self._coder.no_truncation()
+        self._coder.no_padding()
 
     def _special(self, token: str | None) -> int | None:
         if token is None:
@@ -136,20 +145,44 @@ class Encoder:
                 batch = []
         yield from self._encode_batch(batch)
 
-    def _ids(self, texts: Sequence[str]) -> Iterator[list[int]]:
-        """Text is text: what looks like a special token in it is spelled out."""
-        self._tokenizer.encode_special_tokens = True
-        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return (encoding.ids for encoding in encodings)
+    def _encode(self, texts: Sequence[str], places: Sequence[Place], specials: bool) -> list[Any]:
+        """Encodings of `texts`. Raises TokenError where a tokenizer has no token for a character,
+        by the place of the text that the character's is in."""
+        self._coder.encode_special_tokens = not specials
+        try:
+            encodings = self._coder.encode_batch(list(texts), add_special_tokens=False)
+        except Exception as error:  # the library raises bare Exception, and names no text
+            reason = " ".join(str(error).split())[:300]
+            if len(texts) > 1:
+                for text, place in zip(texts, places, strict=True):
+                    self._encode([text], [place], specials)
+            raise TokenError(f"{places[0](texts[0], 0)}: the tokenizer fails: {reason}") from error
+        for text, place, encoding in zip(texts, places, encodings, strict=True):
+            if self._unknown not in encoding.ids:
+                continue
+            index, _ = encoding.offsets[encoding.ids.index(self._unknown)]
+            character = text[index]
+            said = f"'{character}'" if character.isprintable() else ascii(character)
+            raise TokenError(
+                f"{place(text, index)}: the tokenizer has no token for {said} "
+                f"(U+{ord(character):04X}), nor one for what is unknown; accepted: a tokenizer "
+                "that has, or text without it"
+            )
+        return list(encodings)
 
-    def texts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text by itself, without anything around them."""
-        return list(self._ids(texts))
+    def _ids(self, texts: Sequence[str], places: Sequence[Place]) -> Iterator[list[int]]:
+        """Text is text: what looks like a special token in it is spelled out."""
+        return (encoding.ids for encoding in self._encode(texts, places, specials=False))
+
+    def text(self, text: str, where: str) -> list[int]:
+        """Ids of a text by itself, without anything around it."""
+        return next(self._ids([text], [lambda _, __: where]))
 
     def _encode_batch(self, batch: Sequence[Record]) -> Iterator[Encoded]:
         passages = [record for record in batch if isinstance(record, Passage)]
-        prompts = self._ids([passage.prompt for passage in passages])
-        responses = self._ids([passage.response for passage in passages])
+        places = [passage.place for passage in passages]
+        prompts = self._ids([passage.prompt for passage in passages], places)
+        responses = self._ids([passage.response for passage in passages], places)
         pairs = zip(prompts, responses, strict=True)
         for record in batch:
             if isinstance(record, Passage):
@@ -170,9 +203,25 @@ class Encoder:
                 "tokenizer_config.json, or --chat-template FILE"
             )
         rendered = self._template.render(chat)
-        self._tokenizer.encode_special_tokens = False
-        encoding = self._tokenizer.encode(rendered.text, add_special_tokens=False)
+        encoding = self._encode([rendered.text], [lambda _, __: chat.where], specials=True)[0]
         return encoding.ids, assistant_mask(rendered, encoding.offsets)
+
+
+def _with_unknown(document: dict[str, Any], unknown: int) -> dict[str, Any] | None:
+    """A tokenizer.json whose BPE gives the id `unknown` to what `document` has no token for and
+    leaves out without a word. None where it leaves out nothing, since it has a token for that or
+    its kind of model raises."""
+    model = document["model"]
+    if model.get("type", "BPE") != "BPE" or "merges" not in model:
+        return None
+    if model.get("unk_token") is not None:
+        return None
+    name = "unknown"
+    taken = set(model["vocab"]) | {t["content"] for t in document.get("added_tokens") or []}
+    while name in taken:
+        name += "_"
+    marked = {**model, "unk_token": name, "vocab": {**model["vocab"], name: unknown}}
+    return {**document, "model": {**marked, "fuse_unk": False}}
 
 
 def assistant_mask(rendered: Rendered, offsets: Sequence[tuple[int, int]]) -> list[bool]:
