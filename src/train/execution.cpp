@@ -48,16 +48,16 @@ Mixture training_stream(const DataSources& data, const RunConfig& config,
 }
 
 Execution::Execution(const RunConfig& config, Backend& backend,
-                     const std::filesystem::path& init_from, Say say)
+                     const std::filesystem::path& init_from, Say say, bool goes_on)
     : config_(config),
       own_backend_(backend_with_exact_sources(config, backend)),
       backend_(own_backend_ ? *own_backend_ : backend),
       say_(std::move(say)),
-      recipe_(load_recipe(config.recipe)) {
+      recipe_(load_recipe(config.recipe, config.recorded)) {
   for (const StageConfig& stage : config_.stages) {
     std::vector<Recipe>& recipes = recipes_.emplace_back();
     for (const StageRecipe& of : recipes_of(config_, stage)) {
-      recipes.push_back(load_recipe(of.name));
+      recipes.push_back(load_recipe(of.name, config_.recorded));
       validate_stage(config_, stage, recipes.back(), backend_);
     }
   }
@@ -66,7 +66,8 @@ Execution::Execution(const RunConfig& config, Backend& backend,
   this->say("initializing weights");
   reserve_memory();
   memory_ = std::make_unique<RunMemory>(backend_, config_, recipe_);
-  load_initial_weights(init_from);
+  if (!goes_on) load_initial_weights(init_from);
+  identify(goes_on);
   this->say("");
 }
 
@@ -103,6 +104,9 @@ void Execution::load_initial_weights(const std::filesystem::path& init_from) {
     histories_ = std::move(state.histories);
   }
   memory_->parameters.round_weights(config_.seed);
+}
+
+void Execution::identify(bool goes_on) {
   say("hashing weights and data");
   std::vector<StageContents> contents;
   for (std::size_t i = 0; i < data_.size(); ++i) {
@@ -111,7 +115,8 @@ void Execution::load_initial_weights(const std::filesystem::path& init_from) {
     for (const Recipe& recipe : recipes_[i]) content.recipes.push_back(recipe.hash);
     contents.push_back(std::move(content));
   }
-  identity_ = make_identity(config_, contents, hex16(memory_->parameters.hash()));
+  identity_ = make_identity(config_, contents,
+                            goes_on ? std::string() : hex16(memory_->parameters.hash()));
   if (!histories_.empty()) {
     identity_.emplace_back(kInitialHistories, hex16(hash_of(histories_)));
   }
@@ -132,7 +137,7 @@ void Execution::open_data(const std::filesystem::path& start) {
     if (stage.eval) eval = open_sources(stage.eval->data, model, where);
     Mixture mixture = training_stream(train, config_, stage);
     EvaluationInputs inputs =
-        check_stage_data(stage, train, eval ? &*eval : nullptr, config_.model);
+        check_stage_data(config_, stage, train, eval ? &*eval : nullptr);
     note(train);
     if (eval) note(*eval);
     data_.push_back({std::move(train), std::move(eval), std::move(inputs), std::move(mixture)});

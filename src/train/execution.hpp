@@ -60,9 +60,10 @@ class Execution {
   using Say = std::function<void(const std::string& phase)>;
 
   /// Before the first step. The weights are those of `init_from`; where it is empty, those of
-  /// config.init_from, or random. `say` is told what may take long now; "": nothing.
+  /// config.init_from, or random. `say` is told what may take long now; "": nothing. With `goes_on`
+  /// a call of go_on_from follows, so that no initial weights are needed; identity() is without them.
   Execution(const RunConfig& config, Backend& backend, const std::filesystem::path& init_from,
-            Say say);
+            Say say, bool goes_on = false);
 
   /// Goes on from `checkpoint`, which is at `position`. Before the first stage is begun.
   void go_on_from(OpenCheckpoint checkpoint, const RunPosition& position);
@@ -121,6 +122,8 @@ class Execution {
   /// Memory of the largest stage, in one piece.
   void reserve_memory();
   void load_initial_weights(const std::filesystem::path& init_from);
+  /// Of what has been read.
+  void identify(bool goes_on);
   /// Where the data of the stage begin: where the last stage of its kind that read the same ones
   /// stopped, unless it restarts them.
   StreamPosition first_position() const;

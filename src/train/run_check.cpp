@@ -18,13 +18,14 @@
 
 namespace fp8lab {
 
-EvaluationInputs check_stage_data(const StageConfig& stage, const DataSources& train,
-                                  const DataSources* eval, const ModelConfig& model) {
+EvaluationInputs check_stage_data(const RunConfig& run, const StageConfig& stage,
+                                  const DataSources& train, const DataSources* eval) {
   const std::string where = "stage " + stage.name;
   check_targets(train, stage.sequence_length, where);
   if (eval == nullptr) return {};
   check_targets(*eval, stage.sequence_length, where + ", evaluation");
-  return read_evaluation_inputs(*stage.eval, *eval, model, stage.sequence_length);
+  return read_evaluation_inputs(*stage.eval, *eval, run.model, stage.sequence_length,
+                                run.recorded);
 }
 
 void check_growth(const RunConfig& config, const std::filesystem::path& start) {
@@ -57,12 +58,12 @@ void RunCheck::check(const RunConfig& config) {
   for (const StageConfig& stage : config.stages) {
     const std::string where = "stage " + stage.name;
     for (const StageRecipe& recipe : recipes_of(config, stage)) {
-      validate_stage(config, stage, load_recipe(recipe.name), backend(config.backend));
+      validate_stage(config, stage, load_recipe(recipe.name, config.recorded), backend(config.backend));
     }
     const DataSources& train = sources(stage.data, model, where);
     const DataSources* const held_out =
         stage.eval ? &sources(stage.eval->data, model, where) : nullptr;
-    check_stage_data(stage, train, held_out, config.model);
+    check_stage_data(config, stage, train, held_out);
     stages.push_back({where, &train});
     if (held_out != nullptr) stages.push_back({where, held_out});
   }
@@ -109,17 +110,15 @@ Identity RunCheck::identity(const RunConfig& config) {
     const std::string where = "stage " + stage.name;
     StageContents content;
     for (const StageRecipe& recipe : recipes_of(config, stage)) {
-      content.recipes.push_back(load_recipe(recipe.name).hash);
+      content.recipes.push_back(load_recipe(recipe.name, config.recorded).hash);
     }
     content.train = &sources(stage.data, model, where);
     if (stage.eval) content.eval = &sources(stage.eval->data, model, where);
-    inputs.push_back(check_stage_data(stage, *content.train, content.eval, config.model));
+    inputs.push_back(check_stage_data(config, stage, *content.train, content.eval));
     content.inputs = &inputs.back();
     contents.push_back(content);
   }
   Identity identity = make_identity(config, contents, "");
-  FP8LAB_ASSERT(identity.back().first == kInitialWeights);
-  identity.pop_back();
   if (config.init_from.empty()) return identity;
   const Identity& state = initial_state(config);
   identity.insert(identity.end(), state.begin(), state.end());

@@ -19,8 +19,8 @@ namespace fp8lab {
 
 /// What the evaluation of a stage reads beside its opened data; `eval` is null without one. Throws
 /// Error when the data give no target, or cannot be evaluated as `stage.eval` asks.
-EvaluationInputs check_stage_data(const StageConfig& stage, const DataSources& train,
-                                  const DataSources* eval, const ModelConfig& model);
+EvaluationInputs check_stage_data(const RunConfig& run, const StageConfig& stage,
+                                  const DataSources& train, const DataSources* eval);
 
 /// Throws Error for a run of [growth] that starts from nothing; `start` as for Execution.
 void check_growth(const RunConfig& config, const std::filesystem::path& start);
@@ -40,6 +40,9 @@ class RunCheck {
   /// config.init_from names some; those drawn at random follow from the configuration.
   Identity identity(const RunConfig& config);
 
+  /// Those parts of it that initial weights, which config.init_from names, make: their hash first.
+  const Identity& initial_state(const RunConfig& config);
+
   /// Gives the backends back, with what they hold of a device; more are made when needed.
   void release_backends() { backends_.clear(); }
 
@@ -47,7 +50,6 @@ class RunCheck {
   Backend& backend(const std::string& name);
   const DataSources& sources(const DataConfig& config, const ModelVocabulary& model,
                              const std::string& where);
-  const Identity& initial_state(const RunConfig& config);
 
   struct Opened {
     DataConfig config;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "src/config/stage_recipes.hpp"
@@ -14,6 +15,7 @@
 #include "src/io/file_lock.hpp"
 #include "src/io/hash.hpp"
 #include "src/train/identity.hpp"
+#include "src/train/run_record.hpp"
 #include "src/train/start_vocabulary.hpp"
 #include "src/train/told_log.hpp"
 
@@ -80,6 +82,10 @@ RunMeta Trainer::make_meta() {
   }
   meta.data_hash = hex16(data.digest());
   meta.extra["data_manifest"] = data_manifest(entries);
+  meta.extra[kRecipesKey] = recipes_record(recipe_texts());
+  std::error_code error;  // the folder may be gone
+  const std::filesystem::path folder = std::filesystem::current_path(error);
+  if (!error) meta.extra[kStartedInKey] = folder.string();
   if (!execution_->tokenizer().empty()) meta.extra[kTokenizerKey] = execution_->tokenizer();
   meta.identity = execution_->identity();
   for (const auto& [name, hash] : meta.identity) {
@@ -110,6 +116,20 @@ RunMeta Trainer::make_meta() {
   meta.extra["attention_q_tile"] = std::to_string(config_.attention.q_tile);
   for (const auto& [key, value] : options_.extra_meta) meta.extra[key] = value;
   return meta;
+}
+
+RecipeTexts Trainer::recipe_texts() const {
+  RecipeTexts texts = {{config_.recipe, execution_->recipe().text}};
+  for (std::size_t i = 0; i < config_.stages.size(); ++i) {
+    const StageConfig& stage = config_.stages[i];
+    const std::vector<StageRecipe> of = recipes_of(config_, stage);
+    for (std::size_t j = 0; j < of.size(); ++j) {
+      texts[of[j].name] = execution_->recipes()[i][j].text;
+    }
+    const std::optional<Recipe>& rollout = execution_->data()[i].inputs.rollout_recipe;
+    if (rollout) texts[stage.eval->rollout->recipe] = rollout->text;
+  }
+  return texts;
 }
 
 const Recipe& Trainer::named_recipe() const {
