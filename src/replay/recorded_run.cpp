@@ -19,9 +19,6 @@ std::filesystem::path find_start(const RecordedRun& run, const std::string& back
   if (recorded.empty()) return {};
   const std::string& hash = run.data.meta.initial_weights_hash;
   const std::vector<std::filesystem::path> found = run.places.candidates(recorded);
-  if (found.empty()) {
-    throw run.places.missing(recorded, "initial weights", hash, "them with --init-from");
-  }
   if (found.size() == 1) return found.front();
   RunCheck check(make);
   for (const std::filesystem::path& file : found) {
@@ -34,7 +31,7 @@ std::filesystem::path find_start(const RecordedRun& run, const std::string& back
       // Weights of another model.
     }
   }
-  return found.front();  // whose other hash will be told
+  throw run.places.missing(recorded, "initial weights", hash, "them with --init-from");
 }
 
 }  // namespace

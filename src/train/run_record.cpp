@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -21,6 +23,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+constexpr char kLookIn[] = "its folder with --look-in";
+
+/// Files of the run itself, which no file of that name elsewhere is.
+constexpr std::array<std::string_view, 2> kOwnFiles = {"run.h5", "checkpoint.safetensors"};
 
 /// "data" of "some/data/"; empty for ".." and the like.
 fs::path last_part(const fs::path& path) {
@@ -123,7 +130,8 @@ std::vector<fs::path> RunPlaces::places_of(const fs::path& recorded) const {
   if (is_relative) {
     for (const fs::path& folder : folders) places.push_back(folder / recorded);
   }
-  if (!name.empty()) places.push_back(folders.front() / name);
+  const bool is_own = std::find(kOwnFiles.begin(), kOwnFiles.end(), name) != kOwnFiles.end();
+  if (!name.empty() && !is_own) places.push_back(folders.front() / name);
   if (is_relative) places.push_back(recorded);
   return places;
 }
@@ -147,9 +155,12 @@ Error RunPlaces::missing(const fs::path& recorded, const std::string& what, cons
                                  : fmt::format(" (of {})", started_in->second);
   const std::string folder =
       with_those_above(run_file_.parent_path()).front().string();
-  return Error(fmt::format("{}: the {} are missing: {}{}{}; put that into {}, or give {}",
+  const std::vector<fs::path> found = candidates(recorded);
+  const std::string others =
+      found.empty() ? "" : fmt::format(" ({} holds something else)", found.front().string());
+  return Error(fmt::format("{}: the {} are missing: {}{}{}{}; put that into {}, or give {}",
                            run_file_.string(), what, recorded.string(), origin,
-                           hash.empty() ? "" : ", hash " + hash, folder, option));
+                           hash.empty() ? "" : ", hash " + hash, others, folder, option));
 }
 
 SourceConfig RunPlaces::located(const SourceConfig& source, DataForm form, const std::string& hash,
@@ -158,7 +169,7 @@ SourceConfig RunPlaces::located(const SourceConfig& source, DataForm form, const
   bool is_sure = true;
   for (fs::path& path : first.paths) {
     const std::vector<fs::path> found = candidates(path);
-    if (found.empty()) throw missing(path, what, hash, "its folder with --look-in");
+    if (found.empty()) throw missing(path, what, hash, kLookIn);
     is_sure = is_sure && found.size() == 1;
     path = found.front();
   }
@@ -174,7 +185,7 @@ SourceConfig RunPlaces::located(const SourceConfig& source, DataForm form, const
     }
     if (is_there && has_content(other, form, hash)) return other;
   }
-  return first;  // whose other hash will be told
+  throw missing(source.paths.front(), what, hash, kLookIn);
 }
 
 DataConfig RunPlaces::located(DataConfig data, const std::string& stage, const std::string& use,
@@ -201,11 +212,13 @@ fs::path RunPlaces::questions(const StageConfig& stage) const {
   const std::string what = "questions of stage " + stage.name;
   const std::string hash = part_of(meta_.identity, what);
   const std::vector<fs::path> found = candidates(recorded);
-  if (found.empty()) throw missing(recorded, what, hash, "its folder with --look-in");
+  if (found.empty()) throw missing(recorded, what, hash, kLookIn);
+  if (hash.empty()) return found.front();
   const auto same = std::find_if(found.begin(), found.end(), [&](const fs::path& file) {
     return is_file(file) && hex16(xxh3(read_file(file))) == hash;
   });
-  return same == found.end() ? found.front() : *same;
+  if (same == found.end()) throw missing(recorded, what, hash, kLookIn);
+  return *same;
 }
 
 fs::path RunPlaces::initial_folder() const {

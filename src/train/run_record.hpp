@@ -54,7 +54,8 @@ class RunPlaces {
 
   /// Those that are there, the likeliest first, each file once.
   std::vector<std::filesystem::path> candidates(const std::filesystem::path& recorded) const;
-  /// What to say where there is none: of `what`, with its hash if that is known; `option`: how it can be given.
+  /// What to say where there is none, or none with the hash: `what` names the part of the run,
+  /// `option` how it can be given; the hash may be empty.
   Error missing(const std::filesystem::path& recorded, const std::string& what,
                 const std::string& hash, const std::string& option) const;
 
