@@ -139,10 +139,13 @@ std::vector<fs::path> RunPlaces::places_of(const fs::path& recorded) const {
 std::vector<fs::path> RunPlaces::candidates(const fs::path& recorded) const {
   std::vector<fs::path> found;
   std::set<fs::path> known;
+  std::error_code error;
+  const fs::path here = fs::weakly_canonical(recorded, error);
   for (const fs::path& place : places_of(recorded)) {
     if (!is_present(place)) continue;
-    std::error_code error;
-    if (known.insert(fs::weakly_canonical(place, error)).second) found.push_back(place);
+    const fs::path file = fs::weakly_canonical(place, error);
+    // Messages name it as the run does, where that is a path from here.
+    if (known.insert(file).second) found.push_back(file == here ? recorded : place);
   }
   return found;
 }
