@@ -18,6 +18,7 @@
 #include "src/train/amax_history.hpp"
 #include "src/train/checkpoint_writer.hpp"
 #include "src/train/fallback.hpp"
+#include "src/train/run_check.hpp"
 #include "src/train/run_memory.hpp"
 #include "src/train/update_errors.hpp"
 
@@ -50,13 +51,6 @@ struct StepTaken {
 
 class Execution {
  public:
-  /// The opened data of one stage, for the length of the run.
-  struct StageData {
-    DataSources train;
-    std::optional<DataSources> eval;
-    EvaluationInputs inputs;
-    Mixture stream;
-  };
   using Say = std::function<void(const std::string& phase)>;
 
   /// Before the first step. The weights are those of `init_from`; where it is empty, those of
@@ -111,9 +105,8 @@ class Execution {
   /// What a user should know about data and start, a line each.
   const std::vector<std::string>& notes() const { return notes_; }
   const Recipe& recipe() const { return recipe_; }
-  /// Of each stage, those of recipes_of.
-  const std::vector<std::vector<Recipe>>& recipes() const { return recipes_; }
-  const std::vector<StageData>& data() const { return data_; }
+  /// Opened for the length of the run.
+  const std::vector<OpenedStage>& stages() const { return stages_; }
   std::int64_t total_steps() const;
 
  private:
@@ -148,8 +141,8 @@ class Execution {
   Backend& backend_;
   Say say_;
   Recipe recipe_;
-  std::vector<std::vector<Recipe>> recipes_;  ///< of each stage, as recipes_of
-  std::vector<StageData> data_;
+  std::vector<OpenedStage> stages_;
+  std::vector<Mixture> streams_;  ///< their training data, as the steps read them
   std::string tokenizer_;
   std::vector<std::string> notes_;
   std::int64_t most_memory_ = 0;  ///< of the largest stage, in backend memory

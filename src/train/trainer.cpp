@@ -72,7 +72,7 @@ RunMeta Trainer::make_meta() {
   Xxh3Stream data;
   std::vector<ManifestEntry> entries;
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
-    const Execution::StageData& opened = execution_->data()[i];
+    const OpenedStage& opened = execution_->stages()[i];
     for (const auto& corpus : opened.train.corpora) {
       const std::uint64_t hash = corpus->hash();
       data.update(&hash, sizeof hash);
@@ -124,9 +124,9 @@ RecipeTexts Trainer::recipe_texts() const {
     const StageConfig& stage = config_.stages[i];
     const std::vector<StageRecipe> of = recipes_of(config_, stage);
     for (std::size_t j = 0; j < of.size(); ++j) {
-      texts[of[j].name] = execution_->recipes()[i][j].text;
+      texts[of[j].name] = execution_->stages()[i].recipes[j].text;
     }
-    const std::optional<Recipe>& rollout = execution_->data()[i].inputs.rollout_recipe;
+    const std::optional<Recipe>& rollout = execution_->stages()[i].inputs.rollout_recipe;
     if (rollout) texts[stage.eval->rollout->recipe] = rollout->text;
   }
   return texts;
@@ -138,7 +138,7 @@ const Recipe& Trainer::named_recipe() const {
       if (recipe.name == config_.recipe && !recipe.is_fallback) return execution_->recipe();
     }
   }
-  return execution_->recipes().front().front();
+  return execution_->stages().front().recipes.front();
 }
 
 std::vector<TensorName> Trainer::tensor_names() const {
@@ -237,8 +237,8 @@ void Trainer::make_evaluator(Stage& stage) {
   if (stage.config->eval.has_value()) {
     stage.evaluator = std::make_unique<Evaluator>(execution_->backend(), execution_->parameters(),
                                                   execution_->transformer(), *stage.config->eval,
-                                                  *execution_->data()[index].eval,
-                                                  execution_->data()[index].inputs, options_.stop);
+                                                  *execution_->stages()[index].eval,
+                                                  execution_->stages()[index].inputs, options_.stop);
   }
 }
 
