@@ -78,8 +78,8 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
   const StageConfig& stage = run.stage();
   model.require_unchanged(recipe_part(stage, run.stage_recipe()), run.recipe.hash,
                           "start the run anew");
-  const DataSources data = open_sources(
-      model.places.training_data(stage), model.vocabulary, "stage " + stage.name);
+  const DataSources data =
+      open_sources(model.places.training_data(stage), model.vocabulary, "stage " + stage.name);
   model.require_unchanged("training data of stage " + stage.name, content_hash(data),
                           "start the run anew");
   print_notes(vocabulary_notes(data, model.vocabulary));
@@ -89,8 +89,8 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
 
 DataSources open_evaluation_data(const CheckpointSource& source) {
   const StageConfig& stage = source.run.stage();
-  DataSources data = open_sources(
-      source.model.places.evaluation_data(stage), source.model.vocabulary, "stage " + stage.name);
+  DataSources data = open_sources(source.model.places.evaluation_data(stage),
+                                  source.model.vocabulary, "stage " + stage.name);
   source.model.require_unchanged("evaluation data of stage " + stage.name, content_hash(data),
                                  "start the run anew");
   return data;

@@ -139,7 +139,8 @@ int compare(const std::vector<std::string>& arguments) {
     throw Error(fmt::format("compare: {} runs given; accepted: two", paths.size()));
   }
   if (values.count("files-only") != 0) {
-    refuse_given(values, "compare", {"backend-a", "backend-b", "init-from", "look-in", "threads", "no-graphs"},
+    refuse_given(values, "compare",
+                 {"backend-a", "backend-b", "init-from", "look-in", "threads", "no-graphs"},
                  "is for what is executed again, not with --files-only");
   }
   check_output_files(values, "compare", {"json"});

@@ -104,7 +104,8 @@ Vocabulary find_vocabulary(const Values& values, const ModelSource& source, cons
   }
   if (source.vocabulary.tokenizer == "bytes") return Vocabulary::bytes();
   if (source.run) {
-    return open_sources(source.places.training_data(last_stage(run)), source.vocabulary, command).vocabulary();
+    return open_sources(source.places.training_data(last_stage(run)), source.vocabulary, command)
+        .vocabulary();
   }
   const std::filesystem::path table = source.tokenizer / "token_bytes.json";
   if (is_present(table)) {

@@ -22,7 +22,8 @@ Options verify_options() {
   Options options(fmt::format(
       "fp8lab verify RUN\n"
       "RUN is the folder of a run, or its run.h5. Its training data, and from the beginning on "
-      "its initial\nweights, must be what they were; then steps are executed again, and the bits of loss, "
+      "its initial\nweights, must be what they were; then steps are executed again, and the bits "
+      "of loss, "
       "gradient norm and hash of the\nweights compared with the file: from the checkpoint beside "
       "it, if the run went on after that, else\nfrom the beginning, at most {} steps. Status 3: a "
       "step has other bits",
@@ -78,8 +79,8 @@ int verify(const std::vector<std::string>& arguments) {
   check_output_files(values, "verify", {"json"});
   const std::optional<std::int64_t> from = counted(values, "from", 0),
                                     steps = counted(values, "steps", 1);
-  const RecordedRun run = open_recorded_run(required(values, "run", "verify"),
-                                            folders_to_look_in(values, "verify"));
+  const RecordedRun run =
+      open_recorded_run(required(values, "run", "verify"), folders_to_look_in(values, "verify"));
   const ReplaySource source = chosen_source(run, values, "backend", "verify");
   PhaseLine phase;
   const Verification found =

@@ -252,10 +252,10 @@ void Execution::fall_back(StepTaken& taken) {
   const StepSigns signs = signs_of(taken.record, taken);
   if (const auto reason = reason_to_fall_back(fallback.when, position_.fallback, signs)) {
     position_.fallback.fallen = true;
-    taken.fallback =
-        EventRecord{taken.record.step, "fallback",
-                    fmt::format("{}; recipe {} from the next step on", *reason,
-                                stages_[static_cast<std::size_t>(position_.stage)].recipes.back().name)};
+    taken.fallback = EventRecord{
+        taken.record.step, "fallback",
+        fmt::format("{}; recipe {} from the next step on", *reason,
+                    stages_[static_cast<std::size_t>(position_.stage)].recipes.back().name)};
   }
   remember(fallback.when, signs, position_.fallback);
 }

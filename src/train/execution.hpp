@@ -55,7 +55,8 @@ class Execution {
 
   /// Before the first step. The weights are those of `init_from`; where it is empty, those of
   /// config.init_from, or random. `say` is told what may take long now; "": nothing. With `goes_on`
-  /// a call of go_on_from follows, so that no initial weights are needed; identity() is without them.
+  /// a call of go_on_from follows, so that no initial weights are needed; identity() is without
+  /// them.
   Execution(const RunConfig& config, Backend& backend, const std::filesystem::path& init_from,
             Say say, bool goes_on = false);
 

@@ -40,8 +40,8 @@ std::string content_hash(const DataSources& sources);
 
 /// Names and hashes of the configuration (RunConfig::hash), the arithmetic, the recipes that the
 /// stages and rollouts name, the data of each stage, its questions, and the initial weights
-/// (Parameters::hash as 16 hex digits; empty: not part of it); nothing is read again. `stages` is in the order of
-/// config.stages. Where a file lies and how its path is written is no part of it.
+/// (Parameters::hash as 16 hex digits; empty: not part of it); nothing is read again. `stages` is
+/// in the order of config.stages. Where a file lies and how its path is written is no part of it.
 Identity make_identity(const RunConfig& config, const std::vector<StageContents>& stages,
                        const std::string& initial_weights_hash);
 

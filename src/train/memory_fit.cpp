@@ -45,7 +45,8 @@ double work_of(const RunConfig& config, const Backend& backend) {
     for (const StageRecipe& of : recipes_of(config, stage)) {
       if (of.steps == 0) continue;
       double step = 0;
-      for (const auto& [key, kind] : record_step(config, stage, load_recipe(of.name, config.recorded), backend)) {
+      for (const auto& [key, kind] :
+           record_step(config, stage, load_recipe(of.name, config.recorded), backend)) {
         const bool multiplies =
             kind.work_class == WorkClass::gemm || kind.work_class == WorkClass::attention;
         step += kind.work * (multiplies ? 1.0 : kMultiplyAddsOfElement);

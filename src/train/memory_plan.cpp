@@ -70,7 +70,8 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
 MemoryPlan largest_plan(const RunConfig& config, const StageConfig& stage, const Backend& backend) {
   MemoryPlan largest;
   for (const StageRecipe& recipe : recipes_of(config, stage)) {
-    const MemoryPlan plan = plan_memory(config, stage, load_recipe(recipe.name, config.recorded), backend);
+    const MemoryPlan plan =
+        plan_memory(config, stage, load_recipe(recipe.name, config.recorded), backend);
     if (plan.total() > largest.total()) largest = plan;
   }
   return largest;

@@ -34,19 +34,19 @@ struct OpenedStage {
 using OpenData = std::function<DataSources(const DataConfig& data, const ModelVocabulary& model,
                                            const std::string& where)>;
 
-/// Everything of a run but its weights, opened: what training and a plan of it read before the first
-/// step. `model`: whose ids the initial weights know. Throws Error when a stage's recipe does not
-/// fit the model or the backend, which nobody looks at without one, when data are missing, of another vocabulary or without targets, and
-/// when they cannot be evaluated as [stages.eval] asks.
+/// Everything of a run but its weights, opened: what training and a plan of it read before the
+/// first step. `model`: whose ids the initial weights know. Throws Error when a stage's recipe does
+/// not fit the model or the backend, which nobody looks at without one, when data are missing, of
+/// another vocabulary or without targets, and when they cannot be evaluated as [stages.eval] asks.
 std::vector<OpenedStage> open_stages(const RunConfig& config, const Backend* backend,
                                      const ModelVocabulary& model, const OpenData& open);
 
 /// What they add to the identity of the run (make_identity).
 std::vector<StageContents> contents_of(const std::vector<OpenedStage>& stages);
 
-/// The initial weights in `start`, another file than config.init_from names or that one; nothing for
-/// random ones. Throws Error for [growth] without any, for a file that is missing, and for weights
-/// that do not fit the model.
+/// The initial weights in `start`, another file than config.init_from names or that one; nothing
+/// for random ones. Throws Error for [growth] without any, for a file that is missing, and for
+/// weights that do not fit the model.
 std::optional<InitialState> open_start(const RunConfig& config, const std::filesystem::path& start);
 
 /// Answers for one run after another, and keeps what they have in common.

@@ -156,8 +156,7 @@ Error RunPlaces::missing(const fs::path& recorded, const std::string& what, cons
   const std::string origin = started_in == meta_.extra.end() || recorded.is_absolute()
                                  ? std::string()
                                  : fmt::format(" (of {})", started_in->second);
-  const std::string folder =
-      with_those_above(run_file_.parent_path()).front().string();
+  const std::string folder = with_those_above(run_file_.parent_path()).front().string();
   const std::vector<fs::path> found = candidates(recorded);
   const std::string others =
       found.empty() ? "" : fmt::format(" ({} holds something else)", found.front().string());

@@ -1,5 +1,5 @@
-// A run as its run file tells it, to whoever goes on with it: its configuration with the recipes that
-// it was read with, and where the files that it names may lie now.
+// A run as its run file tells it, to whoever goes on with it: its configuration with the recipes
+// that it was read with, and where the files that it names may lie now.
 #pragma once
 
 #include <filesystem>
@@ -11,8 +11,8 @@
 
 namespace fp8lab {
 
-/// Keys of RunMeta::extra: TOML of every recipe by what the configuration calls it, as JSON, and the
-/// folder that relative paths were looked up in.
+/// Keys of RunMeta::extra: TOML of every recipe by what the configuration calls it, as JSON, and
+/// the folder that relative paths were looked up in.
 inline constexpr char kRecipesKey[] = "recipes";
 inline constexpr char kStartedInKey[] = "started_in";
 /// As Vocabulary::tokenizer(), of the weights; empty where nothing says it. Also a key of a
@@ -32,8 +32,9 @@ RunConfig recorded_run(const RunMeta& meta, const std::string& origin,
 
 /// Where data, questions and initial weights of a run lie now. A path is looked up, in this order:
 /// in the folders that a user names; where the run was started, or here if that is not recorded; in
-/// the run's folder and those above it, for a tree that was moved as a whole; by its last part alone
-/// beside the run file; and here. Of several that are there the one with the recorded hash counts.
+/// the run's folder and those above it, for a tree that was moved as a whole; by its last part
+/// alone beside the run file; and here. Of several that are there the one with the recorded hash
+/// counts.
 class RunPlaces {
  public:
   /// Of no run: no path is found.

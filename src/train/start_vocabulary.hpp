@@ -17,9 +17,9 @@ namespace fp8lab {
 /// nothing. Throws Error for a folder that names two tokenizers.
 ModelVocabulary start_vocabulary(const std::filesystem::path& start, std::int64_t vocab_size);
 
-/// Of a checkpoint called `origin`; `run` is what the run file beside it says, or null, and `folder`
-/// the Hugging Face folder that it started from, or empty. Checkpoints of older versions say nothing
-/// themselves: then the run's start or data do.
+/// Of a checkpoint called `origin`; `run` is what the run file beside it says, or null, and
+/// `folder` the Hugging Face folder that it started from, or empty. Checkpoints of older versions
+/// say nothing themselves: then the run's start or data do.
 ModelVocabulary checkpoint_vocabulary(const CheckpointFile& checkpoint, const RunMeta* run,
                                       const std::filesystem::path& folder,
                                       const std::string& origin, std::int64_t vocab_size);

@@ -235,10 +235,10 @@ void Trainer::change_recipe(Stage& stage) {
 void Trainer::make_evaluator(Stage& stage) {
   const auto index = static_cast<std::size_t>(execution_->position().stage);
   if (stage.config->eval.has_value()) {
-    stage.evaluator = std::make_unique<Evaluator>(execution_->backend(), execution_->parameters(),
-                                                  execution_->transformer(), *stage.config->eval,
-                                                  *execution_->stages()[index].eval,
-                                                  execution_->stages()[index].inputs, options_.stop);
+    stage.evaluator = std::make_unique<Evaluator>(
+        execution_->backend(), execution_->parameters(), execution_->transformer(),
+        *stage.config->eval, *execution_->stages()[index].eval, execution_->stages()[index].inputs,
+        options_.stop);
   }
 }
 

@@ -212,7 +212,7 @@ def test_steps_after_a_checkpoint_need_no_start(copy: Path, tmp_path: Path) -> N
 
 
 def test_what_is_missing_can_be_given(copy: Path, tmp_path: Path) -> None:
-    """Beside the run, or in a folder that the command is told; the start by an option of its own."""
+    """Beside the run, or in a folder that the command is told; the start by its own option."""
     files = ("data/train.jsonl", "data/held.jsonl", "questions.jsonl")
     other = tmp_path / "other"
     other.mkdir()
@@ -236,7 +236,7 @@ def test_what_is_missing_can_be_given(copy: Path, tmp_path: Path) -> None:
 
 
 def test_the_hash_decides_among_files_of_one_name(copy: Path, tmp_path: Path) -> None:
-    """Where the command runs, above the run and beside it lie other ones; the right one is found."""
+    """Above the run, beside it and where the command runs lie other ones; the right one counts."""
     write_lines(copy / "runs" / "data" / "train.jsonl", "thrice")
     write_lines(copy / "runs" / "data" / "held.jsonl", "thrice")
     (copy / "runs" / "questions.jsonl").write_text("nothing\n")
