@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -41,13 +42,52 @@ def changes_numbers(key: str, value: str) -> bool:
     )
 
 
-def configuration(run: Run) -> dict[str, str]:
-    """The run's resolved configuration, flattened, without what does not change numbers."""
+def _written(run: Run) -> dict[str, str]:
     try:
         flat = flatten(tomllib.loads(run.meta.get("config_text", "")))
     except tomllib.TOMLDecodeError:
         return {}
     return {key: value for key, value in flat.items() if changes_numbers(key, value)}
+
+
+def _content(run: Run, key: str) -> str | None:
+    """The hash of what a key names by the paths of files; None for other keys, and where the run
+    file has none."""
+    for name, content in run.identity.items():
+        part, _, stage = name.partition(" of stage ")
+        before = f"stages.{stage}."
+        rest = key[len(before) :] if stage and key.startswith(before) else ""
+        of_part = {
+            "training data": rest.startswith("data.") and rest.endswith(".path"),
+            "evaluation data": rest.startswith("eval.data.") and rest.endswith(".path"),
+            "questions": rest == "eval.multiple_choice",
+        }
+        if of_part.get(part):
+            return content
+    return None
+
+
+def configuration(run: Run) -> dict[str, str]:
+    """The run's resolved configuration, flattened, without what does not change numbers. The value
+    of a key that names files is the hash of what they hold, wherever they lay."""
+    return {key: _content(run, key) or value for key, value in _written(run).items()}
+
+
+def file_names(runs: Sequence[Run], keys: Iterable[str]) -> dict[tuple[str, str], str]:
+    """What to call the contents that `keys` name: (key, hash): the paths in the first run that read
+    them, with the hash where other contents have these as well."""
+    names: dict[tuple[str, str], str] = {}
+    for key in keys:
+        for run in runs:
+            content = _content(run, key)
+            if content is None or key not in (written := _written(run)):
+                continue
+            names.setdefault((key, content), written[key])
+    called = Counter((key, name) for (key, _), name in names.items())
+    return {
+        (key, content): name if called[key, name] == 1 else f"{name} ({content})"
+        for (key, content), name in names.items()
+    }
 
 
 def exact_sources(run: Run) -> tuple[str, ...]:

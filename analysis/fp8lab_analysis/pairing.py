@@ -7,8 +7,9 @@ one rule:
 - a baseline is a run of the baseline recipe in all its stages, with all its errors;
 - any other run is compared with the first baseline of the same seed, configuration, training data
   and initial weights. Of the configuration, the recipes do not count, nor the sources of error that
-  a run replaces, nor what changes no bit of a run (configuration.py). Without such a baseline it
-  has none, and no gap.
+  a run replaces, nor what changes no bit of a run (configuration.py). Data and questions are the
+  same by their content, whatever their files are called. Without such a baseline it has none, and
+  no gap.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from fp8lab_analysis.configuration import (
     configuration,
     exact_sources,
     exact_text,
+    file_names,
     is_change_key,
     is_recipe_key,
     is_stress_key,
@@ -187,6 +188,7 @@ def variant_labels(
         )
         for those in set(kinds)
     }
+    names = file_names(runs, {key for keys in varying.values() for key in keys})
     parts: list[Parts] = []
     for run, config, own in zip(runs, configs, kinds):
         if run.meta.get("extra.variant"):
@@ -196,6 +198,7 @@ def variant_labels(
         if any(map(is_change_key, varying[own])) and (changes := recipe_changes(run)):
             parts[-1]["recipe_at"] = changes
         found = {key: config.get(key, "") for key in varying[own]}
+        found = {key: names.get((key, value), value) for key, value in found.items()}
         if run.path in settings:
             found = {key: value for key, value in found.items() if is_stress_key(key)}
             others = settings[run.path].others.items()

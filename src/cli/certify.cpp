@@ -158,15 +158,17 @@ void take_documents(const Values& values, const ModelSource& source, Task& task)
   refuse_given(values, kCommand, {"vocabulary"}, "is for --prompt and --prompts");
   const bool own = values.count("data") == 0;
   if (own) refuse_given(values, kCommand, {"form"}, "is for --data");
-  if (own && source.run_config.empty()) {
+  if (own && !source.run) {
     throw Error(
         fmt::format("{}: {} is no run with data of its own; give --prompt, --prompts or --data",
                     kCommand, source.name));
   }
   task.run = own ? model_run(source, values, {}) : run_with_data(values, source);
   const StageConfig& stage = last_stage(task.run);
-  const DataSources data =
-      open_sources(stage.eval ? stage.eval->data : stage.data, source.vocabulary, kCommand);
+  const DataConfig files = !own         ? stage.eval->data
+                           : stage.eval ? source.places.evaluation_data(stage)
+                                        : source.places.training_data(stage);
+  const DataSources data = open_sources(files, source.vocabulary, kCommand);
   if (own) {
     const std::string part = stage.eval ? "evaluation data of stage " : "training data of stage ";
     source.require_unchanged(part + stage.name, content_hash(data), "name data with --data");
@@ -437,7 +439,8 @@ int certify(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments(kCommand, certify_options(), arguments, {{"source", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   check_output_files(values, kCommand, {"json"});
-  const ModelSource source = open_model(required(values, "source", kCommand));
+  const ModelSource source =
+      open_model(required(values, "source", kCommand), folders_to_look_in(values, kCommand));
   const Task task = open_task(values, source);
   const StageConfig& stage = last_stage(task.run);
   const CertificateConfig config =

@@ -45,6 +45,7 @@ void add_step_options(Options& options, std::vector<std::string> backends) {
               "only the first N sequences of the micro-batch, in less time");
   options.add("backend", one_of(std::move(backends)), "default: the run's");
   options.add("threads", value<int>(0), "0: all processors");
+  add_look_in(options);
 }
 
 CheckpointSource open_checkpoint_source(const std::string& path, const Values& values,
@@ -53,16 +54,16 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
   if (batch < 1 || batch > kMostSteps) {
     throw Error(fmt::format("{}: --batch {}: accepted: 1 to {}", command, batch, kMostSteps));
   }
-  ModelSource model = open_model(path);
+  ModelSource model = open_model(path, folders_to_look_in(values, command));
   if (model.checkpoint == nullptr) {
     throw Error(fmt::format("{}: {} is neither a run with a checkpoint nor a checkpoint of one",
                             command, path));
   }
-  if (model.run_config.empty()) {
+  if (!model.run) {
     throw Error(fmt::format("{}: no run.h5 lies beside {}, which says what the run trains on",
                             command, model.checkpoint->path()));
   }
-  if (read_checkpoint(*model.checkpoint).identity != hash_of(model.identity)) {
+  if (read_checkpoint(*model.checkpoint).identity != hash_of(model.run->identity)) {
     throw Error(fmt::format("{}: {} is a checkpoint of another run than the run.h5 beside it",
                             command, model.checkpoint->path()));
   }
@@ -70,14 +71,15 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
   if (values.count("backend") != 0) {
     assignments.push_back({"backend", values["backend"].as<std::string>()});
   }
-  const RunConfig config = parse_run_config(model.run_config, path, assignments);
+  const RunConfig config = recorded_run(*model.run, path, assignments);
   require_accepted_backend(values, config, path, command);
   CheckpointedRun run = open_checkpointed_run(config, model.checkpoint);
   shorten_micro_batch(run, values, command);
   const StageConfig& stage = run.stage();
   model.require_unchanged(recipe_part(stage, run.stage_recipe()), run.recipe.hash,
                           "start the run anew");
-  const DataSources data = open_sources(stage.data, model.vocabulary, "stage " + stage.name);
+  const DataSources data =
+      open_sources(model.places.training_data(stage), model.vocabulary, "stage " + stage.name);
   model.require_unchanged("training data of stage " + stage.name, content_hash(data),
                           "start the run anew");
   print_notes(vocabulary_notes(data, model.vocabulary));
@@ -87,7 +89,8 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
 
 DataSources open_evaluation_data(const CheckpointSource& source) {
   const StageConfig& stage = source.run.stage();
-  DataSources data = open_sources(stage.eval->data, source.model.vocabulary, "stage " + stage.name);
+  DataSources data = open_sources(source.model.places.evaluation_data(stage),
+                                  source.model.vocabulary, "stage " + stage.name);
   source.model.require_unchanged("evaluation data of stage " + stage.name, content_hash(data),
                                  "start the run anew");
   return data;

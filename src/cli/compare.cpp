@@ -1,6 +1,7 @@
 // fp8lab compare: the first wrong bit of two runs.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +11,7 @@
 #include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/located.hpp"
+#include "src/cli/model_source.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/cli/replay_options.hpp"
@@ -137,11 +139,14 @@ int compare(const std::vector<std::string>& arguments) {
     throw Error(fmt::format("compare: {} runs given; accepted: two", paths.size()));
   }
   if (values.count("files-only") != 0) {
-    refuse_given(values, "compare", {"backend-a", "backend-b", "init-from", "threads", "no-graphs"},
+    refuse_given(values, "compare",
+                 {"backend-a", "backend-b", "init-from", "look-in", "threads", "no-graphs"},
                  "is for what is executed again, not with --files-only");
   }
   check_output_files(values, "compare", {"json"});
-  const RecordedRun a = open_recorded_run(paths[0]), b = open_recorded_run(paths[1]);
+  const std::vector<std::filesystem::path> look_in = folders_to_look_in(values, "compare");
+  const RecordedRun a = open_recorded_run(paths[0], look_in),
+                    b = open_recorded_run(paths[1], look_in);
   const FileComparison files = compare_files(a, b);
   CompareReport report(a, b);
   report.add(files);

@@ -198,15 +198,58 @@ void refuse_unused(const Values& values, const EvalConfig& eval) {
   }
 }
 
-/// Without a run there is no held-out data to fall back on.
-bool names_data(const std::vector<Assignment>& assignments) {
-  return std::any_of(assignments.begin(), assignments.end(), [](const Assignment& assignment) {
-    return assignment.key.find(".eval.data") != std::string::npos;
-  });
+/// True where `key` of the evaluation, or a part of it, is assigned.
+bool names(const std::vector<Assignment>& assignments, const std::string& key) {
+  const auto is_named = [&](const Assignment& assignment) {
+    const std::size_t at = assignment.key.find(".eval." + key);
+    if (at == std::string::npos) return false;
+    const std::string rest = assignment.key.substr(at + 6 + key.size());
+    return rest.empty() || rest.front() == '.';
+  };
+  return std::any_of(assignments.begin(), assignments.end(), is_named);
 }
 
+/// True where other documents are named than the run's, or others of them.
+bool names_files(const std::vector<Assignment>& assignments) {
+  const auto replaces = [](const Assignment& assignment) {
+    return assignment.key.ends_with(".eval.data");
+  };
+  return std::any_of(assignments.begin(), assignments.end(), replaces) ||
+         names(assignments, "data.path") || names(assignments, "data.sources");
+}
+
+/// What the evaluation of a run names by paths, at the places where that is now; what `assignments`
+/// name is there already.
+void locate(const ModelSource& source, const std::vector<Assignment>& assignments,
+            StageConfig& stage) {
+  if (!source.run) return;
+  if (!names_files(assignments)) stage.eval->data = source.places.evaluation_data(stage);
+  if (!names(assignments, "multiple_choice")) {
+    stage.eval->multiple_choice = source.places.questions(stage);
+  }
+}
+
+/// Throws Error for contents of the run's evaluation that are no longer what they were.
+void require_own_contents(const ModelSource& source, const std::vector<Assignment>& assignments,
+                          const std::string& stage, const DataSources& data,
+                          const EvaluationInputs& inputs) {
+  if (!names(assignments, "data")) {
+    source.require_unchanged("evaluation data of stage " + stage, content_hash(data),
+                             "name data with --data");
+  }
+  if (!names(assignments, "multiple_choice") && !inputs.questions.hash.empty()) {
+    source.require_unchanged("questions of stage " + stage, inputs.questions.hash,
+                             "name questions with --multiple-choice");
+  }
+  if (!names(assignments, "rollout.recipe") && inputs.rollout_recipe) {
+    source.require_unchanged("rollout recipe of stage " + stage, inputs.rollout_recipe->hash,
+                             "name a recipe with --rollout-recipe");
+  }
+}
+
+/// Without a run there is no held-out data to fall back on.
 void require_data(const ModelSource& source, const std::vector<Assignment>& assignments) {
-  if (!source.run_config.empty() || names_data(assignments)) return;
+  if (source.run || names(assignments, "data")) return;
   throw Error(fmt::format("eval: --data is missing: {} is no run with held-out data of its own",
                           source.name));
 }
@@ -216,13 +259,14 @@ void require_data(const ModelSource& source, const std::vector<Assignment>& assi
 int eval(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("eval", eval_options(), arguments, {{"source", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  const ModelSource source = open_model(required(values, "source", "eval"));
+  const ModelSource source =
+      open_model(required(values, "source", "eval"), folders_to_look_in(values, "eval"));
   const RunConfig plain = model_run(source, values, {});
   const std::vector<Assignment> assignments =
       eval_assignments(values, last_stage(plain).name, last_stage(plain).eval);
   require_data(source, assignments);
-  const RunConfig run = model_run(source, values, assignments);
-  const StageConfig& stage = last_stage(run);
+  RunConfig run = model_run(source, values, assignments);
+  StageConfig& stage = run.stages.back();
   if (!stage.eval) {
     throw Error(fmt::format("eval: stage {} of {} has no evaluation; give --data", stage.name,
                             source.name));
@@ -230,15 +274,15 @@ int eval(const std::vector<std::string>& arguments) {
   refuse_unused(values, *stage.eval);
   PhaseLine phase;
   phase.begin("opening the data");
+  locate(source, assignments, stage);
   const DataSources data = open_sources(stage.eval->data, source.vocabulary, "eval");
-  if (!names_data(assignments)) {
-    source.require_unchanged("evaluation data of stage " + stage.name, content_hash(data),
-                             "name data with --data");
-  }
   print_notes(vocabulary_notes(data, source.vocabulary));
   check_targets(data, stage.sequence_length, "eval");
+  const bool own_rollouts = !names(assignments, "rollout.recipe");
   const EvaluationInputs inputs =
-      read_evaluation_inputs(*stage.eval, data, run.model, stage.sequence_length);
+      read_evaluation_inputs(*stage.eval, data, run.model, stage.sequence_length,
+                             own_rollouts ? run.recorded : RecipeTexts());
+  require_own_contents(source, assignments, stage.name, data, inputs);
   phase.begin("");
   LoadedModel model(source, run, values);
   Evaluator evaluator(model.backend(), model.parameters(), model.transformer(), *stage.eval, data,

@@ -84,7 +84,7 @@ int export_command(const std::vector<std::string>& arguments) {
     options.recipe = load_recipe(values["recipe"].as<std::string>());
     check_seed(values, "export", weight_specs(*options.recipe));
   }
-  const ModelSource source = open_model(required(values, "source", "export"));
+  const ModelSource source = open_model(required(values, "source", "export"), {});
   const std::string folder = required(values, "dir", "export");
   output_folder(folder, "export: DIR");
   options.tokenizer = tokenizer_folder(values, source);

@@ -94,7 +94,8 @@ int generate(const std::vector<std::string>& arguments) {
   if (values.count("log-probabilities") > values.count("json")) {
     throw Error("generate: --log-probabilities needs --json");
   }
-  const ModelSource source = open_model(required(values, "source", kCommand));
+  const ModelSource source =
+      open_model(required(values, "source", kCommand), folders_to_look_in(values, kCommand));
   const RunConfig run = model_run(source, values, {});
   const Vocabulary vocabulary = find_vocabulary(values, source, run, kCommand);
   GenerationConfig config;

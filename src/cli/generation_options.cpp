@@ -103,8 +103,9 @@ Vocabulary find_vocabulary(const Values& values, const ModelSource& source, cons
     return vocabulary;
   }
   if (source.vocabulary.tokenizer == "bytes") return Vocabulary::bytes();
-  if (!source.run_config.empty()) {
-    return open_sources(last_stage(run).data, source.vocabulary, command).vocabulary();
+  if (source.run) {
+    return open_sources(source.places.training_data(last_stage(run)), source.vocabulary, command)
+        .vocabulary();
   }
   const std::filesystem::path table = source.tokenizer / "token_bytes.json";
   if (is_present(table)) {

@@ -41,6 +41,7 @@ void add_model_options(Options& options, std::vector<std::string> backends) {
               "longest text in tokens (default: the run's, else 512)");
   options.add("sequences-together", value<std::int64_t>(),
               "sequences of one forward pass (default: the run's, else 1)");
+  add_look_in(options);
 }
 
 RunConfig model_run(const ModelSource& source, const Values& values,
@@ -63,9 +64,8 @@ RunConfig model_run(const ModelSource& source, const Values& values,
     all.push_back({"stages.*.micro_batch_sequences", count});
   }
   all.insert(all.end(), assignments.begin(), assignments.end());
-  const bool has_run = !source.run_config.empty();
-  RunConfig run =
-      parse_run_config(has_run ? source.run_config : made_up_run(source), source.name, all);
+  RunConfig run = source.run ? recorded_run(*source.run, source.name, all)
+                             : parse_run_config(made_up_run(source), source.name, all);
   if (!run.exact.empty()) {
     throw Error(
         fmt::format("{} replaces sources of error by exact arithmetic (exact = [...]); "
@@ -84,7 +84,7 @@ namespace {
 StageRecipe last_recipe(const ModelSource& source, const RunConfig& run) {
   const StageConfig& stage = last_stage(run);
   std::size_t index = recipe_of_step(stage, stage.steps, false);
-  if (source.checkpoint != nullptr && !source.run_config.empty()) {
+  if (source.checkpoint != nullptr && source.run) {
     const RunPosition position = read_checkpoint(*source.checkpoint).position;
     check_position(position, run, source.checkpoint->path());
     const bool is_last = position.stage + 1 == static_cast<std::int64_t>(run.stages.size());
@@ -104,7 +104,7 @@ LoadedModel::LoadedModel(const ModelSource& source, const RunConfig& run, const 
     recipe_ = load_recipe(run.recipe);
   } else {
     const StageRecipe last = last_recipe(source, run);
-    recipe_ = load_recipe(last.name);
+    recipe_ = load_recipe(last.name, run.recorded);
     source.require_unchanged(recipe_part(stage, last), recipe_.hash, "name a recipe with --recipe");
   }
   PhaseLine phase;

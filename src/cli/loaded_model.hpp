@@ -13,8 +13,8 @@
 
 namespace fp8lab::cli {
 
-/// Adds --recipe, --backend, which accepts `backends`, --threads, --sequence-length and
-/// --sequences-together.
+/// Adds --recipe, --backend, which accepts `backends`, --threads, --sequence-length,
+/// --sequences-together and --look-in.
 void add_model_options(Options& options, std::vector<std::string> backends);
 
 /// The run that `source` comes from, or one made up for a model that has none, with the model

@@ -7,7 +7,6 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/hugging_face.hpp"
-#include "src/config/toml_reader.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/start_vocabulary.hpp"
@@ -19,27 +18,18 @@ namespace fs = std::filesystem;
 
 constexpr const char* kCheckpointFile = "checkpoint.safetensors";
 
-/// The Hugging Face folder that a run started from, if it is still there.
-fs::path initial_folder(const std::string& config_text) {
-  const toml::table config = parse_toml(config_text, "run.h5");
-  const fs::path start = config["init_from"].value_or(std::string());
-  return is_hugging_face_folder(start) ? start : fs::path();
-}
-
-ModelSource open_checkpoint(OpenCheckpoint checkpoint, const std::string& name) {
+ModelSource open_checkpoint(OpenCheckpoint checkpoint, const std::string& name,
+                            const std::vector<fs::path>& look_in) {
   ModelSource source;
   const fs::path path = checkpoint->path();
   source.model = read_checkpoint_model(*checkpoint);
   source.tensors = open_checkpoint_tensors(checkpoint, *source.model);
   source.checkpoint = std::move(checkpoint);
-  const std::optional<RunMeta> run = run_meta_in(path.parent_path());
-  if (run) {
-    source.run_config = run->config_text;
-    source.identity = run->identity;
-  }
-  source.vocabulary = checkpoint_vocabulary(*source.checkpoint, run ? &*run : nullptr, name,
-                                            source.model->vocab_size);
-  source.tokenizer = initial_folder(source.run_config);
+  source.run = run_meta_in(path.parent_path());
+  if (source.run) source.places = RunPlaces(*source.run, path.parent_path() / "run.h5", look_in);
+  source.tokenizer = source.places.initial_folder();
+  source.vocabulary = checkpoint_vocabulary(*source.checkpoint, source.run ? &*source.run : nullptr,
+                                            source.tokenizer, name, source.model->vocab_size);
   return source;
 }
 
@@ -52,21 +42,39 @@ const ModelConfig& ModelSource::require_model() const {
 
 void ModelSource::require_unchanged(const std::string& part, const std::string& hash,
                                     const std::string& instead) const {
-  for (const auto& [known, stored] : identity) {
+  if (!run) return;
+  for (const auto& [known, stored] : run->identity) {
     if (known != part || stored == hash) continue;
     throw Error(fmt::format("{}: the {} was {} in the run and is {} now; put it back, or {}", name,
                             part, stored, hash, instead));
   }
 }
 
-ModelSource open_model(const std::string& path) {
+void add_look_in(Options& options) {
+  options.add("look-in", value<std::vector<std::string>>(),
+              "folder that holds files of the run (data, questions, initial weights) which lie "
+              "elsewhere now; repeatable");
+}
+
+std::vector<fs::path> folders_to_look_in(const Values& values, const std::string& command) {
+  std::vector<fs::path> folders;
+  for (const std::string& folder : words_of(values, "look-in")) {
+    if (!is_folder(folder)) {
+      throw Error(fmt::format("{}: --look-in {}: is no folder", command, folder));
+    }
+    folders.emplace_back(folder);
+  }
+  return folders;
+}
+
+ModelSource open_model(const std::string& path, const std::vector<fs::path>& look_in) {
   const bool directory = is_folder(path);
   ModelSource source;
   if (directory && is_present(fs::path(path) / kCheckpointFile)) {
     source = open_checkpoint(
-        std::make_shared<const CheckpointFile>(fs::path(path) / kCheckpointFile), path);
+        std::make_shared<const CheckpointFile>(fs::path(path) / kCheckpointFile), path, look_in);
   } else if (OpenCheckpoint checkpoint = CheckpointFile::open_if(path)) {
-    source = open_checkpoint(std::move(checkpoint), path);
+    source = open_checkpoint(std::move(checkpoint), path, look_in);
   } else {
     source.tensors = open_model_tensors(path);
     const fs::path folder = directory ? fs::path(path) : fs::path(path).parent_path();

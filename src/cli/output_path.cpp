@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -27,6 +30,21 @@ fs::path folder_of(const fs::path& path) {
 void require_writable(const fs::path& folder, const std::string& path, const std::string& what) {
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return;
   refuse(what, path, fmt::format("{} may not be written", folder.string()));
+}
+
+/// Makes folders as those from `there` on to `path` in a folder of its own beside them, which is
+/// removed again: not every file system that may be written takes them. Why that failed; or empty.
+std::string why_not_made(const fs::path& path, const fs::path& there) {
+  std::string trial = (there / ".fp8lab-XXXXXX").string();
+  if (::mkdtemp(trial.data()) == nullptr) {
+    return fmt::format("{}: {}", there.string(), std::generic_category().message(errno));
+  }
+  std::error_code failed, ignored;
+  const fs::path missing = path == there ? fs::path() : path.lexically_relative(there);
+  const bool leads_out = std::find(missing.begin(), missing.end(), "..") != missing.end();
+  fs::create_directories(trial / (leads_out ? path.filename() : missing), failed);
+  fs::remove_all(trial, ignored);
+  return failed ? failed.message() : std::string();
 }
 
 }  // namespace
@@ -57,6 +75,7 @@ fs::path output_folder(const std::string& path, const std::string& what) {
                   : fmt::format("{} is a file; accepted: folders on the way", there.string()));
   }
   require_writable(there, path, what);
+  if (const std::string why = why_not_made(path, there); !why.empty()) refuse(what, path, why);
   return path;
 }
 

@@ -327,7 +327,7 @@ int quantize_model(const Values& values) {
       refuse_given(values, "quantize", {"compare"}, "needs --report or --json beside --out");
     }
   }
-  const ModelSource source = open_model(values["input"].as<std::string>());
+  const ModelSource source = open_model(values["input"].as<std::string>(), {});
   const auto backend =
       make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
   ModelQuantizer quantizer(values, source, *backend);

@@ -5,14 +5,15 @@
 
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/model_source.hpp"
 #include "src/train/memory_fit.hpp"
 
 namespace fp8lab::cli {
 
 void add_replay_options(Options& options) {
   options.add("init-from", value<std::string>(),
-              "weights that started the run, where they lie elsewhere now or were named by train "
-              "--init-from");
+              "weights that started the run, where they lie elsewhere now");
+  add_look_in(options);
   options.add("threads", value<int>(0), "0: all processors");
   options.add("no-graphs", "backend cuda: launch kernels one by one; the same bits");
   options.add("json", value<std::string>(), "also write the result to this file");
@@ -24,8 +25,7 @@ ReplaySource chosen_source(const RecordedRun& run, const Values& values, const s
   const bool graphs = values.count("no-graphs") == 0;
   const std::string backend = text_of(values, option);
   const std::filesystem::path init_from = text_of(values, "init-from");
-  const RunConfig& config = run.config;
-  return replay_source(run, backend, init_from, [=](const std::string& name) {
+  return replay_source(run, backend, init_from, [=, config = run.config](const std::string& name) {
     std::unique_ptr<Backend> made = make_backend(name, threads, "own", graphs);
     require_memory_of(config, *made);
     return made;

@@ -8,7 +8,7 @@
 
 namespace fp8lab::cli {
 
-/// --init-from, --threads, --no-graphs and --json.
+/// --init-from, --look-in, --threads, --no-graphs and --json.
 void add_replay_options(Options& options);
 
 /// The run on the backend that `option` names, else on that of its record. Memory is looked at

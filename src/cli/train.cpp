@@ -131,22 +131,10 @@ int step_descriptor(const Values& values) {
   throw Error(fmt::format("train: --step-descriptor {} is none that is open beyond 2", descriptor));
 }
 
-/// Throws Error for what training would refuse before its first step: of the configuration, its
-/// recipes and data, its start and its folder.
-void check_run(const Values& values, const TrainerOptions& options, RunConfig config) {
-  RunDirectory(options.directory).check(options.resume);
-  check_growth(config, config.init_from);
-  RunCheck check(
-      [&](const std::string& name) { return make_backend(name, threads_of(values, "train")); });
-  check.check(config);
-}
-
 /// What --dry-run says of the options that a plan does not depend on.
 std::string describe_options(const TrainerOptions& options, const RunConfig& config) {
   std::string text;
   if (!config.init_from.empty()) {
-    const InitialState state = open_initial_state(config.init_from, config.model, config.growth);
-    require_finite(*state.weights);
     text += fmt::format("initial weights of {}, which fit the model\n", config.init_from.string());
   }
   for (const auto& [key, value] : options.extra_meta) text += fmt::format("{} {}\n", key, value);
@@ -215,7 +203,10 @@ int train(const std::vector<std::string>& arguments) {
   PhaseLine phase;
   if (values.count("dry-run") != 0) {
     phase.begin("opening the data");
-    check_run(values, options, config);
+    RunCheck check(
+        [&](const std::string& name) { return make_backend(name, threads_of(values, "train")); });
+    check.check(config, RunDirectory(options.directory), options.resume);
+    live_log(values, options.directory);
     phase.begin("");
     const std::string said = describe_options(options, config);
     const std::string plan =

@@ -8,6 +8,7 @@
 
 #include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/model_source.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/cli/replay_options.hpp"
@@ -20,8 +21,9 @@ namespace {
 Options verify_options() {
   Options options(fmt::format(
       "fp8lab verify RUN\n"
-      "RUN is the folder of a run, or its run.h5. Its configuration, recipes, data and initial "
-      "weights must be\nwhat they were; then steps are executed again, and the bits of loss, "
+      "RUN is the folder of a run, or its run.h5. Its training data, and from the beginning on "
+      "its initial\nweights, must be what they were; then steps are executed again, and the bits "
+      "of loss, "
       "gradient norm and hash of the\nweights compared with the file: from the checkpoint beside "
       "it, if the run went on after that, else\nfrom the beginning, at most {} steps. Status 3: a "
       "step has other bits",
@@ -77,7 +79,8 @@ int verify(const std::vector<std::string>& arguments) {
   check_output_files(values, "verify", {"json"});
   const std::optional<std::int64_t> from = counted(values, "from", 0),
                                     steps = counted(values, "steps", 1);
-  const RecordedRun run = open_recorded_run(required(values, "run", "verify"));
+  const RecordedRun run =
+      open_recorded_run(required(values, "run", "verify"), folders_to_look_in(values, "verify"));
   const ReplaySource source = chosen_source(run, values, "backend", "verify");
   PhaseLine phase;
   const Verification found =

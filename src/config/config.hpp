@@ -340,6 +340,9 @@ struct MemoryConfig {
   bool operator==(const MemoryConfig&) const = default;
 };
 
+/// TOML of recipes by what a run file calls them, a name or a path.
+using RecipeTexts = std::map<std::string, std::string>;
+
 struct RunConfig {
   std::string name = "run";
   std::string recipe = "bf16";  ///< name or file
@@ -359,6 +362,7 @@ struct RunConfig {
   AttentionConfig attention;
   MemoryConfig memory;
   std::vector<StageConfig> stages;
+  RecipeTexts recorded;  ///< of a run read back from its run file: what its recipes are, wherever
 
   std::string text;  ///< to_toml: what a run stores, and can be run again
   /// 16 hex digits, XXH3-64 of the keys that matter, are not at their default, and are part of what
@@ -391,9 +395,11 @@ RunConfig load_run_config(const std::filesystem::path& file,
 RunConfig load_preset(const std::string& name, const std::vector<Assignment>& assignments,
                       double scale = 1.0);
 
-/// The same from text; `origin` stands for the file name in messages.
+/// The same from text; `origin` stands for the file name in messages. Recipes of the names in
+/// `recorded` are those, whatever files there are.
 RunConfig parse_run_config(const std::string& text, const std::string& origin,
-                           const std::vector<Assignment>& assignments, double scale = 1.0);
+                           const std::vector<Assignment>& assignments, double scale = 1.0,
+                           const RecipeTexts& recorded = {});
 
 /// The complete configuration as TOML, every key that matters explicit; parse_run_config reads it
 /// back unchanged. load_run_config and parse_run_config store it in RunConfig::text.
@@ -462,6 +468,8 @@ ModelConfig load_model(const std::string& name_or_path);
 
 /// A recipe by name (built in) or by file path. Throws Error listing the known names.
 Recipe load_recipe(const std::string& name_or_path);
+/// What `name` stands for in a run: as the run file recorded it, else load_recipe.
+Recipe load_recipe(const std::string& name, const RecipeTexts& recorded);
 /// Names of the built-in recipes, sorted.
 std::vector<std::string> builtin_recipe_names();
 /// Parses one recipe file's text.

@@ -257,6 +257,12 @@ Recipe load_recipe(const std::string& name_or_path) {
   return parse_recipe(read_file(file), file);
 }
 
+Recipe load_recipe(const std::string& name, const RecipeTexts& recorded) {
+  const auto found = recorded.find(name);
+  return found == recorded.end() ? load_recipe(name)
+                                 : parse_recipe(found->second, "recorded recipe " + name);
+}
+
 std::vector<std::string> builtin_recipe_names() { return experiment_names("recipes"); }
 
 }  // namespace fp8lab

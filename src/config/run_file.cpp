@@ -24,9 +24,12 @@ std::string text_of(const RunConfig& config, Keys keys) {
   return table_text(run_table(), config, {}, "", "", true, keys);
 }
 
-RunConfig read_run(const toml::table& root, const std::string& origin) {
+RunConfig read_run(const toml::table& root, const std::string& origin,
+                   const RecipeTexts& recorded) {
   TomlReader document(root, "", origin);
+  document.share_recipes(recorded);
   RunConfig config;
+  config.recorded = recorded;
   read_table(document, run_table(), config);
   return config;
 }
@@ -40,10 +43,11 @@ void check_scale(double scale, const std::string& where) {
 }
 
 RunConfig parse_run_config(const std::string& text, const std::string& origin,
-                           const std::vector<Assignment>& assignments, double scale) {
+                           const std::vector<Assignment>& assignments, double scale,
+                           const RecipeTexts& recorded) {
   toml::table root = build_run_document(text, origin, assignments);
-  if (scale != 1.0) scale_steps(run_table(), root, read_run(root, origin), scale);
-  RunConfig config = read_run(root, origin);
+  if (scale != 1.0) scale_steps(run_table(), root, read_run(root, origin, recorded), scale);
+  RunConfig config = read_run(root, origin, recorded);
   config.text = to_toml(config);
   config.hash = hex16(xxh3(kMeaning + text_of(config, Keys::hashed)));
   return config;

@@ -280,7 +280,8 @@ Field<RunConfig> backend_field() {
 }  // namespace
 
 void check_recipe_name(const TomlReader& reader, const std::string& recipe) {
-  if (!recipe.empty()) load_recipe(find_experiment("recipes", recipe, reader.where("recipe")));
+  if (recipe.empty() || reader.has_recipe(recipe)) return;
+  load_recipe(find_experiment("recipes", recipe, reader.where("recipe")).string());
 }
 
 std::optional<std::vector<std::string>> texts_of(const FieldValue& value, bool one) {

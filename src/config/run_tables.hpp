@@ -30,7 +30,8 @@ inline bool is_not_empty(std::string_view name) { return !name.empty(); }
 /// Without files.
 inline bool is_generated(const SourceConfig& source) { return source.kind == DataKind::arithmetic; }
 
-/// Throws Error naming the key `recipe` of `reader` when there is no such recipe; empty names none.
+/// Throws Error naming the key `recipe` of `reader` when there is no such recipe, neither recorded
+/// with the run nor elsewhere; empty names none.
 void check_recipe_name(const TomlReader& reader, const std::string& recipe);
 
 /// Throws Error naming the key of a [[stages.stress]] of `reader` that does not fit the stage or

@@ -37,7 +37,7 @@ std::string recipes_text(const RunConfig& config, const StageConfig& stage) {
   std::string text;
   for (const StageRecipe& recipe : recipes_of(config, stage)) {
     if (!text.empty()) text += "+";
-    text += load_recipe(recipe.name).name;
+    text += load_recipe(recipe.name, config.recorded).name;
     if (recipe.is_fallback) {
       text += "@fallback";
     } else if (recipe.after > 0) {

@@ -191,6 +191,7 @@ std::optional<TomlReader> TomlReader::table(std::string_view key) {
   if (!value->is_table()) wrong_type(key, "a table");
   TomlReader inner(*value->as_table(), path_of(key), origin_);
   inner.shared_steps_ = shared_steps_;
+  inner.recipes_ = recipes_;
   return inner;
 }
 
@@ -204,6 +205,7 @@ std::vector<TomlReader> TomlReader::tables(std::string_view key) {
     if (!element.is_table()) wrong_type(key, accepted);
     result.emplace_back(*element.as_table(), path_of(key), origin_);
     result.back().shared_steps_ = shared_steps_;
+    result.back().recipes_ = recipes_;
   }
   return result;
 }

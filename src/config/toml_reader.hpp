@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -62,6 +63,12 @@ class TomlReader {
   std::vector<TomlReader> tables(std::string_view key);
   /// What shares are of, here and in the tables read from here on.
   void share_steps(std::int64_t steps) { shared_steps_ = steps; }
+  /// Names that stand for recorded recipes, here and in the tables read from here on. `texts` must
+  /// outlive the readers.
+  void share_recipes(const std::map<std::string, std::string>& texts) { recipes_ = &texts; }
+  bool has_recipe(const std::string& name) const {
+    return recipes_ != nullptr && recipes_->count(name) != 0;
+  }
   /// The raw value, or null; counts as asked for.
   const toml::node* node(std::string_view key);
 
@@ -105,6 +112,7 @@ class TomlReader {
   std::string origin_;
   std::vector<std::string> known_;
   std::optional<std::int64_t> shared_steps_;
+  const std::map<std::string, std::string>* recipes_ = nullptr;
 };
 
 }  // namespace fp8lab

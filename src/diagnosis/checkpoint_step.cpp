@@ -23,7 +23,7 @@ CheckpointedRun open_checkpointed_run(const RunConfig& config, OpenCheckpoint ch
                       read_amax_histories(*checkpoint)};
   run.config.memory = {};  // whole tensors are looked at
   check_position(run.position, config, checkpoint->path());
-  run.recipe = load_recipe(run.stage_recipe().name);
+  run.recipe = load_recipe(run.stage_recipe().name, config.recorded);
   return run;
 }
 
@@ -83,7 +83,7 @@ StressedStep stress_next_step(Backend& backend, Parameters& parameters,
 
 CheckpointAtWork::CheckpointAtWork(Backend& memory_of, const CheckpointedRun& run)
     : backend(memory_of),
-      memory(backend, run.config, load_recipe(run.config.recipe)),
+      memory(backend, run.config, load_recipe(run.config.recipe, run.config.recorded)),
       transformer(
           make_transformer(backend, memory.parameters, run.config, run.stage(), run.recipe)) {
   load_checkpoint(*run.checkpoint,

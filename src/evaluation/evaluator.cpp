@@ -118,7 +118,8 @@ std::vector<Score> scores_of(const Evaluation& evaluation) {
 }
 
 EvaluationInputs read_evaluation_inputs(const EvalConfig& config, const DataSources& data,
-                                        const ModelConfig& model, std::int64_t sequence_length) {
+                                        const ModelConfig& model, std::int64_t sequence_length,
+                                        const RecipeTexts& recorded) {
   EvaluationInputs inputs;
   if (config.exact_match > 0 || config.pass_at_k) {
     for (const auto& corpus : data.corpora) corpus->reference(0);  // may be an Error
@@ -128,7 +129,7 @@ EvaluationInputs read_evaluation_inputs(const EvalConfig& config, const DataSour
     check_lengths(inputs.questions.questions, config.multiple_choice.string(), sequence_length);
   }
   if (config.rollout && !config.rollout->recipe.empty()) {
-    inputs.rollout_recipe = load_recipe(config.rollout->recipe);
+    inputs.rollout_recipe = load_recipe(config.rollout->recipe, recorded);
   }
   return inputs;
 }

@@ -74,8 +74,10 @@ struct EvaluationInputs {
 
 /// Throws Error for questions that do not fit `model` or a sequence of `sequence_length` tokens,
 /// for data whose ids must be read as text and cannot, and for an unknown rollout recipe.
+/// `recorded`: recipes of the run, as load_recipe.
 EvaluationInputs read_evaluation_inputs(const EvalConfig& config, const DataSources& data,
-                                        const ModelConfig& model, std::int64_t sequence_length);
+                                        const ModelConfig& model, std::int64_t sequence_length,
+                                        const RecipeTexts& recorded = {});
 
 /// The texts of an evaluation, as far as they decide how much memory it takes.
 struct EvaluationTexts {

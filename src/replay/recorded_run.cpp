@@ -5,17 +5,46 @@
 #include "emulation/base/error.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/train/identity.hpp"
+#include "src/train/run_check.hpp"
 #include "src/train/run_directory.hpp"
 
 namespace fp8lab {
+namespace {
 
-RecordedRun open_recorded_run(const std::filesystem::path& path) {
+/// The weights that the run started from, by their hash where several files could be them; empty
+/// for random ones.
+std::filesystem::path find_start(const RecordedRun& run, const std::string& backend,
+                                 const MakeNamedBackend& make) {
+  const std::filesystem::path& recorded = run.config.init_from;
+  if (recorded.empty()) return {};
+  const std::string& hash = run.data.meta.initial_weights_hash;
+  const std::vector<std::filesystem::path> found = run.places.candidates(recorded);
+  if (found.size() == 1) return found.front();
+  RunCheck check(make);
+  for (const std::filesystem::path& file : found) {
+    RunConfig config = run.config;
+    config.backend = backend;
+    config.init_from = file;
+    try {
+      if (check.initial_state(config).front().second == hash) return file;
+    } catch (const Error&) {
+      // Weights of another model.
+    }
+  }
+  throw run.places.missing(recorded, "initial weights", hash, "them with --init-from");
+}
+
+}  // namespace
+
+RecordedRun open_recorded_run(const std::filesystem::path& path,
+                              const std::vector<std::filesystem::path>& look_in) {
   RecordedRun run;
   run.file = is_folder(path) ? RunDirectory(path).run_file() : path;
   if (!is_file(run.file)) throw Error(fmt::format("{}: there is no run file", run.file.string()));
   run.data = read_run(run.file);
   require_continuable(run.data.meta, run.file);
-  run.config = parse_run_config(run.data.meta.config_text, run.file.string(), {});
+  run.config = recorded_run(run.data.meta, run.file.string(), {});
+  run.places = RunPlaces(run.data.meta, run.file, look_in);
   return run;
 }
 
@@ -26,7 +55,12 @@ ReplaySource replay_source(const RecordedRun& run, const std::string& backend,
   source.name = run.file.string();
   source.config = run.config;
   source.config.backend = name;
-  source.init_from = init_from;
+  for (StageConfig& stage : source.config.stages) {
+    stage.data = run.places.training_data(stage);
+    stage.eval.reset();
+  }
+  source.config.init_from.clear();
+  source.find_start = [=] { return init_from.empty() ? find_start(run, name, make) : init_from; };
   source.identity = run.data.meta.identity;
   source.make_backend = [make, name] { return make(name); };
   return source;

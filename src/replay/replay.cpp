@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "emulation/base/error.hpp"
+#include "src/train/identity.hpp"
 
 namespace fp8lab {
 
@@ -10,9 +11,14 @@ Replay::Replay(const ReplaySource& source, const StartPoint& start, const Execut
     : original_(source.make_backend()),
       observed_(*original_),
       hashes_(*original_),
-      execution_(source.config, observed_, source.init_from, say) {
+      execution_(source.config, observed_,
+                 start.checkpoint == nullptr && source.find_start ? source.find_start()
+                                                                  : std::filesystem::path(),
+                 say, start.checkpoint != nullptr) {
   if (!source.identity.empty()) {
-    const std::string changes = difference(source.identity, execution_.identity());
+    const bool goes_on = start.checkpoint != nullptr;
+    const std::string changes =
+        difference(identity_of_steps(source.identity, goes_on), execution_.identity());
     if (!changes.empty()) {
       throw Error(fmt::format("{}: what it was made of is not what is there now: {}; put that back",
                               source.name, changes));

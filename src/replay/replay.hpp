@@ -19,8 +19,9 @@ namespace fp8lab {
 struct ReplaySource {
   std::string name;  ///< in messages
   RunConfig config;
-  std::filesystem::path init_from;  ///< weights to start from; empty: those of the configuration
-  Identity identity;                ///< that the run had; empty: not known
+  /// The file of the weights to start from; empty for random ones. Null: that of the configuration.
+  std::function<std::filesystem::path()> find_start;
+  Identity identity;  ///< that the run had; empty: not known
   std::function<std::unique_ptr<Backend>()> make_backend;
 };
 
@@ -33,6 +34,7 @@ struct StartPoint {
 class Replay {
  public:
   /// Throws Error naming what differs when the data, recipes or weights are not those of the run.
+  /// Evaluations are not executed again, and from a checkpoint on the start has no part in steps.
   Replay(const ReplaySource& source, const StartPoint& start, const Execution::Say& say = {});
 
   const RunPosition& position() const { return execution_.position(); }

@@ -238,15 +238,15 @@ UnfinishedRuns find_unfinished_runs(const StudyPlan& plan, const StudyOptions& o
       found.shared.push_back(&config);
     }
   }
-  const auto check = [&](const RunConfig& config) {
+  const auto check = [&](const RunConfig& config, bool start_is_to_come) {
     try {
-      run_check.check(config);
+      run_check.check(config, start_is_to_come);
     } catch (const Error& error) {
       throw Error(fmt::format("run '{}': {}", config.name, error.what()));
     }
   };
-  for (const RunConfig* config : found.shared) check(*config);
-  for (const PlannedArm* arm : found.arms) check(arm->config);
+  for (const RunConfig* config : found.shared) check(*config, false);
+  for (const PlannedArm* arm : found.arms) check(arm->config, !arm->shared_run.empty());
   return found;
 }
 

@@ -48,25 +48,19 @@ Mixture training_stream(const DataSources& data, const RunConfig& config,
 }
 
 Execution::Execution(const RunConfig& config, Backend& backend,
-                     const std::filesystem::path& init_from, Say say)
+                     const std::filesystem::path& init_from, Say say, bool goes_on)
     : config_(config),
       own_backend_(backend_with_exact_sources(config, backend)),
       backend_(own_backend_ ? *own_backend_ : backend),
       say_(std::move(say)),
-      recipe_(load_recipe(config.recipe)) {
-  for (const StageConfig& stage : config_.stages) {
-    std::vector<Recipe>& recipes = recipes_.emplace_back();
-    for (const StageRecipe& of : recipes_of(config_, stage)) {
-      recipes.push_back(load_recipe(of.name));
-      validate_stage(config_, stage, recipes.back(), backend_);
-    }
-  }
+      recipe_(load_recipe(config.recipe, config.recorded)) {
   this->say("opening the data");
   open_data(init_from.empty() ? config_.init_from : init_from);
   this->say("initializing weights");
   reserve_memory();
   memory_ = std::make_unique<RunMemory>(backend_, config_, recipe_);
-  load_initial_weights(init_from);
+  if (!goes_on) load_initial_weights(init_from);
+  identify(goes_on);
   this->say("");
 }
 
@@ -82,8 +76,8 @@ std::int64_t Execution::total_steps() const {
 
 void Execution::reserve_memory() {
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
-    const DataSources* const held_out = data_[i].eval ? &*data_[i].eval : nullptr;
-    for (const Recipe& recipe : recipes_[i]) {
+    const DataSources* const held_out = stages_[i].eval ? &*stages_[i].eval : nullptr;
+    for (const Recipe& recipe : stages_[i].recipes) {
       const MemoryPlan plan = plan_memory(config_, config_.stages[i], recipe, backend_, held_out);
       most_memory_ = std::max(most_memory_, plan.total());
     }
@@ -93,25 +87,20 @@ void Execution::reserve_memory() {
 
 void Execution::load_initial_weights(const std::filesystem::path& init_from) {
   const std::filesystem::path& initial = init_from.empty() ? config_.init_from : init_from;
-  check_growth(config_, initial);
-  if (initial.empty()) {
-    memory_->parameters.initialize(config_.seed);
+  if (!initial.empty()) say("loading weights of " + initial.string());
+  if (std::optional<InitialState> state = open_start(config_, initial)) {
+    load_parameters(*state->weights, initial.string(), memory_->parameters);
+    histories_ = std::move(state->histories);
   } else {
-    say("loading weights of " + initial.string());
-    InitialState state = open_initial_state(initial, config_.model, config_.growth);
-    load_parameters(*state.weights, initial.string(), memory_->parameters);
-    histories_ = std::move(state.histories);
+    memory_->parameters.initialize(config_.seed);
   }
   memory_->parameters.round_weights(config_.seed);
+}
+
+void Execution::identify(bool goes_on) {
   say("hashing weights and data");
-  std::vector<StageContents> contents;
-  for (std::size_t i = 0; i < data_.size(); ++i) {
-    const StageData& data = data_[i];
-    StageContents content{{}, &data.train, data.eval ? &*data.eval : nullptr, &data.inputs};
-    for (const Recipe& recipe : recipes_[i]) content.recipes.push_back(recipe.hash);
-    contents.push_back(std::move(content));
-  }
-  identity_ = make_identity(config_, contents, hex16(memory_->parameters.hash()));
+  identity_ = make_identity(config_, contents_of(stages_),
+                            goes_on ? std::string() : hex16(memory_->parameters.hash()));
   if (!histories_.empty()) {
     identity_.emplace_back(kInitialHistories, hex16(hash_of(histories_)));
   }
@@ -125,27 +114,15 @@ void Execution::open_data(const std::filesystem::path& start) {
       if (!is_known) notes_.push_back(std::move(line));
     }
   };
-  for (const StageConfig& stage : config_.stages) {
-    const std::string where = "stage " + stage.name;
-    DataSources train = open_sources(stage.data, model, where);
-    std::optional<DataSources> eval;
-    if (stage.eval) eval = open_sources(stage.eval->data, model, where);
-    Mixture mixture = training_stream(train, config_, stage);
-    EvaluationInputs inputs =
-        check_stage_data(stage, train, eval ? &*eval : nullptr, config_.model);
-    note(train);
-    if (eval) note(*eval);
-    data_.push_back({std::move(train), std::move(eval), std::move(inputs), std::move(mixture)});
+  stages_ = open_stages(config_, &backend_, model, open_sources);
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    streams_.push_back(training_stream(stages_[i].train, config_, config_.stages[i]));
+    note(stages_[i].train);
+    if (stages_[i].eval) note(*stages_[i].eval);
   }
-  std::vector<StageSources> stages;
-  for (std::size_t i = 0; i < data_.size(); ++i) {
-    stages.push_back({"stage " + config_.stages[i].name, &data_[i].train});
-    if (data_[i].eval) stages.push_back({stages.back().where, &*data_[i].eval});
-  }
-  check_one_tokenizer(stages);
   tokenizer_ = model.tokenizer;
-  for (const StageData& data : data_) {
-    for (const auto& corpus : data.train.corpora) {
+  for (const OpenedStage& stage : stages_) {
+    for (const auto& corpus : stage.train.corpora) {
       if (tokenizer_.empty()) tokenizer_ = corpus->vocabulary().tokenizer();
     }
   }
@@ -164,7 +141,7 @@ StreamPosition Execution::first_position() const {
     const StageConfig& earlier = config_.stages[i];
     if (earlier.kind == own.kind && earlier.data == own.data) return position_.streams[i];
   }
-  return data_[at].stream.position();
+  return streams_[at].position();
 }
 
 void Execution::continue_amax_histories(std::vector<EventRecord>& events) {
@@ -190,7 +167,7 @@ std::vector<EventRecord> Execution::begin_stage() {
   make_model();
   const bool resumed = position_.streams.size() == i + 1;
   if (!resumed) position_.streams.push_back(first_position());
-  data_[i].stream.seek(position_.streams[i]);
+  streams_[i].seek(position_.streams[i]);
   if (resumed) {
     load_checkpoint(*checkpoint_, scope());
     checkpoint_.reset();  // the next one takes its place on the disk
@@ -206,8 +183,8 @@ std::vector<EventRecord> Execution::begin_stage() {
 }
 
 const Recipe& Execution::recipe_at_work() const {
-  return recipes_[static_cast<std::size_t>(position_.stage)]
-                 [static_cast<std::size_t>(position_.recipe)];
+  return stages_[static_cast<std::size_t>(position_.stage)]
+      .recipes[static_cast<std::size_t>(position_.recipe)];
 }
 
 void Execution::make_model() {
@@ -275,10 +252,10 @@ void Execution::fall_back(StepTaken& taken) {
   const StepSigns signs = signs_of(taken.record, taken);
   if (const auto reason = reason_to_fall_back(fallback.when, position_.fallback, signs)) {
     position_.fallback.fallen = true;
-    taken.fallback =
-        EventRecord{taken.record.step, "fallback",
-                    fmt::format("{}; recipe {} from the next step on", *reason,
-                                recipes_[static_cast<std::size_t>(position_.stage)].back().name)};
+    taken.fallback = EventRecord{
+        taken.record.step, "fallback",
+        fmt::format("{}; recipe {} from the next step on", *reason,
+                    stages_[static_cast<std::size_t>(position_.stage)].recipes.back().name)};
   }
   remember(fallback.when, signs, position_.fallback);
 }
@@ -286,7 +263,7 @@ void Execution::fall_back(StepTaken& taken) {
 StepTaken Execution::step(const InspectStep& inspect) {
   const StageConfig& config = stage();
   const auto index = static_cast<std::size_t>(position_.stage);
-  Mixture& stream = data_[index].stream;
+  Mixture& stream = streams_[index];
   std::vector<Batch> batches;
   for (std::int64_t done = 0; done < config.batch_sequences; done += config.micro_batch_sequences) {
     batches.push_back(stream.next(config.micro_batch_sequences, config.sequence_length));

@@ -18,6 +18,7 @@
 #include "src/train/amax_history.hpp"
 #include "src/train/checkpoint_writer.hpp"
 #include "src/train/fallback.hpp"
+#include "src/train/run_check.hpp"
 #include "src/train/run_memory.hpp"
 #include "src/train/update_errors.hpp"
 
@@ -50,19 +51,14 @@ struct StepTaken {
 
 class Execution {
  public:
-  /// The opened data of one stage, for the length of the run.
-  struct StageData {
-    DataSources train;
-    std::optional<DataSources> eval;
-    EvaluationInputs inputs;
-    Mixture stream;
-  };
   using Say = std::function<void(const std::string& phase)>;
 
   /// Before the first step. The weights are those of `init_from`; where it is empty, those of
-  /// config.init_from, or random. `say` is told what may take long now; "": nothing.
+  /// config.init_from, or random. `say` is told what may take long now; "": nothing. With `goes_on`
+  /// a call of go_on_from follows, so that no initial weights are needed; identity() is without
+  /// them.
   Execution(const RunConfig& config, Backend& backend, const std::filesystem::path& init_from,
-            Say say);
+            Say say, bool goes_on = false);
 
   /// Goes on from `checkpoint`, which is at `position`. Before the first stage is begun.
   void go_on_from(OpenCheckpoint checkpoint, const RunPosition& position);
@@ -110,9 +106,8 @@ class Execution {
   /// What a user should know about data and start, a line each.
   const std::vector<std::string>& notes() const { return notes_; }
   const Recipe& recipe() const { return recipe_; }
-  /// Of each stage, those of recipes_of.
-  const std::vector<std::vector<Recipe>>& recipes() const { return recipes_; }
-  const std::vector<StageData>& data() const { return data_; }
+  /// Opened for the length of the run.
+  const std::vector<OpenedStage>& stages() const { return stages_; }
   std::int64_t total_steps() const;
 
  private:
@@ -121,6 +116,8 @@ class Execution {
   /// Memory of the largest stage, in one piece.
   void reserve_memory();
   void load_initial_weights(const std::filesystem::path& init_from);
+  /// Of what has been read.
+  void identify(bool goes_on);
   /// Where the data of the stage begin: where the last stage of its kind that read the same ones
   /// stopped, unless it restarts them.
   StreamPosition first_position() const;
@@ -145,8 +142,8 @@ class Execution {
   Backend& backend_;
   Say say_;
   Recipe recipe_;
-  std::vector<std::vector<Recipe>> recipes_;  ///< of each stage, as recipes_of
-  std::vector<StageData> data_;
+  std::vector<OpenedStage> stages_;
+  std::vector<Mixture> streams_;  ///< their training data, as the steps read them
   std::string tokenizer_;
   std::vector<std::string> notes_;
   std::int64_t most_memory_ = 0;  ///< of the largest stage, in backend memory

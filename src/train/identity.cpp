@@ -6,6 +6,14 @@
 #include "src/io/hash.hpp"
 
 namespace fp8lab {
+namespace {
+
+// Each followed by the name of a stage.
+constexpr char kEvaluationData[] = "evaluation data of stage ";
+constexpr char kQuestions[] = "questions of stage ";
+constexpr char kRolloutRecipe[] = "rollout recipe of stage ";
+
+}  // namespace
 
 std::string content_hash(const DataSources& sources) {
   Xxh3Stream stream;
@@ -27,25 +35,36 @@ Identity make_identity(const RunConfig& config, const std::vector<StageContents>
   Identity identity = {{"configuration", config.hash}, {"arithmetic", hex16(xxh3(kArithmetic))}};
   for (std::size_t i = 0; i < config.stages.size(); ++i) {
     const StageConfig& stage = config.stages[i];
-    const std::string of_stage = fmt::format(" of stage {}", stage.name);
     const std::vector<StageRecipe> recipes = recipes_of(config, stage);
     FP8LAB_ASSERT(recipes.size() == stages[i].recipes.size());
     for (std::size_t j = 0; j < recipes.size(); ++j) {
       identity.emplace_back(recipe_part(stage, recipes[j]), stages[i].recipes[j]);
     }
-    identity.emplace_back("training data" + of_stage, content_hash(*stages[i].train));
+    identity.emplace_back("training data of stage " + stage.name, content_hash(*stages[i].train));
     if (!stage.eval) continue;
-    identity.emplace_back("evaluation data" + of_stage, content_hash(*stages[i].eval));
+    identity.emplace_back(kEvaluationData + stage.name, content_hash(*stages[i].eval));
     const EvaluationInputs& inputs = *stages[i].inputs;
     if (!inputs.questions.hash.empty()) {
-      identity.emplace_back("questions" + of_stage, inputs.questions.hash);
+      identity.emplace_back(kQuestions + stage.name, inputs.questions.hash);
     }
     if (inputs.rollout_recipe) {
-      identity.emplace_back("rollout recipe" + of_stage, inputs.rollout_recipe->hash);
+      identity.emplace_back(kRolloutRecipe + stage.name, inputs.rollout_recipe->hash);
     }
   }
-  identity.emplace_back(kInitialWeights, initial_weights_hash);
+  if (!initial_weights_hash.empty()) identity.emplace_back(kInitialWeights, initial_weights_hash);
   return identity;
+}
+
+Identity identity_of_steps(const Identity& identity, bool goes_on) {
+  Identity steps;
+  for (const auto& part : identity) {
+    const std::string& name = part.first;
+    const bool of_evaluations = name.starts_with(kEvaluationData) || name.starts_with(kQuestions) ||
+                                name.starts_with(kRolloutRecipe);
+    const bool of_start = name == kInitialWeights || name == kInitialHistories;
+    if (!of_evaluations && !(goes_on && of_start)) steps.push_back(part);
+  }
+  return steps;
 }
 
 std::string hash_of(const Identity& identity) {

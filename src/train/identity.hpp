@@ -40,10 +40,14 @@ std::string content_hash(const DataSources& sources);
 
 /// Names and hashes of the configuration (RunConfig::hash), the arithmetic, the recipes that the
 /// stages and rollouts name, the data of each stage, its questions, and the initial weights
-/// (Parameters::hash as 16 hex digits); nothing is read again. `stages` is in the order of
-/// config.stages. Where a file lies and how its path is written is no part of it.
+/// (Parameters::hash as 16 hex digits; empty: not part of it); nothing is read again. `stages` is
+/// in the order of config.stages. Where a file lies and how its path is written is no part of it.
 Identity make_identity(const RunConfig& config, const std::vector<StageContents>& stages,
                        const std::string& initial_weights_hash);
+
+/// The parts of `identity` that steps alone depend on: those of evaluations are left out, and of
+/// steps that go on from a checkpoint the start as well.
+Identity identity_of_steps(const Identity& identity, bool goes_on);
 
 /// 16 hex digits over all names and hashes.
 std::string hash_of(const Identity& identity);

@@ -45,7 +45,8 @@ double work_of(const RunConfig& config, const Backend& backend) {
     for (const StageRecipe& of : recipes_of(config, stage)) {
       if (of.steps == 0) continue;
       double step = 0;
-      for (const auto& [key, kind] : record_step(config, stage, load_recipe(of.name), backend)) {
+      for (const auto& [key, kind] :
+           record_step(config, stage, load_recipe(of.name, config.recorded), backend)) {
         const bool multiplies =
             kind.work_class == WorkClass::gemm || kind.work_class == WorkClass::attention;
         step += kind.work * (multiplies ? 1.0 : kMultiplyAddsOfElement);
@@ -133,9 +134,10 @@ bool is_beaten_by(const MemoryChange& change, const MemoryChange& other) {
 }
 
 /// The configuration with the changes; nothing where they do not go together.
-std::optional<RunConfig> changed(const std::string& text, const std::vector<Assignment>& changes) {
+std::optional<RunConfig> changed(const RunConfig& config, const std::string& text,
+                                 const std::vector<Assignment>& changes) {
   try {
-    return parse_run_config(text, "memory", changes);
+    return parse_run_config(text, "memory", changes, 1.0, config.recorded);
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -175,14 +177,14 @@ std::string describe(const MemoryChange& change) {
 std::vector<MemoryChange> changes_that_fit(const RunConfig& config, const Backend& backend,
                                            std::int64_t bytes) {
   const std::string text = to_toml(config);
-  const std::string hash = parse_run_config(text, "memory", {}).hash;
+  const std::string hash = parse_run_config(text, "memory", {}, 1.0, config.recorded).hash;
   const double own_work = work_of(config, backend);
   std::vector<MemoryChange> fitting;
   for (std::vector<Assignment>& assignments :
        combinations({weight_choices(config), chunk_choices(config), recompute_choices(config),
                      micro_batch_choices(config, backend, bytes)})) {
     if (assignments.empty()) continue;
-    const std::optional<RunConfig> run = changed(text, assignments);
+    const std::optional<RunConfig> run = changed(config, text, assignments);
     if (!run) continue;
     MemoryChange change{std::move(assignments), 0, 0, run->hash == hash};
     for (const StageConfig& stage : run->stages) {

@@ -27,7 +27,7 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
   RecordingBackend memory(backend);
   const auto held = [&] { return static_cast<std::int64_t>(memory.memory_bytes()); };
   MemoryPlan plan;
-  RunMemory run(memory, config, load_recipe(config.recipe));
+  RunMemory run(memory, config, load_recipe(config.recipe, config.recorded));
   plan.parameters = held();
   const auto transformer =
       in_context(fmt::format("stage {}, recipe {}", stage.name, recipe.name),
@@ -43,7 +43,7 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
   in_context(fmt::format("stage {}", stage.name), [&] {
     std::optional<Recipe> rollout;
     if (stage.eval->rollout && !stage.eval->rollout->recipe.empty()) {
-      rollout = load_recipe(stage.eval->rollout->recipe);
+      rollout = load_recipe(stage.eval->rollout->recipe, config.recorded);
     }
     const EvaluationMemory evaluation(memory, run.parameters, *transformer, *stage.eval,
                                       texts_of(stage, held_out), rollout ? &*rollout : nullptr);
@@ -70,7 +70,8 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
 MemoryPlan largest_plan(const RunConfig& config, const StageConfig& stage, const Backend& backend) {
   MemoryPlan largest;
   for (const StageRecipe& recipe : recipes_of(config, stage)) {
-    const MemoryPlan plan = plan_memory(config, stage, load_recipe(recipe.name), backend);
+    const MemoryPlan plan =
+        plan_memory(config, stage, load_recipe(recipe.name, config.recorded), backend);
     if (plan.total() > largest.total()) largest = plan;
   }
   return largest;

@@ -89,7 +89,7 @@ RunNeeds plan_needs(const RunConfig& config, Backend& backend, const Phase& phas
   needs.is_on_host = backend.is_on_host();
   for (const StageConfig& stage : config.stages) {
     for (const StageRecipe& of : recipes_of(config, stage)) {
-      const Recipe recipe = load_recipe(of.name);
+      const Recipe recipe = load_recipe(of.name, config.recorded);
       const MemoryPlan memory = plan_memory(config, stage, recipe, backend);
       needs.bytes = std::max(needs.bytes, memory.total());
       needs.checkpoint = std::max(needs.checkpoint, memory.checkpoint);
@@ -172,7 +172,7 @@ std::string describe_checkpoint(const MemoryPlan& memory, const Backend& backend
 std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
                             const StageRecipe& of, Backend& backend, const Phase& phase,
                             RunTime& run) {
-  const Recipe recipe = load_recipe(of.name);
+  const Recipe recipe = load_recipe(of.name, config.recorded);
   std::string text;
   if (of.is_fallback) {
     text += fmt::format("falls back to recipe {} ({})\n", recipe.name, recipe.hash);
@@ -223,7 +223,7 @@ std::string describe_plan(const RunConfig& config, Backend& backend, const Phase
   RunTime time;
   for (const StageConfig& stage : config.stages) {
     const std::vector<StageRecipe> recipes = recipes_of(config, stage);
-    const Recipe first = load_recipe(recipes.front().name);
+    const Recipe first = load_recipe(recipes.front().name, config.recorded);
     text += fmt::format("\nstage {}: {} steps of {} x {} tokens, recipe {} ({})\n", stage.name,
                         stage.steps, stage.batch_sequences, stage.sequence_length, first.name,
                         first.hash);

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <deque>
+#include <utility>
 
 #include "emulation/base/error.hpp"
 #include "emulation/spec/state_rules.hpp"
@@ -17,19 +17,66 @@
 #include "src/train/start_vocabulary.hpp"
 
 namespace fp8lab {
+namespace {
 
-EvaluationInputs check_stage_data(const StageConfig& stage, const DataSources& train,
-                                  const DataSources* eval, const ModelConfig& model) {
-  const std::string where = "stage " + stage.name;
-  check_targets(train, stage.sequence_length, where);
-  if (eval == nullptr) return {};
-  check_targets(*eval, stage.sequence_length, where + ", evaluation");
-  return read_evaluation_inputs(*stage.eval, *eval, model, stage.sequence_length);
+/// What the weights in a run's start depend on.
+std::string start_key(const RunConfig& config) {
+  std::string key =
+      fmt::format("{}\n{}", config.init_from.string(), model_table_text(config.model));
+  if (!config.growth) return key;
+  return key + fmt::format("{} {} {}", config.growth->from_layers,
+                           static_cast<int>(config.growth->order), config.growth->silent_copies);
 }
 
-void check_growth(const RunConfig& config, const std::filesystem::path& start) {
-  if (!start.empty() || !config.growth) return;
-  throw Error("growth: there is nothing to grow; accepted: with init_from or --init-from");
+}  // namespace
+
+std::vector<OpenedStage> open_stages(const RunConfig& config, const Backend* backend,
+                                     const ModelVocabulary& model, const OpenData& open) {
+  std::vector<OpenedStage> stages;
+  for (const StageConfig& stage : config.stages) {
+    OpenedStage& opened = stages.emplace_back();
+    for (const StageRecipe& of : recipes_of(config, stage)) {
+      opened.recipes.push_back(load_recipe(of.name, config.recorded));
+      if (backend != nullptr) validate_stage(config, stage, opened.recipes.back(), *backend);
+    }
+  }
+  std::vector<StageSources> sources;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const StageConfig& stage = config.stages[i];
+    OpenedStage& opened = stages[i];
+    const std::string where = "stage " + stage.name;
+    opened.train = open(stage.data, model, where);
+    if (stage.eval) opened.eval = open(stage.eval->data, model, where);
+    check_targets(opened.train, stage.sequence_length, where);
+    sources.push_back({where, &opened.train});
+    if (!opened.eval) continue;
+    check_targets(*opened.eval, stage.sequence_length, where + ", evaluation");
+    opened.inputs = read_evaluation_inputs(*stage.eval, *opened.eval, config.model,
+                                           stage.sequence_length, config.recorded);
+    sources.push_back({where, &*opened.eval});
+  }
+  check_one_tokenizer(sources);
+  return stages;
+}
+
+std::vector<StageContents> contents_of(const std::vector<OpenedStage>& stages) {
+  std::vector<StageContents> contents;
+  for (const OpenedStage& stage : stages) {
+    StageContents content{{}, &stage.train, stage.eval ? &*stage.eval : nullptr, &stage.inputs};
+    for (const Recipe& recipe : stage.recipes) content.recipes.push_back(recipe.hash);
+    contents.push_back(std::move(content));
+  }
+  return contents;
+}
+
+std::optional<InitialState> open_start(const RunConfig& config,
+                                       const std::filesystem::path& start) {
+  if (start.empty()) {
+    if (!config.growth) return std::nullopt;
+    throw Error("growth: there is nothing to grow; accepted: with init_from or --init-from");
+  }
+  if (!is_present(start)) throw Error(fmt::format("init_from: {} does not exist", start.string()));
+  return open_initial_state(start, config.model, config.growth);
 }
 
 Backend& RunCheck::backend(const std::string& name) {
@@ -48,36 +95,37 @@ const DataSources& RunCheck::sources(const DataConfig& config, const ModelVocabu
   return *opened_.back().sources;
 }
 
-void RunCheck::check(const RunConfig& config) {
-  if (!config.init_from.empty() && !is_present(config.init_from)) {
-    throw Error(fmt::format("init_from: {} does not exist", config.init_from.string()));
+void RunCheck::check(const RunConfig& config, bool start_is_to_come) {
+  const std::string key = start_key(config);
+  if (!start_is_to_come && sound_starts_.count(key) == 0) {
+    if (const std::optional<InitialState> start = open_start(config, config.init_from)) {
+      require_finite(*start->weights);
+    }
+    sound_starts_.insert(key);
   }
   const ModelVocabulary model = start_vocabulary(config.init_from, config.model.vocab_size);
-  std::vector<StageSources> stages;
-  for (const StageConfig& stage : config.stages) {
-    const std::string where = "stage " + stage.name;
-    for (const StageRecipe& recipe : recipes_of(config, stage)) {
-      validate_stage(config, stage, load_recipe(recipe.name), backend(config.backend));
-    }
-    const DataSources& train = sources(stage.data, model, where);
-    const DataSources* const held_out =
-        stage.eval ? &sources(stage.eval->data, model, where) : nullptr;
-    check_stage_data(stage, train, held_out, config.model);
-    stages.push_back({where, &train});
-    if (held_out != nullptr) stages.push_back({where, held_out});
-  }
-  check_one_tokenizer(stages);
+  open_stages(config, &backend(config.backend), model, opener());
+}
+
+void RunCheck::check(const RunConfig& config, const RunDirectory& directory, bool resume) {
+  directory.check(resume);
+  check(config);
+  if (!resume) return;
+  // Random weights follow from the rest.
+  const RunStatus status = directory.status_of(identity(config), config, config.init_from.empty());
+  if (!status.complete) directory.find_checkpoint(status, status.meta.identity, config);
+}
+
+OpenData RunCheck::opener() {
+  return [this](const DataConfig& data, const ModelVocabulary& model, const std::string& where) {
+    return sources(data, model, where);
+  };
 }
 
 const Identity& RunCheck::initial_state(const RunConfig& config) {
   const OptimizerConfig storage = storage_of(config);
-  std::string key =
-      fmt::format("{}\n{}\n{}\n{}\n{}", config.backend, config.init_from.string(),
-                  model_table_text(config.model), state_label(storage.weights), config.seed);
-  if (config.growth) {
-    key += fmt::format("{} {} {}", config.growth->from_layers,
-                       static_cast<int>(config.growth->order), config.growth->silent_copies);
-  }
+  const std::string key = fmt::format("{}\n{}\n{}\n{}", start_key(config), config.backend,
+                                      state_label(storage.weights), config.seed);
   if (const auto known = initial_states_.find(key); known != initial_states_.end()) {
     return known->second;
   }
@@ -103,23 +151,8 @@ const Identity& RunCheck::initial_state(const RunConfig& config) {
 
 Identity RunCheck::identity(const RunConfig& config) {
   const ModelVocabulary model = start_vocabulary(config.init_from, config.model.vocab_size);
-  std::vector<StageContents> contents;
-  std::deque<EvaluationInputs> inputs;
-  for (const StageConfig& stage : config.stages) {
-    const std::string where = "stage " + stage.name;
-    StageContents content;
-    for (const StageRecipe& recipe : recipes_of(config, stage)) {
-      content.recipes.push_back(load_recipe(recipe.name).hash);
-    }
-    content.train = &sources(stage.data, model, where);
-    if (stage.eval) content.eval = &sources(stage.eval->data, model, where);
-    inputs.push_back(check_stage_data(stage, *content.train, content.eval, config.model));
-    content.inputs = &inputs.back();
-    contents.push_back(content);
-  }
-  Identity identity = make_identity(config, contents, "");
-  FP8LAB_ASSERT(identity.back().first == kInitialWeights);
-  identity.pop_back();
+  const std::vector<OpenedStage> stages = open_stages(config, nullptr, model, opener());
+  Identity identity = make_identity(config, contents_of(stages), "");
   if (config.init_from.empty()) return identity;
   const Identity& state = initial_state(config);
   identity.insert(identity.end(), state.begin(), state.end());

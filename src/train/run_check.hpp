@@ -5,6 +5,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,16 +16,38 @@
 #include "src/data/mixture.hpp"
 #include "src/evaluation/evaluator.hpp"
 #include "src/io/run_log.hpp"
+#include "src/train/checkpoint.hpp"
+#include "src/train/identity.hpp"
+#include "src/train/run_directory.hpp"
 
 namespace fp8lab {
 
-/// What the evaluation of a stage reads beside its opened data; `eval` is null without one. Throws
-/// Error when the data give no target, or cannot be evaluated as `stage.eval` asks.
-EvaluationInputs check_stage_data(const StageConfig& stage, const DataSources& train,
-                                  const DataSources* eval, const ModelConfig& model);
+/// What a stage is trained with and on.
+struct OpenedStage {
+  std::vector<Recipe> recipes;  ///< as recipes_of
+  DataSources train;
+  std::optional<DataSources> eval;
+  EvaluationInputs inputs;
+};
 
-/// Throws Error for a run of [growth] that starts from nothing; `start` as for Execution.
-void check_growth(const RunConfig& config, const std::filesystem::path& start);
+/// How the data of a stage are opened; `where` names it.
+using OpenData = std::function<DataSources(const DataConfig& data, const ModelVocabulary& model,
+                                           const std::string& where)>;
+
+/// Everything of a run but its weights, opened: what training and a plan of it read before the
+/// first step. `model`: whose ids the initial weights know. Throws Error when a stage's recipe does
+/// not fit the model or the backend, which nobody looks at without one, when data are missing, of
+/// another vocabulary or without targets, and when they cannot be evaluated as [stages.eval] asks.
+std::vector<OpenedStage> open_stages(const RunConfig& config, const Backend* backend,
+                                     const ModelVocabulary& model, const OpenData& open);
+
+/// What they add to the identity of the run (make_identity).
+std::vector<StageContents> contents_of(const std::vector<OpenedStage>& stages);
+
+/// The initial weights in `start`, another file than config.init_from names or that one; nothing
+/// for random ones. Throws Error for [growth] without any, for a file that is missing, and for
+/// weights that do not fit the model.
+std::optional<InitialState> open_start(const RunConfig& config, const std::filesystem::path& start);
 
 /// Answers for one run after another, and keeps what they have in common.
 class RunCheck {
@@ -31,14 +55,20 @@ class RunCheck {
   using MakeBackend = std::function<std::unique_ptr<Backend>(const std::string& name)>;
   explicit RunCheck(MakeBackend make_backend) : make_backend_(std::move(make_backend)) {}
 
-  /// Throws Error when there is no such backend here, when a stage's recipe fits neither model nor
-  /// backend, when data are missing, of another vocabulary or without targets, and when initial
-  /// weights are missing.
-  void check(const RunConfig& config);
+  /// Throws Error for all that training would refuse before its first step: a backend that is not
+  /// here, and what open_start and open_stages throw for, as well as weights that are not finite.
+  /// `start_is_to_come`: the run starts from another that is not complete yet.
+  void check(const RunConfig& config, bool start_is_to_come = false);
+
+  /// The same, and for a run that cannot begin in `directory`, or with `resume` not go on there.
+  void check(const RunConfig& config, const RunDirectory& directory, bool resume);
 
   /// The identity that the run would have (identity.hpp). Initial weights are part of it where
   /// config.init_from names some; those drawn at random follow from the configuration.
   Identity identity(const RunConfig& config);
+
+  /// Those parts of it that initial weights, which config.init_from names, make: their hash first.
+  const Identity& initial_state(const RunConfig& config);
 
   /// Gives the backends back, with what they hold of a device; more are made when needed.
   void release_backends() { backends_.clear(); }
@@ -47,7 +77,7 @@ class RunCheck {
   Backend& backend(const std::string& name);
   const DataSources& sources(const DataConfig& config, const ModelVocabulary& model,
                              const std::string& where);
-  const Identity& initial_state(const RunConfig& config);
+  OpenData opener();
 
   struct Opened {
     DataConfig config;
@@ -58,6 +88,7 @@ class RunCheck {
   std::map<std::string, std::unique_ptr<Backend>> backends_;
   std::vector<Opened> opened_;
   std::map<std::string, Identity> initial_states_;  ///< by backend, file and model
+  std::set<std::string> sound_starts_;              ///< by file and model
 };
 
 }  // namespace fp8lab

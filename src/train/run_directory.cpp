@@ -33,10 +33,15 @@ FileLock RunDirectory::lock(bool resume) const {
   return lock;
 }
 
-RunStatus RunDirectory::status_of(const Identity& identity, const RunConfig& config) const {
+RunStatus RunDirectory::status_of(const Identity& identity, const RunConfig& config,
+                                  bool any_weights) const {
   RunStatus status = read_run_status(run_file());
   require_continuable(status.meta, run_file());
-  const std::string changes = difference(status.meta.identity, identity);
+  Identity stored = status.meta.identity;
+  if (any_weights) {
+    std::erase_if(stored, [](const auto& part) { return part.first == kInitialWeights; });
+  }
+  const std::string changes = difference(stored, identity);
   if (changes.empty()) return status;
   const std::string keys =
       status.meta.config_hash == config.hash

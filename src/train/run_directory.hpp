@@ -26,8 +26,10 @@ class RunDirectory {
   /// writers left.
   FileLock lock(bool resume) const;
 
-  /// The status of the run here. Throws Error naming what differs unless it is a run of `identity`.
-  RunStatus status_of(const Identity& identity, const RunConfig& config) const;
+  /// The status of the run here. Throws Error naming what differs unless it is a run of `identity`;
+  /// with `any_weights` initial weights do not count, which `identity` is without then.
+  RunStatus status_of(const Identity& identity, const RunConfig& config,
+                      bool any_weights = false) const;
 
   /// Where that run goes on: the checkpoint, or nothing when it was killed before the first one. A
   /// kill between the two files leaves a checkpoint that `status` does not record yet. Throws Error

@@ -80,7 +80,7 @@ RunWatch::RunWatch(const RunConfig& config, ObservedBackend& backend, Execution&
     : config_(config), backend_(backend), execution_(execution), warnings_(config.warnings) {}
 
 void RunWatch::begin_recipe(std::int64_t stage, std::size_t recipe) {
-  const Recipe& of = execution_.recipes()[static_cast<std::size_t>(stage)][recipe];
+  const Recipe& of = execution_.stages()[static_cast<std::size_t>(stage)].recipes[recipe];
   warnings_.begin_stage(watched_operands(execution_.parameters(), of));
 }
 

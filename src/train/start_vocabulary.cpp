@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "src/config/hugging_face.hpp"
-#include "src/config/toml_reader.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/run_reader.hpp"
 #include "src/train/identity.hpp"
@@ -52,16 +51,11 @@ std::optional<RunMeta> run_meta_in(const fs::path& folder) {
 }
 
 ModelVocabulary checkpoint_vocabulary(const CheckpointFile& checkpoint, const RunMeta* run,
-                                      const std::string& origin, std::int64_t vocab_size) {
+                                      const fs::path& folder, const std::string& origin,
+                                      std::int64_t vocab_size) {
   ModelVocabulary vocabulary(vocab_size);
   vocabulary.origin = origin;
-  fs::path start;
-  if (run != nullptr) {
-    const toml::table config = parse_toml(run->config_text, "run.h5");
-    start = config["init_from"].value_or(std::string());
-  }
-  const bool has_start = is_hugging_face_folder(start);
-  if (has_start) vocabulary = folder_vocabulary(start, origin, vocab_size);
+  if (!folder.empty()) vocabulary = folder_vocabulary(folder, origin, vocab_size);
   const auto& metadata = checkpoint.file().metadata();
   if (const auto stated = metadata.find(kTokenizerKey); stated != metadata.end()) {
     vocabulary.tokenizer = stated->second;
@@ -76,7 +70,10 @@ ModelVocabulary start_vocabulary(const fs::path& start, std::int64_t vocab_size)
   if (is_folder(start)) return folder_vocabulary(start, start.string(), vocab_size);
   if (const OpenCheckpoint checkpoint = CheckpointFile::open_if(start)) {
     const std::optional<RunMeta> run = run_meta_in(start.parent_path());
-    return checkpoint_vocabulary(*checkpoint, run ? &*run : nullptr, start.string(), vocab_size);
+    const RunPlaces places =
+        run ? RunPlaces(*run, start.parent_path() / "run.h5", {}) : RunPlaces();
+    return checkpoint_vocabulary(*checkpoint, run ? &*run : nullptr, places.initial_folder(),
+                                 start.string(), vocab_size);
   }
   return folder_vocabulary(start.parent_path(), start.string(), vocab_size);
 }

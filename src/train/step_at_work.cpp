@@ -11,7 +11,7 @@ namespace fp8lab {
 StepAtWork::StepAtWork(Backend& memory_of, const RunConfig& config, const StageConfig& stage,
                        const Recipe& recipe)
     : backend(memory_of),
-      memory(backend, config, load_recipe(config.recipe)),
+      memory(backend, config, load_recipe(config.recipe, config.recorded)),
       transformer(make_transformer(backend, memory.parameters, config, stage, recipe)) {
   // Scales that are taken from the tensor itself belong to the first steps of a history.
   for (const auto& layer : transformer->linears()) {

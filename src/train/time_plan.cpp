@@ -237,7 +237,7 @@ double plan_start(const RunConfig& config, Backend& backend) {
   const auto begin = std::chrono::steady_clock::now();
   double share = 0;
   {
-    RunMemory memory(backend, small, load_recipe(config.recipe));
+    RunMemory memory(backend, small, load_recipe(config.recipe, config.recorded));
     memory.parameters.initialize(config.seed);
     memory.parameters.round_weights(config.seed);
     memory.parameters.hash();

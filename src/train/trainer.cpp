@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "src/config/stage_recipes.hpp"
@@ -14,6 +15,7 @@
 #include "src/io/file_lock.hpp"
 #include "src/io/hash.hpp"
 #include "src/train/identity.hpp"
+#include "src/train/run_record.hpp"
 #include "src/train/start_vocabulary.hpp"
 #include "src/train/told_log.hpp"
 
@@ -70,7 +72,7 @@ RunMeta Trainer::make_meta() {
   Xxh3Stream data;
   std::vector<ManifestEntry> entries;
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
-    const Execution::StageData& opened = execution_->data()[i];
+    const OpenedStage& opened = execution_->stages()[i];
     for (const auto& corpus : opened.train.corpora) {
       const std::uint64_t hash = corpus->hash();
       data.update(&hash, sizeof hash);
@@ -80,6 +82,10 @@ RunMeta Trainer::make_meta() {
   }
   meta.data_hash = hex16(data.digest());
   meta.extra["data_manifest"] = data_manifest(entries);
+  meta.extra[kRecipesKey] = recipes_record(recipe_texts());
+  std::error_code error;  // the folder may be gone
+  const std::filesystem::path folder = std::filesystem::current_path(error);
+  if (!error) meta.extra[kStartedInKey] = folder.string();
   if (!execution_->tokenizer().empty()) meta.extra[kTokenizerKey] = execution_->tokenizer();
   meta.identity = execution_->identity();
   for (const auto& [name, hash] : meta.identity) {
@@ -112,13 +118,27 @@ RunMeta Trainer::make_meta() {
   return meta;
 }
 
+RecipeTexts Trainer::recipe_texts() const {
+  RecipeTexts texts = {{config_.recipe, execution_->recipe().text}};
+  for (std::size_t i = 0; i < config_.stages.size(); ++i) {
+    const StageConfig& stage = config_.stages[i];
+    const std::vector<StageRecipe> of = recipes_of(config_, stage);
+    for (std::size_t j = 0; j < of.size(); ++j) {
+      texts[of[j].name] = execution_->stages()[i].recipes[j].text;
+    }
+    const std::optional<Recipe>& rollout = execution_->stages()[i].inputs.rollout_recipe;
+    if (rollout) texts[stage.eval->rollout->recipe] = rollout->text;
+  }
+  return texts;
+}
+
 const Recipe& Trainer::named_recipe() const {
   for (const StageConfig& stage : config_.stages) {
     for (const StageRecipe& recipe : recipes_of(config_, stage)) {
       if (recipe.name == config_.recipe && !recipe.is_fallback) return execution_->recipe();
     }
   }
-  return execution_->recipes().front().front();
+  return execution_->stages().front().recipes.front();
 }
 
 std::vector<TensorName> Trainer::tensor_names() const {
@@ -215,10 +235,10 @@ void Trainer::change_recipe(Stage& stage) {
 void Trainer::make_evaluator(Stage& stage) {
   const auto index = static_cast<std::size_t>(execution_->position().stage);
   if (stage.config->eval.has_value()) {
-    stage.evaluator = std::make_unique<Evaluator>(execution_->backend(), execution_->parameters(),
-                                                  execution_->transformer(), *stage.config->eval,
-                                                  *execution_->data()[index].eval,
-                                                  execution_->data()[index].inputs, options_.stop);
+    stage.evaluator = std::make_unique<Evaluator>(
+        execution_->backend(), execution_->parameters(), execution_->transformer(),
+        *stage.config->eval, *execution_->stages()[index].eval, execution_->stages()[index].inputs,
+        options_.stop);
   }
 }
 

@@ -68,6 +68,8 @@ class Trainer {
   std::unique_ptr<RunLog> told(std::unique_ptr<RunLog> log) const;
   void record_changes(const RunMeta& before);
   RunMeta make_meta();
+  /// Of every recipe that the configuration names, those of evaluations included.
+  RecipeTexts recipe_texts() const;
   /// The recipe whose quantizers /tensors names: that of the run where a stage is trained in it,
   /// else the first stage's.
   const Recipe& named_recipe() const;

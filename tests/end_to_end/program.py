@@ -76,7 +76,7 @@ def succeeded(*arguments: object, cwd: Path | None = None) -> str:
     return result.stdout
 
 
-def stopped(*arguments: object) -> None:
+def stopped(*arguments: object, cwd: Path | None = None) -> None:
     """Runs a command that trains until its first step and stops it there with SIGTERM, which must
     end it with status 4, after a checkpoint.
 
@@ -85,7 +85,7 @@ def stopped(*arguments: object) -> None:
     A resumed run prints its first step, then a line a second: give it many steps."""
     ours, theirs = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)  # every line a packet
     fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)  # a page is room for one packet
-    with subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=theirs) as process:
+    with subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=theirs, cwd=cwd) as process:
         os.close(theirs)
         select.select([ours], [], [])
         process.send_signal(signal.SIGTERM)

@@ -148,9 +148,12 @@ def test_what_is_missing(folder: Path) -> None:
 
 def test_changed_data(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "moved")
+    succeeded("train", "--config", "run.toml", "--out", "c", cwd=tmp_path / "moved")
     lines = (tmp_path / "moved" / "data.jsonl").read_text()
     (tmp_path / "moved" / "data.jsonl").write_text(lines.replace("after 7 ", "after 8 "))
-    message = refused("verify", "a", cwd=tmp_path / "moved")
+    message = refused("verify", "c", cwd=tmp_path / "moved")
     assert "training data of stage first" in message
     (tmp_path / "moved" / "data.jsonl").unlink()
-    assert "data.jsonl" in refused("verify", "a", cwd=tmp_path / "moved")
+    assert "data.jsonl" in refused("verify", "c", cwd=tmp_path / "moved")
+    # Where the other run was started its data are still there.
+    assert "same bits" in succeeded("verify", "a", cwd=tmp_path / "moved")

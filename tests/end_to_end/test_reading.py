@@ -174,8 +174,11 @@ def test_token_files_that_change(tmp_path: Path, how: str) -> None:
 def test_a_plan_is_refused_as_the_run_is(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(DOCUMENT * 9)
     (tmp_path / "bad.jsonl").write_text("{]\n")
-    (tmp_path / "c.jsonl").write_text('{"question": "A", "choices": ["b", "c"], "answer": 2}\n')
+    questions = '{"question": "A", "choices": ["b", "c"], "answer": 2}\n'
+    (tmp_path / "c.jsonl").write_text(questions)
     write_run(tmp_path, "a.txt", more=EVALUATION)
+    rotated = "".join(f'[slots.{s}]\ntransform = "hadamard:48"\n' for s in ("x", "w", "dy"))
+    (tmp_path / "rotated.toml").write_text('name = "rotated"\nbase = "infir2"\n' + rotated)
     sound = ["--set", "stages.cpt.eval.multiple_choice="]
     data = "stages.cpt.data."
     for words, wanted in {
@@ -185,18 +188,100 @@ def test_a_plan_is_refused_as_the_run_is(tmp_path: Path) -> None:
         ("--set", "model.vocab_size=200"): "needs a vocabulary of 259",
         ("--set", "growth.from_layers=1", "--set", "model.num_hidden_layers=2"): "nothing to grow",
         ("--resume",): "no run to resume",
+        ("--out", "/proc/x"): "'/proc/x': ",
+        ("--out", "r/" + "x" * 300): "too long",
+        ("--init-from", "none.safetensors"): "none.safetensors does not exist",
+        ("--init-from", "a.txt"): "a.txt",
+        ("--log-dir", "logs"): "--log-dir is for --log",
+        ("--set", "recipe=none.toml"): "recipe file 'none.toml' does not exist",
+        ("--set", "model.head_dim=48", "--set", "recipe=rotated.toml"): "hadamard:48",
+        ("--set", 'stages.cpt.eval.data={kind = "text", path = "none.txt"}'): "none.txt",
     }.items():
-        given = ["train", "--config", "run.toml", "--out", "r", *sound, *words]
+        given = ["train", "--config", "run.toml", *sound, *words]
+        given += [] if "--out" in words else ["--out", "r"]
         message = refused(*given, cwd=tmp_path)
         assert wanted in message
         assert refused(*given, "--dry-run", cwd=tmp_path) == message
     message = refused("train", "--config", "run.toml", "--dry-run", cwd=tmp_path)
     assert "c.jsonl:1" in message and "is not one of the 2 choices" in message
+    (tmp_path / "c.jsonl").write_text(
+        '{"question": "A", "choices": ["b", "%s"], "answer": 0}\n' % ("c" * 99)
+    )
+    beyond = ["train", "--config", "run.toml", "--out", "r"]
+    message = refused(*beyond, cwd=tmp_path)
+    assert "c.jsonl: question 1 with a choice has" in message
+    assert refused(*beyond, "--dry-run", cwd=tmp_path) == message
+    (tmp_path / "c.jsonl").write_text(questions)
     (tmp_path / "study.toml").write_text(
         'base = "run.toml"\n[[axis]]\nkey = "recipe"\nvalues = ["bf16", "fp32"]\n'
     )
     for more in ([], ["--dry-run"]):
         assert "c.jsonl:1" in refused("ablate", "--study", "study.toml", *more, cwd=tmp_path)
+
+
+def test_a_plan_of_a_resume_is_refused_as_the_resume_is(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(DOCUMENT * 9)
+    (tmp_path / "mine.toml").write_text('name = "mine"\nbase = "infir2"\n')
+    write_run(tmp_path, "a.txt", steps=3)
+    train = ["train", "--config", "run.toml", "--recipe", "mine.toml", "--out", "r"]
+    succeeded(*train, cwd=tmp_path)
+    train.append("--resume")
+    succeeded(*train, "--dry-run", cwd=tmp_path)
+    file = tmp_path / "r/run.h5"
+    with h5py.File(file, "r+") as run_file:  # as if it had been killed
+        run_file["complete"].resize(0, axis=0)
+    succeeded(*train, "--dry-run", cwd=tmp_path)
+    checkpoint = tmp_path / "r/checkpoint.safetensors"
+
+    def both(*words: object) -> str:
+        message = refused(*train, *words, cwd=tmp_path)
+        assert refused(*train, *words, "--dry-run", cwd=tmp_path) == message
+        return message
+
+    # Random weights, which follow from the seed, are drawn by the run alone.
+    for more in ([], ["--dry-run"]):
+        assert "another run: configuration" in refused(
+            *train, "--set", "seed=2", *more, cwd=tmp_path
+        )
+    assert "another run: configuration" in both("--set", "stages.cpt.steps=4")
+    (tmp_path / "a.txt").write_text(DOCUMENT * 8)
+    assert "training data of stage cpt" in both()
+    (tmp_path / "a.txt").write_text(DOCUMENT * 9)
+    (tmp_path / "mine.toml").write_text('name = "mine"\nbase = "te_current"\n')
+    assert "recipe of stage cpt" in both()
+    (tmp_path / "mine.toml").write_text('name = "mine"\nbase = "infir2"\n')
+    checkpoint.rename(tmp_path / "away")
+    assert "checkpoint.safetensors: missing" in both()
+    checkpoint.write_bytes((tmp_path / "away").read_bytes()[:-8])
+    assert "checkpoint.safetensors" in both()
+    (tmp_path / "away").rename(checkpoint)
+    file.write_bytes(b"nothing")
+    assert "run.h5" in both()
+
+
+def test_an_arm_is_refused_as_its_run_is(tmp_path: Path) -> None:
+    """Before any arm is trained, with the message of the run behind the name of the arm."""
+    (tmp_path / "a.txt").write_text(DOCUMENT * 9)
+    (tmp_path / "weights.safetensors").write_bytes(b"no weights")
+    write_run(tmp_path, "a.txt")
+    for key, value in {
+        "init_from": "weights.safetensors",
+        "stages.cpt.data.path": "none.txt",
+        "model.vocab_size": 200,
+        "recipe": "none.toml",
+    }.items():
+        study = f'base = "run.toml"\n[[axis]]\nkey = "recipe"\nvalues = ["bf16", "fp32"]\n'
+        study += f"[set]\n{json.dumps(key)} = {json.dumps(value)}\n"
+        study = study if key != "recipe" else study.replace("fp32", "none.toml").split("[set]")[0]
+        (tmp_path / "study.toml").write_text(study)
+        alone = refused(
+            "train", "--config", "run.toml", "--set", f"{key}={value}", "--dry-run", cwd=tmp_path
+        )
+        for more in ([], ["--dry-run"]):
+            words = ["ablate", "--study", "study.toml", "--out", "s", *more]
+            message = refused(*words, cwd=tmp_path)
+            assert message.rstrip().endswith(alone.rstrip().split(": ", 2)[-1]), (message, alone)
+        assert not list(tmp_path.glob("s/*/run.h5"))
 
 
 def test_a_model_that_is_replaced_is_not_looked_up(tmp_path: Path) -> None:

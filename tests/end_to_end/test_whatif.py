@@ -188,6 +188,8 @@ def test_what_is_missing_is_named(copy: Path) -> None:
     rotated += '[slots.dy]\ntransform = "hadamard:48"\n'
     (copy / "mine.toml").write_text(RECIPE + rotated)
     assert "hadamard:48" in message("run", "--recipe", "mine.toml")
+    shutil.rmtree(copy / "run")
+    succeeded("train", "--config", "run.toml", "--out", "run", cwd=copy)
     (copy / "held_out.txt").write_text("Something else.\n\n" * 30)
     text = message("run", "--accumulator", "sm90_bf16")
     assert "the evaluation data of stage s was" in text
@@ -197,8 +199,6 @@ def test_what_is_missing_is_named(copy: Path) -> None:
     assert "cannot open" in message("alone/none.safetensors", *recipe)
     (copy / "train.txt").write_text("Something else.\n\n" * 30)
     assert "the training data of stage s was" in message("run", *recipe)
-    (copy / "recipe.toml").write_text(RECIPE.replace("e4m3fn", "e5m2"))
-    assert "the recipe of stage s was" in message("run", *recipe)
     succeeded("train", "--config", "run.toml", "--out", "second", "--set", "seed=2", cwd=copy)
     shutil.copy(copy / "second/checkpoint.safetensors", copy / "run/checkpoint.safetensors")
     assert "a checkpoint of another run" in message("run", *recipe)

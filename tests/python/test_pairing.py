@@ -266,3 +266,37 @@ def test_colours_follow_the_recipe_name_and_differ_within_a_report() -> None:
     alone = style.assign_styles(groups[1:2])
     assert alone[groups[1].key] == styles[groups[1].key]
     assert style.assign_styles(groups[::-1]) == styles
+
+
+def write_run_of(folder: Path, recipe: str, path: str, seed: int = 1, content: str = "") -> None:
+    """A run whose stage reads `path`; `content` is the hash of what lay there."""
+    file = write_run(
+        folder, recipe, seed, stress=f'[stages.data]\nkind = "jsonl"\npath = ["{path}"]'
+    )
+    with h5py.File(file, "a") as opened:
+        attributes = opened["meta"].attrs
+        hashes = dict(zip(attributes["identity_names"], attributes["identity_hashes"]))
+        hashes["training data of stage cpt"] = content or hashes["training data of stage cpt"]
+        attributes.create("identity_hashes", list(hashes.values()), dtype=h5py.string_dtype())
+        make_example_run.seal_meta(opened)
+
+
+def test_data_are_the_same_by_content(tmp_path: Path) -> None:
+    write_run_of(tmp_path / "base", "bf16", "data.jsonl")
+    write_run_of(tmp_path / "moved", "infir2", "/elsewhere/copy.jsonl")
+    write_run_of(tmp_path / "other", "te_current", "data.jsonl", content="0" * 16)
+    found = study.load_study([tmp_path])
+    assert pairs_of(found) == {"moved": "base"}
+    labels = {group.runs[0].name: group.label for group in found.groups}
+    assert "0" * 16 in labels["other"] and "data.jsonl" in labels["other"]
+    assert "copy.jsonl" not in labels["moved"]
+
+
+def test_runs_of_an_arm_may_read_copies_of_the_data(tmp_path: Path) -> None:
+    write_run_of(tmp_path / "base1", "bf16", "a/data.jsonl")
+    write_run_of(tmp_path / "base2", "bf16", "b/data.jsonl", seed=2)
+    write_run_of(tmp_path / "one", "infir2", "c/data.jsonl")
+    write_run_of(tmp_path / "two", "infir2", "d/data.jsonl", seed=2)
+    found = study.load_study([tmp_path])
+    assert sorted(len(group.runs) for group in found.groups) == [2, 2]
+    assert pairs_of(found) == {"one": "base1", "two": "base2"}

@@ -1,0 +1,241 @@
+#include "src/train/run_record.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "emulation/base/error.hpp"
+#include "src/config/hugging_face.hpp"
+#include "src/config/toml_reader.hpp"
+#include "src/data/corpus.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/io/file_kind.hpp"
+#include "src/io/hash.hpp"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr char kLookIn[] = "its folder with --look-in";
+
+/// Files of the run itself, which no file of that name elsewhere is.
+constexpr std::array<std::string_view, 2> kOwnFiles = {"run.h5", "checkpoint.safetensors"};
+
+/// "data" of "some/data/"; empty for ".." and the like.
+fs::path last_part(const fs::path& path) {
+  const fs::path plain = path.has_filename() ? path : path.parent_path();
+  const fs::path name = plain.filename();
+  return name == "." || name == ".." ? fs::path() : name;
+}
+
+/// The folder and those above it.
+std::vector<fs::path> with_those_above(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> folders = {
+      fs::absolute(folder.empty() ? fs::path(".") : folder, error).lexically_normal()};
+  if (folders.front().filename().empty()) folders.front() = folders.front().parent_path();
+  while (folders.back() != folders.back().parent_path()) {
+    folders.push_back(folders.back().parent_path());
+  }
+  return folders;
+}
+
+/// The hashes of the sources of a stage that the manifest of the run names; none where it does not.
+std::vector<std::string> recorded_hashes(const RunMeta& meta, const std::string& stage,
+                                         const std::string& use) {
+  const auto text = meta.extra.find("data_manifest");
+  if (text == meta.extra.end()) return {};
+  const json manifest = json::parse(text->second, nullptr, false);
+  if (!manifest.is_array()) return {};
+  std::vector<std::string> hashes;
+  for (const json& entry : manifest) {
+    if (!entry.is_object() || entry.value("stage", json()) != stage ||
+        entry.value("use", json()) != use || !entry.value("sources", json()).is_array()) {
+      continue;
+    }
+    for (const json& source : entry["sources"]) {
+      const json hash = source.is_object() ? source.value("hash", json()) : json();
+      hashes.push_back(hash.is_string() ? hash.get<std::string>() : std::string());
+    }
+  }
+  return hashes;
+}
+
+std::string part_of(const Identity& identity, const std::string& name) {
+  for (const auto& [known, hash] : identity) {
+    if (known == name) return hash;
+  }
+  return {};
+}
+
+bool has_content(const SourceConfig& source, DataForm form, const std::string& hash) {
+  try {
+    return hex16(open_corpus(source, form)->hash()) == hash;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::string recipes_record(const RecipeTexts& recipes) {
+  // Names need not be UTF-8.
+  return json(recipes).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+RecipeTexts recorded_recipes(const RunMeta& meta) {
+  RecipeTexts recipes;
+  if (const auto text = meta.extra.find(kRecipesKey); text != meta.extra.end()) {
+    const json recorded = json::parse(text->second, nullptr, false);
+    if (!recorded.is_object()) return recipes;
+    for (const auto& [name, recipe] : recorded.items()) {
+      if (recipe.is_string()) recipes[name] = recipe.get<std::string>();
+    }
+    return recipes;
+  }
+  const toml::table config = parse_toml(meta.config_text, "run.h5");
+  const std::string name = config["recipe"].value_or(std::string());
+  if (!name.empty() && !meta.recipe_text.empty()) recipes[name] = meta.recipe_text;
+  return recipes;
+}
+
+RunConfig recorded_run(const RunMeta& meta, const std::string& origin,
+                       const std::vector<Assignment>& assignments) {
+  return parse_run_config(meta.config_text, origin, assignments, 1.0, recorded_recipes(meta));
+}
+
+RunPlaces::RunPlaces(const RunMeta& meta, fs::path run_file, std::vector<fs::path> look_in)
+    : meta_(meta), run_file_(std::move(run_file)), look_in_(std::move(look_in)) {}
+
+std::vector<fs::path> RunPlaces::places_of(const fs::path& recorded) const {
+  if (recorded.empty() || run_file_.empty()) return {};
+  const fs::path name = last_part(recorded);
+  const bool is_relative = recorded.is_relative();
+  std::vector<fs::path> places;
+  for (const fs::path& folder : look_in_) {
+    if (is_relative) places.push_back(folder / recorded);
+    if (!name.empty()) places.push_back(folder / name);
+  }
+  const auto started_in = meta_.extra.find(kStartedInKey);
+  places.push_back(started_in == meta_.extra.end() ? recorded : started_in->second / recorded);
+  const std::vector<fs::path> folders = with_those_above(run_file_.parent_path());
+  if (is_relative) {
+    for (const fs::path& folder : folders) places.push_back(folder / recorded);
+  }
+  const bool is_own = std::find(kOwnFiles.begin(), kOwnFiles.end(), name) != kOwnFiles.end();
+  if (!name.empty() && !is_own) places.push_back(folders.front() / name);
+  if (is_relative) places.push_back(recorded);
+  return places;
+}
+
+std::vector<fs::path> RunPlaces::candidates(const fs::path& recorded) const {
+  std::vector<fs::path> found;
+  std::set<fs::path> known;
+  std::error_code error;
+  const fs::path here = fs::weakly_canonical(recorded, error);
+  for (const fs::path& place : places_of(recorded)) {
+    if (!is_present(place)) continue;
+    const fs::path file = fs::weakly_canonical(place, error);
+    // Messages name it as the run does, where that is a path from here.
+    if (known.insert(file).second) found.push_back(file == here ? recorded : place);
+  }
+  return found;
+}
+
+Error RunPlaces::missing(const fs::path& recorded, const std::string& what, const std::string& hash,
+                         const std::string& option) const {
+  const auto started_in = meta_.extra.find(kStartedInKey);
+  const std::string origin = started_in == meta_.extra.end() || recorded.is_absolute()
+                                 ? std::string()
+                                 : fmt::format(" (of {})", started_in->second);
+  const std::string folder = with_those_above(run_file_.parent_path()).front().string();
+  const std::vector<fs::path> found = candidates(recorded);
+  const std::string others =
+      found.empty() ? "" : fmt::format(" ({} holds something else)", found.front().string());
+  return Error(fmt::format("{}: the {} are missing: {}{}{}{}; put that into {}, or give {}",
+                           run_file_.string(), what, recorded.string(), origin,
+                           hash.empty() ? "" : ", hash " + hash, others, folder, option));
+}
+
+SourceConfig RunPlaces::located(const SourceConfig& source, DataForm form, const std::string& hash,
+                                const std::string& what) const {
+  SourceConfig first = source;
+  bool is_sure = true;
+  for (fs::path& path : first.paths) {
+    const std::vector<fs::path> found = candidates(path);
+    if (found.empty()) throw missing(path, what, hash, kLookIn);
+    is_sure = is_sure && found.size() == 1;
+    path = found.front();
+  }
+  if (is_sure || hash.empty() || has_content(first, form, hash)) return first;
+  const std::size_t count = places_of(source.paths.front()).size();
+  for (std::size_t place = 0; place < count; ++place) {
+    SourceConfig other = source;
+    bool is_there = true;
+    for (fs::path& path : other.paths) {
+      const std::vector<fs::path> places = places_of(path);
+      is_there = is_there && place < places.size() && is_present(places[place]);
+      if (is_there) path = places[place];
+    }
+    if (is_there && has_content(other, form, hash)) return other;
+  }
+  throw missing(source.paths.front(), what, hash, kLookIn);
+}
+
+DataConfig RunPlaces::located(DataConfig data, const std::string& stage, const std::string& use,
+                              const std::string& what) const {
+  const std::vector<std::string> hashes = recorded_hashes(meta_, stage, use);
+  for (std::size_t i = 0; i < data.sources.size(); ++i) {
+    const std::string hash = hashes.size() == data.sources.size() ? hashes[i] : std::string();
+    data.sources[i] = located(data.sources[i], data.form, hash, what + stage);
+  }
+  return data;
+}
+
+DataConfig RunPlaces::training_data(const StageConfig& stage) const {
+  return located(stage.data, stage.name, "train", "training data of stage ");
+}
+
+DataConfig RunPlaces::evaluation_data(const StageConfig& stage) const {
+  return located(stage.eval->data, stage.name, "eval", "evaluation data of stage ");
+}
+
+fs::path RunPlaces::questions(const StageConfig& stage) const {
+  const fs::path& recorded = stage.eval->multiple_choice;
+  if (recorded.empty()) return {};
+  const std::string what = "questions of stage " + stage.name;
+  const std::string hash = part_of(meta_.identity, what);
+  const std::vector<fs::path> found = candidates(recorded);
+  if (found.empty()) throw missing(recorded, what, hash, kLookIn);
+  if (hash.empty()) return found.front();
+  const auto same = std::find_if(found.begin(), found.end(), [&](const fs::path& file) {
+    return is_file(file) && hex16(xxh3(read_file(file))) == hash;
+  });
+  if (same == found.end()) throw missing(recorded, what, hash, kLookIn);
+  return *same;
+}
+
+fs::path RunPlaces::initial_folder() const {
+  if (run_file_.empty()) return {};
+  const toml::table config = parse_toml(meta_.config_text, run_file_.string());
+  const auto tokenizer = meta_.extra.find(kTokenizerKey);
+  fs::path first;
+  for (const fs::path& folder : candidates(config["init_from"].value_or(std::string()))) {
+    if (!is_hugging_face_folder(folder)) continue;
+    if (tokenizer == meta_.extra.end() || folder_tokenizer(folder) == tokenizer->second) {
+      return folder;
+    }
+    if (first.empty()) first = folder;
+  }
+  return first;
+}
+
+}  // namespace fp8lab
