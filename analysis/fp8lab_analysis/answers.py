@@ -149,8 +149,8 @@ def _condition_text(found: Condition) -> str:
 
 def break_text(label: str, found: Break) -> str:
     """Where an arm broke, what was not finite first, and its operands before."""
-    how = "grew beyond recovery" if found.finite else "stopped being finite"
-    text = f"{label}, seed {found.run.seed}: the loss {how} at step {found.step} ({found.stage})"
+    text = f"{label}, seed {found.run.seed}: the {found.loss} {found.how} at step {found.step}"
+    text += f" ({found.stage})"
     if found.event is not None:
         text += f"; first seen at step {found.event.step}: {found.event.message}"
     if found.before is not None and (seen := _condition_text(found.before)):

@@ -85,8 +85,7 @@ def find_trouble(study: Study, item: RunComparison) -> Trouble | None:
     found = []
     broken = find_break(item.run, study.stages)
     if broken is not None:
-        how = "grew beyond recovery" if broken.finite else "stopped being finite"
-        found.append(Trouble(broken.step, broken.stage, how))
+        found.append(Trouble(broken.step, broken.stage, broken.how))
     found += [
         Trouble(stage.first_departure, stage.stage, "left the band of the baseline's seeds")
         for stage in item.stages.values()

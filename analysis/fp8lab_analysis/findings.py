@@ -318,7 +318,7 @@ def _last_step(run: Run) -> str:
     """Last step of a run, and whether its loss had stopped being finite there."""
     if len(run.metrics) == 0:
         return "0"
-    fine = math.isfinite(run.metrics.loss[-1]) or bool(run.without_targets[-1])
+    fine = math.isfinite(run.metrics.loss[-1]) or bool(run.without_loss[-1])
     broken = "" if fine else ", loss not finite"
     return f"{int(run.metrics.step[-1])}{broken}"
 
@@ -403,6 +403,10 @@ def left_out_findings(study: Study) -> list[Finding]:
         if steps:
             text = f"{run.name}: no token to learn at {_listed_steps(steps)}, hence no loss there."
             findings.append(Finding("caution", "Without targets", text))
+        left = [int(step) for step in run.metrics.step[run.left_out]]
+        if left:
+            text = f"{run.name}: the fallback left out {_listed_steps(left)}, not finite."
+            findings.append(Finding("caution", "Left out", text))
     return findings
 
 

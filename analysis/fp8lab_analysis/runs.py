@@ -168,12 +168,24 @@ class Run:
         steps = [event.step for event in self.events if event.kind == "no_targets"]
         return np.isin(self.metrics.step, steps) & ~np.isfinite(self.metrics.loss)
 
+    @property
+    def left_out(self) -> Flags:
+        """Mask of the metric rows whose step a fallback left out: what was not finite is no loss of
+        the run, for weights and moments stayed as they were."""
+        steps = [event.step for event in self.events if event.kind == "fallback"]
+        return np.isin(self.metrics.step, steps) & ~np.isfinite(self.metrics.loss)
+
+    @property
+    def without_loss(self) -> Flags:
+        """Mask of the metric rows whose step is none of the run's losses."""
+        return np.asarray(self.without_targets | self.left_out)
+
     def stage_rows(self, stage: str) -> Flags:
         """Mask of the metric rows of one stage that have a loss, finite or not."""
         if stage not in self.stage_names:
             return np.zeros(len(self.metrics), dtype=bool)
         in_stage = self.metrics.stage == self.stage_names.index(stage)
-        return np.asarray(in_stage & ~self.without_targets)
+        return np.asarray(in_stage & ~self.without_loss)
 
     def stage_of_step(self, step: float) -> str:
         """Stage in which optimizer step `step` was taken; empty before the first."""

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from fp8lab_analysis import compare, figures, report, study
+from fp8lab_analysis.answers import break_text
+from fp8lab_analysis.breaks import find_break
 from fp8lab_analysis.findings import make_findings
 from fp8lab_analysis.operand_plots import heat_matrix
 from fp8lab_analysis.overview_plot import overview_order
@@ -203,3 +205,43 @@ def test_a_step_without_targets_is_no_divergence(tmp_path: Path) -> None:
     assert np.isfinite(summaries["infir2"].final_gap.mean)
     assert "1-infir2: no token to learn at steps 60, 140" in text
     assert "diverged" not in text and "not finite" not in text
+
+
+def test_a_step_that_a_fallback_left_out_is_no_divergence(tmp_path: Path) -> None:
+    write_runs(tmp_path, ("bf16", 1), ("infir2", 1))
+    path = tmp_path / "1-infir2" / "run.h5"
+    with h5py.File(path, "a") as file:
+        file["metrics/loss"][59] = np.nan
+        events, rows = file["events"], file["events/step"].shape[0]
+        for name in events:
+            events[name].resize(rows + 2, axis=0)
+        events["step"][rows:] = [60, 60]
+        events["kind"][rows:] = [b"nan", b"fallback"]
+        events["message"][rows:] = b"loss nan, gradient norm nan: not finite"
+        file["complete"].resize(0, axis=0)
+    summaries, text = told(tmp_path)
+    assert summaries["infir2"].verdict.kind is Kind.NOT_ORDERED
+    assert np.isfinite(summaries["infir2"].final_gap.mean)
+    assert "1-infir2: the fallback left out step 60, not finite" in text
+    assert "diverged" not in text and "infir2 broke" not in text
+    with h5py.File(path, "a") as file:  # what was left out is not why the loss broke later
+        file["metrics/loss"][130:] = np.nan
+    found = find_break(load_run(path), make_example_run.STAGES)
+    assert found is not None and (found.step, found.event) == (131, None)
+
+
+def test_a_held_out_loss_that_is_not_finite_is_a_break(tmp_path: Path) -> None:
+    write_runs(tmp_path, ("bf16", 1), ("infir2", 1))
+    path = tmp_path / "1-infir2" / "run.h5"
+    with h5py.File(path, "a") as file:
+        steps, stages = file["eval/step"][:], file["eval/stage"][:]
+        broken = np.flatnonzero(stages == 2)[-1:]
+        file["eval/loss"][broken[0]] = np.inf
+    summaries, _ = told(tmp_path)
+    assert summaries["infir2"].verdict.kind is Kind.DIVERGED
+    assert [item.diverged for item in summaries["infir2"].runs] == [True]
+    found = find_break(load_run(path), make_example_run.STAGES)
+    assert found is not None and found.held_out and found.step == steps[broken[0]]
+    assert found.before is not None and found.before.step == 140
+    said = break_text("infir2", found)
+    assert "the held-out loss stopped being finite at step 140 (sft)" in said
