@@ -380,6 +380,12 @@ def _compare_group(study: Study, group: Group) -> _Compared:
     return _Compared(group, runs, stage, "training", pairs)
 
 
+def match_tells(summaries: Sequence[GroupSummary], stage: str) -> bool:
+    """Whether exact match after a stage can tell groups apart: not where all are right, or none."""
+    fractions = {s.matches[stage].fraction for s in summaries if stage in s.matches}
+    return bool(fractions) and fractions not in ({0.0}, {1.0})
+
+
 def _verdicts_after(
     study: Study, groups: Sequence[_Compared], broken: Mapping[Path, bool], stage: str
 ) -> list[Verdict | None]:

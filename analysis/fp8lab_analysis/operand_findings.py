@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fp8lab_analysis.channels import persistence_sentence
 from fp8lab_analysis.compare import GroupSummary
 from fp8lab_analysis.operands import TensorSummary, tensor_summaries
+from fp8lab_analysis.outliers import Damage, Outlier, find_outliers, sqnr_there, worst_damage
 from fp8lab_analysis.sentences import Finding, joined
 from fp8lab_analysis.study import Study
 from fp8lab_analysis.verdicts import Kind
@@ -126,6 +127,63 @@ def tensor_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
     if count > 1:
         text += f"The worst tensor is a {name} in {count} of {len(worst_of)} recipes."
     return [Finding("fact", "Tensors that suffer", text.strip())] if text else []
+
+
+MOST_OUTLIERS = 3  # tensors that are told with what they do to each recipe
+
+
+def _outlier_text(outlier: Outlier) -> str:
+    """Layer, channel and ratio of a tensor."""
+    channel = "a channel" if outlier.channel is None else f"channel {outlier.channel}"
+    if outlier.share < 1.0:
+        channel += f" (the largest at {100.0 * outlier.share:.0f} % of the logged steps)"
+    text = f"{outlier.layer}/fprop.x: {channel} is {outlier.ratio:.0f} × the median one"
+    if math.isfinite(outlier.other_ratio):
+        text += f" (other layers {outlier.other_ratio:.3g} ×)"
+    return text + (f", kurtosis {outlier.kurtosis:.3g}" if math.isfinite(outlier.kurtosis) else "")
+
+
+def _damage_text(damage: Damage) -> str:
+    """What a recipe loses there, and in parentheses elsewhere."""
+    text = f"{damage.label} {100.0 * damage.flushed:.2g} % of {damage.slot} flushed to zero"
+    text += f" ({100.0 * damage.other_flushed:.2g} %)"
+    if math.isfinite(damage.sqnr_db):
+        text += f", {damage.sqnr_db:.1f} dB ({damage.other_sqnr_db:.1f})"
+    return text
+
+
+def outlier_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """Tensors with outlier channels, and which recipes suffer in them."""
+    found = find_outliers(summaries)
+    findings = []
+    for outlier in found[:MOST_OUTLIERS]:
+        all_damages = [worst_damage(s, outlier.layer) for s in summaries]
+        known = [damage for damage in all_damages if damage is not None]
+        text = _outlier_text(outlier) + "."
+        suffering = [d for d in known if d.suffers]
+        fine = [d for d in known if not d.suffers]
+        if known:
+            text += " In parentheses the median of the other layers."
+        if suffering:
+            text += f" Suffers there: {'; '.join(map(_damage_text, suffering))}."
+        if fine:
+            text += f" Does not: {'; '.join(map(_damage_text, fine))}."
+        plain = [
+            f"{s.group.label} {value:.1f} dB"
+            for s, damage in zip(summaries, all_damages)
+            if damage is None and math.isfinite(value := sqnr_there(s.group, outlier.layer))
+        ]
+        if plain:
+            text += f" Not quantized: {'; '.join(plain)}."
+        findings.append(Finding("caution" if suffering else "fact", "Outlier channels", text))
+    if len(found) > MOST_OUTLIERS:
+        rest = found[MOST_OUTLIERS:]
+        text = (
+            f"{len(rest)} more layers' inputs have a channel of {rest[-1].ratio:.3g} to "
+            f"{rest[0].ratio:.3g} × the median one."
+        )
+        findings.append(Finding("fact", "Outlier channels", text))
+    return findings
 
 
 def channel_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
