@@ -129,7 +129,7 @@ def tensor_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
     return [Finding("fact", "Tensors that suffer", text.strip())] if text else []
 
 
-MOST_OUTLIERS = 3  # tensors that are told with what they do to each recipe
+MOST_OUTLIERS = 5  # tensors that are named beside the largest
 
 
 def _outlier_text(outlier: Outlier) -> str:
@@ -139,51 +139,62 @@ def _outlier_text(outlier: Outlier) -> str:
         channel += f" (the largest at {100.0 * outlier.share:.0f} % of the logged steps)"
     text = f"{outlier.layer}/fprop.x: {channel} is {outlier.ratio:.0f} × the median one"
     if math.isfinite(outlier.other_ratio):
-        text += f" (other layers {outlier.other_ratio:.3g} ×)"
+        text += f" (layers without outliers {outlier.other_ratio:.3g} ×)"
     return text + (f", kurtosis {outlier.kurtosis:.3g}" if math.isfinite(outlier.kurtosis) else "")
 
 
 def _damage_text(damage: Damage) -> str:
     """What a recipe loses there, and in parentheses elsewhere."""
-    text = f"{damage.label} {100.0 * damage.flushed:.2g} % of {damage.slot} flushed to zero"
-    text += f" ({100.0 * damage.other_flushed:.2g} %)"
+
+    def beside(value: str, other: str, known: bool) -> str:
+        return f"{value} ({other})" if known else value
+
+    elsewhere = math.isfinite(damage.other_flushed)
+    flushed = f"{100.0 * damage.flushed:.2g} % of {damage.slot} flushed to zero"
+    text = f"{damage.label} " + beside(flushed, f"{100.0 * damage.other_flushed:.2g} %", elsewhere)
     if math.isfinite(damage.sqnr_db):
-        text += f", {damage.sqnr_db:.1f} dB ({damage.other_sqnr_db:.1f})"
+        elsewhere = math.isfinite(damage.other_sqnr_db)
+        text += ", " + beside(f"{damage.sqnr_db:.1f} dB", f"{damage.other_sqnr_db:.1f}", elsewhere)
     return text
 
 
 def outlier_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Tensors with outlier channels, and which recipes suffer in them."""
+    """The tensor with the largest outlier channel, what each recipe loses in it, and the others."""
     found = find_outliers(summaries)
-    findings = []
-    for outlier in found[:MOST_OUTLIERS]:
-        all_damages = [worst_damage(s, outlier.layer) for s in summaries]
-        known = [damage for damage in all_damages if damage is not None]
-        text = _outlier_text(outlier) + "."
-        suffering = [d for d in known if d.suffers]
-        fine = [d for d in known if not d.suffers]
-        if known:
-            text += " In parentheses the median of the other layers."
-        if suffering:
-            text += f" Suffers there: {'; '.join(map(_damage_text, suffering))}."
-        if fine:
-            text += f" Does not: {'; '.join(map(_damage_text, fine))}."
-        plain = [
-            f"{s.group.label} {value:.1f} dB"
-            for s, damage in zip(summaries, all_damages)
-            if damage is None and math.isfinite(value := sqnr_there(s.group, outlier.layer))
-        ]
-        if plain:
-            text += f" Not quantized: {'; '.join(plain)}."
-        findings.append(Finding("caution" if suffering else "fact", "Outlier channels", text))
-    if len(found) > MOST_OUTLIERS:
-        rest = found[MOST_OUTLIERS:]
-        text = (
-            f"{len(rest)} more layers' inputs have a channel of {rest[-1].ratio:.3g} to "
-            f"{rest[0].ratio:.3g} × the median one."
-        )
-        findings.append(Finding("fact", "Outlier channels", text))
-    return findings
+    if not found:
+        return []
+    outlying = {outlier.layer for outlier in found}
+    known = {
+        outlier.layer: [worst_damage(s, outlier.layer, outlying) for s in summaries]
+        for outlier in found
+    }
+    first = known[found[0].layer]
+    text = f"{_outlier_text(found[0])}."
+    suffering = [_damage_text(d) for d in first if d is not None and d.suffers]
+    fine = [_damage_text(d) for d in first if d is not None and not d.suffers]
+    if suffering or fine:
+        text += " In parentheses the median of the layers without outliers."
+    if suffering:
+        text += f" Suffers there: {'; '.join(suffering)}."
+    if fine:
+        text += f" Does not: {'; '.join(fine)}."
+    plain = [
+        f"{s.group.label} {value:.1f} dB"
+        for s, damage in zip(summaries, first)
+        if damage is None and math.isfinite(value := sqnr_there(s.group, found[0].layer))
+    ]
+    if plain:
+        text += f" Not quantized: {'; '.join(plain)}."
+    others = []
+    for outlier in found[1 : 1 + MOST_OUTLIERS]:
+        names = [d.label for d in known[outlier.layer] if d is not None and d.suffers]
+        suffer = f", suffers: {joined(names)}" if names else ""
+        others.append(f"{outlier.layer} ({outlier.ratio:.0f} ×{suffer})")
+    if others:
+        more = len(found) - 1 - len(others)
+        text += f" Also {joined(others)}" + (f", and {more} more." if more else ".")
+    hurts = any(d is not None and d.suffers for damages in known.values() for d in damages)
+    return [Finding("caution" if hurts else "fact", "Outlier channels", text)]
 
 
 def channel_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:

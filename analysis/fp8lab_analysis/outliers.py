@@ -6,15 +6,15 @@ median over logged steps and seeds. From OUTLIER_RATIO on, which is five octaves
 scale for the whole tensor gives up, it is an outlier.
 
 A recipe suffers there where its error in fprop.x or wgrad.x of that layer is apart from what it has
-in the other layers: the SQNR SUFFERS_DB below their median, or SUFFERS_TIMES their median of
-elements flushed to zero, and at least SUFFERS_FLUSHED of them. SQNR alone does not tell: it weighs
-elements by their energy, which the outliers have.
+in the layers without outliers: the SQNR SUFFERS_DB below their median, or SUFFERS_TIMES their
+median of elements flushed to zero, and at least SUFFERS_FLUSHED of them. SQNR alone does not tell:
+it weighs elements by their energy, which the outliers have.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +39,7 @@ class Outlier:
     group: Group  # that it was measured in
     layer: str
     ratio: float
-    other_ratio: float  # median of the other layers
+    other_ratio: float  # median of the layers without outliers
     kurtosis: float
     channel: int | None  # the one that is largest most often; None where none was logged
     share: float  # of the logged steps at which it is
@@ -47,7 +47,7 @@ class Outlier:
 
 @dataclass(frozen=True)
 class Damage:
-    """What one recipe loses in the input of one layer, beside its other layers (medians)."""
+    """What one recipe loses in the input of one layer, beside those without outliers (medians)."""
 
     label: str
     slot: str
@@ -102,12 +102,11 @@ def find_outliers(summaries: Sequence[GroupSummary]) -> list[Outlier]:
         if not any(map(math.isfinite, ratios.values())):
             continue
         kurtosis = _medians(runs, "kurtosis")
+        others = stats.finite_median([r for r in ratios.values() if r < OUTLIER_RATIO])
         found = []
         for layer, ratio in ratios.items():
             if not ratio >= OUTLIER_RATIO:
                 continue
-            rest = [other for name, other in ratios.items() if name != layer]
-            others = stats.finite_median(rest)
             channel, share = _largest_channel(runs, layer)
             found.append(
                 Outlier(summary.group, layer, ratio, others, kurtosis[layer], channel, share)
@@ -116,14 +115,15 @@ def find_outliers(summaries: Sequence[GroupSummary]) -> list[Outlier]:
     return []
 
 
-def damages(summary: GroupSummary, layer: str) -> list[Damage]:
-    """What a recipe loses in the quantized inputs of one layer; none where none is quantized."""
+def damages(summary: GroupSummary, layer: str, outlying: Container[str]) -> list[Damage]:
+    """What a recipe loses in the quantized inputs of one layer, beside layers that are not
+    `outlying`; none where none is quantized."""
     tensors = tensor_summaries(summary.group)
     found = []
     for slot in SLOTS_OF_INPUT:
         there = [t for t in tensors if (t.layer, t.slot) == (layer, slot)]
-        rest = [t for t in tensors if t.slot == slot and t.layer != layer]
-        if there and rest:
+        rest = [t for t in tensors if t.slot == slot and t.layer not in outlying]
+        if there:
             found.append(
                 Damage(
                     summary.group.label,
@@ -137,9 +137,9 @@ def damages(summary: GroupSummary, layer: str) -> list[Damage]:
     return found
 
 
-def worst_damage(summary: GroupSummary, layer: str) -> Damage | None:
+def worst_damage(summary: GroupSummary, layer: str, outlying: Container[str]) -> Damage | None:
     """The one of `damages` in which the recipe suffers, else that of fprop.x."""
-    found = damages(summary, layer)
+    found = damages(summary, layer, outlying)
     return next((damage for damage in found if damage.suffers), found[0] if found else None)
 
 

@@ -64,7 +64,9 @@ def deep_report(deep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_outlier_is_a_finding_with_who_suffers(deep: Path) -> None:
     (text,) = told(deep)
-    assert text.startswith(f"{PLACE}/fprop.x: channel 17 is 4119 × the median one (other layers 2.")
+    assert text.startswith(
+        f"{PLACE}/fprop.x: channel 17 is 4119 × the median one (layers without outliers 2."
+    )
     assert "kurtosis 3.18e+05" in text
     assert re.search(r"Suffers there: te_current 41 % of fprop\.x flushed to zero \(1 %\)", text)
     assert re.search(r"Does not: infir2 0\.0\d+ % of fprop\.x flushed", text)
@@ -94,8 +96,30 @@ def test_who_suffers(flushed: float, lost_db: float, suffers: bool, tmp_path: Pa
     folder = write_study(tmp_path, RECIPES[:2])
     plant(folder / "infir2" / "run.h5", flushed, lost_db)
     (summary,) = compare.summarise(study.load_study([folder / "infir2" / "run.h5"]))
-    for slot, damage in zip(("fprop.x", "wgrad.x"), outliers.damages(summary, PLACE)):
+    for slot, damage in zip(("fprop.x", "wgrad.x"), outliers.damages(summary, PLACE, {PLACE})):
         assert (damage.slot, damage.suffers) == (slot, suffers)
+
+
+def test_layers_with_outliers_are_not_compared_with_one_another(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, RECIPES[:2])
+    everywhere = [i for i, (layer, slot) in enumerate(TENSORS) if slot == "fprop.x"]
+    most = [i for i in everywhere if not TENSORS[i][0].endswith("attention.o")]
+    for name in ("bf16", "infir2"):
+        with h5py.File(folder / name / "run.h5", "a") as file:
+            for column in most:
+                file["tensors/channel_outlier_ratio"][:, column] = 64.0
+                file["tensors/underflow_fraction"][:, column] = 0.3
+    plant(folder / "infir2" / "run.h5", 0.3)
+    plant(folder / "bf16" / "run.h5")
+    (text,) = told(folder)
+    assert re.search(r"Suffers there: infir2 30 % of fprop\.x flushed to zero \(0\.05\d? %\)", text)
+    named = r"Also layers\.\d+\.[\w.]+ \(64 ×, suffers: infir2\), .*, and 84 more\.$"
+    assert re.search(named, text), text
+    with h5py.File(folder / "bf16" / "run.h5", "a") as file:  # no layer is left to compare with
+        for column in everywhere:
+            file["tensors/channel_outlier_ratio"][:, column] = 64.0
+    (text,) = told(folder)
+    assert "Suffers there: infir2 30 % of fprop.x flushed to zero, " in text
 
 
 def test_the_largest_channel_is_the_most_frequent_one(tmp_path: Path) -> None:
