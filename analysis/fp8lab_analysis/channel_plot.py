@@ -65,8 +65,8 @@ def _draw_steps(axes: Axes, context: PlotContext, found: Found, pick: str) -> No
         )
     axes.set_xlabel("optimizer step")
     run = max((r for s, _ in found for r in s.group.runs), key=lambda r: len(r.metrics))
-    for row in np.flatnonzero(np.diff(run.metrics.stage)):
-        axes.axvline(float(run.metrics.step[row + 1]), color=MUTED, linewidth=0.9, linestyle="--")
+    for step, _ in run.first_steps()[1:]:
+        axes.axvline(float(step), color=MUTED, linewidth=0.9, linestyle="--")
 
 
 def _draw_layers(axes: Axes, context: PlotContext, shown: Sequence[GroupSummary]) -> None:

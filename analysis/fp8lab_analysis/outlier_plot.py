@@ -143,13 +143,11 @@ def _draw_over_steps(
                 run.tensors.step, worst, alpha=0.9, linewidth=1.1, **style.line_kwargs(), **markers
             )
     run = max((r for s in logged for r in s.group.runs), key=lambda r: len(r.metrics))
-    boundaries = np.flatnonzero(np.diff(run.metrics.stage))
-    for row in [-1, *boundaries]:
-        start = float(run.metrics.step[row + 1])
-        if row >= 0:
-            axes.axvline(start, color=MUTED, linewidth=0.9, linestyle="--")
+    for number, (start, stage) in enumerate(run.first_steps()):
+        if number:
+            axes.axvline(float(start), color=MUTED, linewidth=0.9, linestyle="--")
         axes.annotate(
-            run.stage_name(int(run.metrics.stage[row + 1])),
+            stage,
             (max(start, axes.get_xlim()[0]), 1.0),
             xycoords=("data", "axes fraction"),
             xytext=(3, -1),

@@ -180,6 +180,70 @@ def test_first_schema_has_no_history_at_the_start_of_a_stage(tmp_path: Path) -> 
     assert not load_run(path).tensors.without_history.any()
 
 
+def log_sparsely(path: Path, every: int) -> None:
+    """Leaves the rows of /metrics that `logging.every_steps` leaves: each stage's last is there."""
+    ends = np.cumsum(make_example_run.STAGE_STEPS)
+    with h5py.File(path, "a") as file:
+        step = file["metrics/step"][:]
+        kept = (step % every == 0) | np.isin(step, ends)
+        for name in list(file["metrics"]):
+            rows = file[f"metrics/{name}"]
+            values = rows[:][kept]
+            rows.resize(len(values), axis=0)
+            rows[...] = values
+
+
+@pytest.mark.parametrize("every", [1, 7, 10, 50, 1000])
+def test_masks_of_old_files_begin_with_their_stages(every: int, tmp_path: Path) -> None:
+    path = delayed_run(tmp_path, make_example_run.FIRST_SCHEMA)
+    with h5py.File(path, "a") as file:
+        file["tensors/step"][...] = [1, 10, 40, 41, 50, 100, 101]  # stages of 40, 60 and 40 steps
+    log_sparsely(path, every)
+    run = load_run(path)
+    assert run.stage_starts.tolist() == [0, 40, 100]
+    log = run.tensors
+    assert log.step[log.without_history.all(axis=1)].tolist() == [1, 41, 101]
+    assert not log.without_history[[1, 2, 4, 5]].any()
+    names = [run.stage_of_step(step) for step in (0, *log.step)]
+    assert names == ["", *["pretrain"] * 3, *["cpt"] * 3, "sft"]
+    assert run.first_steps() == [(1, "pretrain"), (41, "cpt"), (101, "sft")]
+
+
+@pytest.mark.parametrize("every", [1, 10, 1000])
+@pytest.mark.parametrize("counted", [True, False])
+def test_steps_in_another_recipe_are_told_at_the_boundary(
+    every: int, counted: bool, tmp_path: Path
+) -> None:
+    """Of files with and without extra.stage_steps."""
+    path = tmp_path / "run.h5"
+    make_example_run.write_run(path, make_example_run.RECIPES[1], 1)
+    with h5py.File(path, "a") as file:
+        meta = file["meta"].attrs
+        meta["extra.stage_recipes"] = "pretrain=infir2,cpt=bf16+infir2@5,sft=bf16"
+        if counted:
+            meta["extra.stage_steps"] = "40,60,40"
+        make_example_run.seal_meta(file)
+        file["tensors/step"][...] = [1, 40, 41, 45, 46, 100, 101]
+    log_sparsely(path, every)
+    log = load_run(path).tensors
+    kept = np.isfinite(log.get("sqnr_db")).all(axis=1)
+    assert log.step[kept].tolist() == [1, 40, 46, 100]
+    assert np.isfinite(log.get("kurtosis")).all()  # of the tensor, not of its quantizer
+
+
+def test_a_stage_that_has_not_begun_starts_never(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    make_example_run.write_run(path, make_example_run.RECIPES[1], 1)
+    with h5py.File(path, "a") as file:
+        for name in list(file["metrics"]):
+            file[f"metrics/{name}"].resize(45, axis=0)
+        file["complete"].resize(0, axis=0)
+    run = load_run(path)
+    assert run.stage_starts.tolist() == [0, 40, np.iinfo(np.int64).max]
+    assert [run.stage_of_step(step) for step in (40, 41, 139)] == ["pretrain", "cpt", "cpt"]
+    assert run.first_steps() == [(1, "pretrain"), (41, "cpt")]
+
+
 # --- steps without targets ------------------------------------------------------------------------
 
 
