@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fp8lab_analysis.breaks import Break, Condition, condition, find_break
 from fp8lab_analysis.cells import counted, plus_minus
 from fp8lab_analysis.compare import GroupSummary, measured_stage
+from fp8lab_analysis.early_warning import detector_text, place_text, warning_before
 from fp8lab_analysis.speed import device_text
 from fp8lab_analysis.study import Study
 from fp8lab_analysis.verdicts import Kind, measured
@@ -149,13 +150,27 @@ def _condition_text(found: Condition) -> str:
 
 def break_text(label: str, found: Break) -> str:
     """Where an arm broke, what was not finite first, and its operands before."""
-    how = "grew beyond recovery" if found.finite else "stopped being finite"
-    text = f"{label}, seed {found.run.seed}: the loss {how} at step {found.step} ({found.stage})"
+    text = f"{label}, seed {found.run.seed}: the {found.loss} {found.how} at step {found.step}"
+    text += f" ({found.stage})"
     if found.event is not None:
         text += f"; first seen at step {found.event.step}: {found.event.message}"
+    if found.run.warnings:
+        text += f". {_warning_text(found)}"
     if found.before is not None and (seen := _condition_text(found.before)):
         text += f". At step {found.before.step}, logged before it: {seen}"
     return text + "."
+
+
+def _warning_text(found: Break) -> str:
+    """Which detector warned first before a break, how long, and of which tensor."""
+    score = warning_before(found.run, found.step)
+    if score is None:
+        return "No detector warned before"
+    steps = counted(found.step - score.step, "step")
+    return (
+        f"The detector of {detector_text(score.detector)} warned {steps} before, at step "
+        f"{score.step}{place_text(score)}"
+    )
 
 
 def why_did_it_break(study: Study, summaries: Sequence[GroupSummary]) -> Answer:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fp8lab_analysis import stats
+from fp8lab_analysis.divergence import find_divergence
 from fp8lab_analysis.operands import quantized_mask
 from fp8lab_analysis.runs import Event, Floats, Run
 
@@ -48,8 +48,19 @@ class Break:
     step: int
     stage: str
     finite: bool  # the loss grew, but was a number
+    held_out: bool  # the held-out loss, at an evaluation
     event: Event | None  # the first of kind nan, or a spike just before
     before: Condition | None  # the last logged step before it
+
+    @property
+    def how(self) -> str:
+        """What the loss did."""
+        return "grew beyond recovery" if self.finite else "stopped being finite"
+
+    @property
+    def loss(self) -> str:
+        """Which loss did."""
+        return "held-out loss" if self.held_out else "loss"
 
 
 def _worst(run: Run, values: Floats, sign: float) -> Suspect | None:
@@ -80,25 +91,28 @@ def condition(run: Run, row: int) -> Condition:
 def find_break(run: Run, stages: Sequence[str]) -> Break | None:
     """The first stage of a run that diverged, and where; None for a run that did not."""
     for stage in stages:
-        rows = run.stage_rows(stage)
-        row = stats.divergence_row(run.metrics.loss[rows])
-        if row is None:
+        found = find_divergence(run, stage)
+        if found is None:
             continue
-        steps = run.metrics.step[rows]
-        step = int(steps[row])
+        step, steps = found.step, run.metrics.step[run.stage_rows(stage)]
+        row = int(np.searchsorted(steps, step))
         # Smoothing may find the break a row early.
-        first, last = steps[max(0, row - SPIKE_ROWS)], steps[min(row + 1, len(steps) - 1)]
+        near = steps[max(0, row - SPIKE_ROWS) : row + 2]
+        left_out = set(run.metrics.step[run.left_out].tolist())
         events = [
             event
             for event in run.events
-            if event.kind == "nan" or (event.kind == "spike" and first <= event.step <= last)
+            if (event.kind == "nan" and event.step not in left_out)
+            or (event.kind == "spike" and near.size and near[0] <= event.step <= near[-1])
         ]
-        logged = np.flatnonzero(run.tensors.step < step)
+        # A step is taken before its evaluation, but what a broken step logs may be of the break.
+        logged = np.flatnonzero(run.tensors.step < step + found.held_out)
         return Break(
             run=run,
             step=step,
             stage=stage,
-            finite=bool(np.isfinite(run.metrics.loss[rows][row])),
+            finite=found.finite,
+            held_out=found.held_out,
             event=min(events, key=lambda event: event.step) if events else None,
             before=condition(run, int(logged[-1])) if logged.size else None,
         )

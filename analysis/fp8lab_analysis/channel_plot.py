@@ -11,14 +11,13 @@ from matplotlib.figure import Figure
 from fp8lab_analysis import stats
 from fp8lab_analysis.channels import Persistence, last_stages, persistence, stage_changes
 from fp8lab_analysis.compare import GroupSummary
-from fp8lab_analysis.drawn import name_columns
+from fp8lab_analysis.layer_axis import LayerAxis
 from fp8lab_analysis.style import (
     MUTED,
     WIDTH,
     PlotContext,
     finish,
     group_handles,
-    short_layer,
 )
 
 Found = list[tuple[GroupSummary, list[Persistence]]]
@@ -66,16 +65,19 @@ def _draw_steps(axes: Axes, context: PlotContext, found: Found, pick: str) -> No
         )
     axes.set_xlabel("optimizer step")
     run = max((r for s, _ in found for r in s.group.runs), key=lambda r: len(r.metrics))
-    for row in np.flatnonzero(np.diff(run.metrics.stage)):
-        axes.axvline(float(run.metrics.step[row + 1]), color=MUTED, linewidth=0.9, linestyle="--")
+    for step, _ in run.first_steps()[1:]:
+        axes.axvline(float(step), color=MUTED, linewidth=0.9, linestyle="--")
 
 
 def _draw_layers(axes: Axes, context: PlotContext, shown: Sequence[GroupSummary]) -> None:
     layers: list[str] = []
+    axis = LayerAxis([], [])
     for summary in shown:
         changes = stage_changes(context.study, summary.group)
         layers = layers or changes[0].layers
-        same = [change.shared for change in changes if change.layers == layers]
+        axis = LayerAxis.of(layers)
+        order = [layers.index(layer) for layer in axis.layers]
+        same = [change.shared[order] for change in changes if change.layers == layers]
         if not same:
             continue
         style = context.style(summary.group)
@@ -86,8 +88,5 @@ def _draw_layers(axes: Axes, context: PlotContext, shown: Sequence[GroupSummary]
             **style.line_kwargs(),
             **style.marker_kwargs(3.5),
         )
-    name_columns(axes, layers)
-    step = max(1, -(-len(layers) // 24))
-    names = [short_layer(layer) for layer in layers[::step]]
-    axes.set_xticks(range(0, len(layers), step), names, rotation=60, ha="right", fontsize=6.5)
-    axes.set_xlabel("layer, input to output")
+    axis.label_columns(axes, named=True)
+    axes.set_xlabel(axis.caption)

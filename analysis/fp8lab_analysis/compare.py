@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fp8lab_analysis import stats
+from fp8lab_analysis.divergence import find_divergence
 from fp8lab_analysis.inference import relative_gaps
 from fp8lab_analysis.operands import OperandSummary, format_text, summarise_operands
 from fp8lab_analysis.runs import Run, Score
@@ -155,8 +156,10 @@ class GroupSummary:
     def unlike_others(self) -> tuple[int, int, int]:
         """Logged values of quantized operands: all-zero ones, exact ones, all."""
         found = [o for o in self.operands.values() if o.quantized]
-        return sum(o.all_zero for o in found), sum(o.exact for o in found), sum(
-            o.logged for o in found
+        return (
+            sum(o.all_zero for o in found),
+            sum(o.exact for o in found),
+            sum(o.logged for o in found),
         )
 
     @property
@@ -236,7 +239,7 @@ def _compare_stage(
         area=stats.gap_area(gap.steps, gap.raw) if gap else math.nan,
         first_departure=departure,
         spikes=len(stats.spike_rows(loss)),
-        diverged=stats.has_diverged(loss),
+        diverged=find_divergence(run, stage) is not None,
         grad_norm_ratio=ratio,
     )
 
@@ -377,6 +380,12 @@ def _compare_group(study: Study, group: Group) -> _Compared:
     return _Compared(group, runs, stage, "training", pairs)
 
 
+def match_tells(summaries: Sequence[GroupSummary], stage: str) -> bool:
+    """Whether exact match after a stage can tell groups apart: not where all are right, or none."""
+    fractions = {s.matches[stage].fraction for s in summaries if stage in s.matches}
+    return bool(fractions) and fractions not in ({0.0}, {1.0})
+
+
 def _verdicts_after(
     study: Study, groups: Sequence[_Compared], broken: Mapping[Path, bool], stage: str
 ) -> list[Verdict | None]:
@@ -393,22 +402,13 @@ def _verdicts_after(
 
 
 def _broken(groups: Sequence[_Compared]) -> dict[Path, bool]:
-    """Which runs diverged: in training, or with a held-out loss at the end that is not finite."""
-    return {
-        item.run.path: item.diverged
-        or not all(
-            math.isfinite(loss)
-            for stage in item.stages
-            if (loss := held_out_loss(item.run, stage)) is not None
-        )
-        for compared in groups
-        for item in compared.runs
-    }
+    """Which runs diverged."""
+    return {item.run.path: item.diverged for compared in groups for item in compared.runs}
 
 
 def _ended_without_loss(run: Run) -> bool:
     """True where the last loss is not a number: an evaluation before that is no end of the run."""
-    losses = run.metrics.loss[~run.without_targets]
+    losses = run.metrics.loss[~run.without_loss]
     return losses.size > 0 and not math.isfinite(losses[-1])
 
 

@@ -4,8 +4,9 @@ the CSV beside it is what can be seen."""
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -34,6 +35,8 @@ class Drawn:
     low: float | str = ""  # of an error bar, a band or a bar that does not start at zero
     high: float | str = ""
     value: float | str = ""  # of a cell
+    at: tuple[float, float] = (math.nan, math.nan)  # in the panel's coordinates; in no CSV
+    axes: Axes | None = None
 
 
 def _line(text: str) -> str:
@@ -89,6 +92,8 @@ class _Panel:
             self._columns.get(float(x)) or float(x),
             self._rows.get(float(y)) or float(y),
             **{name: float(value) for name, value in more.items()},
+            at=(float(x), float(y)),
+            axes=self.axes,
         )
 
     def rows(self) -> Iterator[Drawn]:
@@ -178,6 +183,8 @@ def write_drawn(figure: Figure, path: Path) -> None:
     """`drawn_rows` as CSV, at full precision."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([field.name for field in fields(Drawn)])
+        names = [field.name for field in fields(Drawn) if field.name not in ("at", "axes")]
+        writer.writerow(names)
         for row in drawn_rows(figure):
-            writer.writerow([repr(c) if isinstance(c, float) else c for c in astuple(row)])
+            cells = [getattr(row, name) for name in names]
+            writer.writerow([repr(c) if isinstance(c, float) else c for c in cells])

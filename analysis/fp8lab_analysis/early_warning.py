@@ -80,13 +80,18 @@ class DetectorSummary:
         return stats.spread_over_seeds([float(lead) for lead in self.leads])
 
 
+def warning_before(run: Run, step: int) -> DetectorScore | None:
+    """The first warning of a run, where it came before a step."""
+    early = [score for score in run.warnings if score.warns and score.step < step]
+    return min(early, key=lambda score: score.step) if early else None
+
+
 def find_trouble(study: Study, item: RunComparison) -> Trouble | None:
     """Where the loss of a run first goes wrong; None where it does not."""
     found = []
     broken = find_break(item.run, study.stages)
     if broken is not None:
-        how = "grew beyond recovery" if broken.finite else "stopped being finite"
-        found.append(Trouble(broken.step, broken.stage, how))
+        found.append(Trouble(broken.step, broken.stage, broken.how))
     found += [
         Trouble(stage.first_departure, stage.stage, "left the band of the baseline's seeds")
         for stage in item.stages.values()
@@ -131,6 +136,12 @@ def detector_summaries(study: Study, summary: GroupSummary) -> list[DetectorSumm
     return [summarise(name) for name in order if name in known]
 
 
+def place_text(score: DetectorScore) -> str:
+    """Where a detector has its value; empty for one of the whole step."""
+    channel = f", channel {score.channel}" if score.channel >= 0 else ""
+    return f", most in {score.place}{channel}" if score.place else ""
+
+
 def detector_text(detector: str) -> str:
     """A detector's name in a sentence."""
     return detector.replace("_", " ")
@@ -150,7 +161,7 @@ def lead_text(label: str, runs: Sequence[Warned]) -> str:
             f"({trouble.stage}, seed {item.run.seed})"
         )
     lead, item, trouble, score = min(told, key=lambda found: found[0])
-    place = f", most in {score.place}" if score.place else ""
+    place = place_text(score)
     text = (
         f"{label}: {detector_text(score.detector)} warned {lead} steps before the loss "
         f"{trouble.how} (step {score.step} and {trouble.step}, {trouble.stage}, seed "

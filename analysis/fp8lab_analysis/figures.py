@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -29,6 +30,7 @@ from fp8lab_analysis import (
     warning_plot,
 )
 from fp8lab_analysis.drawn import write_drawn
+from fp8lab_analysis.hover import hover_data
 from fp8lab_analysis.style import PlotContext
 
 PNG_DPI = 160
@@ -111,13 +113,14 @@ FIGURES = (
     FigureSpec(
         "sqnr_heat_map",
         "SQNR of every tensor",
-        "Every row is one operand of one layer, ordered by slot and then from input to output; "
-        "every column is a logged step; means over seeds. Dark rows are tensors that the recipe "
+        "Every row is one operand of one layer, ordered by slot and then from input to output (of "
+        "many layers by module, then by block, the weakest rows by name); every column is a logged "
+        "step; means over seeds. Dark rows are tensors that the recipe "
         "represents badly, a row that darkens to the right is getting worse. White dashes mark "
         "the start of a stage; grey is what has no finite value: an all-zero or an exact tensor, a "
-        "delayed scale that knew no amax yet. All panels share one colour scale. SQNR weighs every element by "
-        "its energy: where a few outlier channels carry most of it, what happens to the rest shows "
-        "in the underflow instead.",
+        "delayed scale that knew no amax yet. All panels share one colour scale. SQNR weighs every "
+        "element by its energy: where a few outlier channels carry most of it, what happens to the "
+        "rest shows in the underflow instead.",
         operand_plots.sqnr_heat_map_figure,
     ),
     FigureSpec(
@@ -131,8 +134,10 @@ FIGURES = (
     FigureSpec(
         "layers",
         "Error by layer",
-        "A panel per operand, layers from input to output. Upper row: SQNR; lower row: share of "
-        "nonzero elements that become zero. Means over logged steps and seeds.",
+        "A panel per operand, layers from input to output; of more than 16 layers those of one "
+        "module stand together, block after block, and what is apart from the rest is named by "
+        "block and module. Upper row: SQNR; lower row: share of nonzero elements that become zero. "
+        "Means over logged steps and seeds.",
         layer_plots.layers_figure,
     ),
     FigureSpec(
@@ -156,7 +161,8 @@ FIGURES = (
     FigureSpec(
         "outliers",
         "Outliers",
-        "Left: each layer's input at the last logged step of every stage. Right: the worst layer "
+        "Left: each layer's input at the last logged step of every stage, of many layers by "
+        "module, block after block. Right: the worst layer "
         "over the run, one line per seed; the dashed line is the stage boundary. The channel "
         "outlier ratio is the largest over the median channel amax: one scale for a whole tensor "
         "spends log2 of it in octaves of range. Kurtosis is uncentred, 3 for a Gaussian.",
@@ -222,6 +228,7 @@ class RenderedFigure:
     title: str
     caption: str
     svg: Markup
+    hover: list[dict[str, Any]]  # of hover.py
 
 
 def _renumber_ids(text: str, name: str) -> str:
@@ -255,10 +262,12 @@ def inline_svg(text: str, name: str, title: str) -> Markup:
     return Markup(label + body)
 
 
-def save_figure(figure: Figure, spec: FigureSpec, folder: Path) -> Markup:
+def save_figure(
+    figure: Figure, spec: FigureSpec, folder: Path
+) -> tuple[Markup, list[dict[str, Any]]]:
     """Writes folder/<name> in every one of FORMS, csv holding the numbers drawn, and returns the
-    figure as inline SVG. The canvases are used directly, since Figure.savefig would lay out and
-    draw everything twice for each file."""
+    figure as inline SVG and what the page says on hover. The canvases are used directly, since
+    Figure.savefig would lay out and draw everything twice for each file."""
     figure.set_dpi(PNG_DPI)
     agg = FigureCanvasAgg(figure)
     figure.draw_without_rendering()
@@ -269,7 +278,7 @@ def save_figure(figure: Figure, spec: FigureSpec, folder: Path) -> Markup:
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     (folder / f"{spec.name}.svg").write_text(buffer.getvalue(), encoding="utf-8")
     write_drawn(figure, folder / f"{spec.name}.csv")
-    return inline_svg(buffer.getvalue(), spec.name, spec.title)
+    return inline_svg(buffer.getvalue(), spec.name, spec.title), hover_data(figure)
 
 
 def render_figures(
@@ -285,11 +294,12 @@ def render_figures(
                 figure = spec.draw(context)
                 if figure is None:
                     continue
-                svg = save_figure(figure, spec, folder)
+                svg, hover = save_figure(figure, spec, folder)
         except (ArithmeticError, LookupError, ValueError) as error:
             failed[spec.title] = f"{type(error).__name__}: {error}"
             for suffix in FORMS:
                 (folder / f"{spec.name}.{suffix}").unlink(missing_ok=True)
             continue
-        rendered.append(RenderedFigure(len(rendered) + 1, spec.name, spec.title, spec.caption, svg))
+        number = len(rendered) + 1
+        rendered.append(RenderedFigure(number, spec.name, spec.title, spec.caption, svg, hover))
     return rendered, failed

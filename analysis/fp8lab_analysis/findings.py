@@ -11,10 +11,15 @@ from collections.abc import Sequence
 
 from fp8lab_analysis.attribution import Attribution, Part, PartGroup, attribute_gaps
 from fp8lab_analysis.cells import counted, equal_quality_text, gap_text, target_text
-from fp8lab_analysis.compare import GroupSummary, MatchSummary, gap_change
+from fp8lab_analysis.compare import GroupSummary, MatchSummary, gap_change, match_tells
 from fp8lab_analysis.early_warning import alarm_text, lead_text, watched
 from fp8lab_analysis.inference import deviation_interval
-from fp8lab_analysis.operand_findings import channel_findings, error_findings, tensor_findings
+from fp8lab_analysis.operand_findings import (
+    channel_findings,
+    error_findings,
+    outlier_findings,
+    tensor_findings,
+)
 from fp8lab_analysis.runs import Run
 from fp8lab_analysis.sentences import Finding, joined
 from fp8lab_analysis.study import Study
@@ -288,6 +293,11 @@ def match_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Find
         return []
     stage = stages[-1]
     asked = [s for s in summaries if stage in s.matches]
+    if not match_tells(asked, stage):
+        count = sum(s.matches[stage].asked for s in asked)
+        right = "none" if asked[0].matches[stage].fraction == 0.0 else "all"
+        text = f"After {stage}: {right} of {count} answers right in any recipe: it tells nothing."
+        return [Finding("caution", "Exact match", text)]
     known = {s.group.label: s.matches[stage] for s in asked if s.seeds > 1}
     single = [_match_text(s.group.label, s.matches[stage]) for s in asked if s.seeds == 1]
     text = f"After {stage}: "
@@ -318,7 +328,7 @@ def _last_step(run: Run) -> str:
     """Last step of a run, and whether its loss had stopped being finite there."""
     if len(run.metrics) == 0:
         return "0"
-    fine = math.isfinite(run.metrics.loss[-1]) or bool(run.without_targets[-1])
+    fine = math.isfinite(run.metrics.loss[-1]) or bool(run.without_loss[-1])
     broken = "" if fine else ", loss not finite"
     return f"{int(run.metrics.step[-1])}{broken}"
 
@@ -403,6 +413,10 @@ def left_out_findings(study: Study) -> list[Finding]:
         if steps:
             text = f"{run.name}: no token to learn at {_listed_steps(steps)}, hence no loss there."
             findings.append(Finding("caution", "Without targets", text))
+        left = [int(step) for step in run.metrics.step[run.left_out]]
+        if left:
+            text = f"{run.name}: the fallback left out {_listed_steps(left)}, not finite."
+            findings.append(Finding("caution", "Left out", text))
     return findings
 
 
@@ -448,6 +462,7 @@ def make_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Findi
         *match_findings(study, summaries),
         *error_findings(summaries),
         *tensor_findings(summaries),
+        *outlier_findings(summaries),
         *channel_findings(study, summaries),
         *left_out_findings(study),
         *state_findings(study),

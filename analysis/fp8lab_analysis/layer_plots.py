@@ -13,8 +13,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator
 
 from fp8lab_analysis.compare import GroupSummary
-from fp8lab_analysis.drawn import name_columns
 from fp8lab_analysis.formats import format_range
+from fp8lab_analysis.layer_axis import LayerAxis, name_peaks, peaks
 from fp8lab_analysis.operand_plots import slot_title
 from fp8lab_analysis.operands import SlotHistogram, quantized_mask, slot_histogram, tensor_summaries
 from fp8lab_analysis.runs import SLOTS
@@ -26,7 +26,6 @@ from fp8lab_analysis.style import (
     group_handles,
     plain_numbers,
     quantized_summaries,
-    short_layer,
 )
 
 MOST_ROWS = 9  # recipes that the histograms show
@@ -47,11 +46,13 @@ def _layers(summaries: Sequence[GroupSummary]) -> list[str]:
 def layers_figure(context: PlotContext) -> Figure | None:
     """SQNR and underflow of every slot over the layers, a line a recipe."""
     chosen = quantized_summaries(context)
-    layers = _layers(chosen)
+    axis = LayerAxis.of(_layers(chosen))
+    layers = axis.layers
     if not chosen or len(layers) < 2:
         return None
     figure = Figure(figsize=(WIDTH, 5.4), layout="constrained")
     axes = figure.subplots(2, len(SLOTS), squeeze=False, sharex=True, sharey="row")
+    worst = np.full((2, len(SLOTS), len(layers)), np.nan)  # of all recipes
     for summary in chosen:
         style = context.style(summary.group)
         found = {(t.slot, t.layer): t for t in tensor_summaries(summary.group)}
@@ -61,21 +62,22 @@ def layers_figure(context: PlotContext) -> Figure | None:
             ]
             places = [place for place, _ in there]
             curves = [t.sqnr_db for _, t in there], [100.0 * t.underflow for _, t in there]
+            markers = style.marker_kwargs(1.5 if axis.starts else 3.0)
             for line, values in enumerate(curves):
                 axes[line][column].plot(
-                    places, values, linewidth=1.0, **style.line_kwargs(), **style.marker_kwargs(3.0)
+                    places, values, linewidth=1.0, **style.line_kwargs(), **markers
                 )
-    named = max(1, -(-len(layers) // 16))
+                so_far = worst[line, column, places]
+                pair = (so_far, np.asarray(values, dtype=np.float64))
+                worst[line, column, places] = np.fmax(*pair) if line else np.fmin(*pair)
     for column, slot in enumerate(SLOTS):
         slot_title(axes[0][column], slot)
         for line in range(2):
-            name_columns(axes[line][column], layers)
-        axes[1][column].set_xticks(
-            range(0, len(layers), named),
-            [short_layer(layer) for layer in layers[::named]],
-            rotation=90,
-            fontsize=6,
-        )
+            axis.label_columns(axes[line][column], named=line == 1)
+        low, lost = worst[0, column], worst[1, column]
+        name_peaks(axes[0][column], axis, low, peaks(-low, 2.0))
+        flushed = peaks(np.log2(np.maximum(lost, 0.01)), 2.0)
+        name_peaks(axes[1][column], axis, lost, flushed)
         axes[1][column].set_yscale("symlog", linthresh=1e-2)
         plain_numbers(axes[1][column].yaxis)
     axes[0][0].set_ylabel("SQNR (dB)")

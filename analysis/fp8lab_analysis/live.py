@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Ctrl-C is for the run, which ends in its own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
-    make = Events if options.kind == "tensorboard" else Trackio
+    make: type[Events] | type[Trackio] = Events if options.kind == "tensorboard" else Trackio
     try:
         follow(options.run, make(options.out, options.clock), options.after)
     except (InputError, OSError, sqlite3.Error) as error:

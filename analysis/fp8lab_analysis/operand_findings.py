@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fp8lab_analysis.channels import persistence_sentence
 from fp8lab_analysis.compare import GroupSummary
 from fp8lab_analysis.operands import TensorSummary, tensor_summaries
+from fp8lab_analysis.outliers import Damage, Outlier, find_outliers, sqnr_there, worst_damage
 from fp8lab_analysis.sentences import Finding, joined
 from fp8lab_analysis.study import Study
 from fp8lab_analysis.verdicts import Kind
@@ -126,6 +127,74 @@ def tensor_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
     if count > 1:
         text += f"The worst tensor is a {name} in {count} of {len(worst_of)} recipes."
     return [Finding("fact", "Tensors that suffer", text.strip())] if text else []
+
+
+MOST_OUTLIERS = 5  # tensors that are named beside the largest
+
+
+def _outlier_text(outlier: Outlier) -> str:
+    """Layer, channel and ratio of a tensor."""
+    channel = "a channel" if outlier.channel is None else f"channel {outlier.channel}"
+    if outlier.share < 1.0:
+        channel += f" (the largest at {100.0 * outlier.share:.0f} % of the logged steps)"
+    text = f"{outlier.layer}/fprop.x: {channel} is {outlier.ratio:.0f} × the median one"
+    if math.isfinite(outlier.other_ratio):
+        text += f" (layers without outliers {outlier.other_ratio:.3g} ×)"
+    return text + (f", kurtosis {outlier.kurtosis:.3g}" if math.isfinite(outlier.kurtosis) else "")
+
+
+def _damage_text(damage: Damage) -> str:
+    """What a recipe loses there, and in parentheses elsewhere."""
+
+    def beside(value: str, other: str, known: bool) -> str:
+        return f"{value} ({other})" if known else value
+
+    elsewhere = math.isfinite(damage.other_flushed)
+    flushed = f"{100.0 * damage.flushed:.2g} % of {damage.slot} flushed to zero"
+    text = f"{damage.label} " + beside(flushed, f"{100.0 * damage.other_flushed:.2g} %", elsewhere)
+    if math.isfinite(damage.sqnr_db):
+        elsewhere = math.isfinite(damage.other_sqnr_db)
+        text += ", " + beside(f"{damage.sqnr_db:.1f} dB", f"{damage.other_sqnr_db:.1f}", elsewhere)
+    return text
+
+
+def outlier_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """The tensor with the largest outlier channel, what each recipe loses in it, and the others."""
+    found = find_outliers(summaries)
+    if not found:
+        return []
+    outlying = {outlier.layer for outlier in found}
+    known = {
+        outlier.layer: [worst_damage(s, outlier.layer, outlying) for s in summaries]
+        for outlier in found
+    }
+    first = known[found[0].layer]
+    text = f"{_outlier_text(found[0])}."
+    suffering = [_damage_text(d) for d in first if d is not None and d.suffers]
+    fine = [_damage_text(d) for d in first if d is not None and not d.suffers]
+    if suffering or fine:
+        text += " In parentheses the median of the layers without outliers."
+    if suffering:
+        text += f" Suffers there: {'; '.join(suffering)}."
+    if fine:
+        text += f" Does not: {'; '.join(fine)}."
+    plain = [
+        f"{s.group.label} {value:.1f} dB"
+        for s, damage in zip(summaries, first)
+        if damage is None and math.isfinite(value := sqnr_there(s.group, found[0].layer))
+    ]
+    if plain:
+        text += f" Not quantized: {'; '.join(plain)}."
+    others = []
+    for outlier in found[1 : 1 + MOST_OUTLIERS]:
+        names = [d.label for d in known[outlier.layer] if d is not None and d.suffers]
+        suffer = f", suffers: {joined(names)}" if names else ""
+        others.append(f"{outlier.layer} ({outlier.ratio:.0f} ×{suffer})")
+    if others:
+        more = len(found) - 1 - len(others)
+        text += f" Also {joined(others)}" + (f", and {more} more." if more else ".")
+    hurts = any(d is not None and d.suffers for damages in known.values() for d in damages)
+    return [Finding("caution" if hurts else "fact", "Outlier channels", text)]
 
 
 def channel_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from fp8lab_analysis import stats
 from fp8lab_analysis.compare import GroupSummary
-from fp8lab_analysis.drawn import name_rows
+from fp8lab_analysis.drawn import name_columns, name_rows
+from fp8lab_analysis.layer_axis import LayerAxis, layer_module, peaks
 from fp8lab_analysis.operands import OperandSummary, quantized_mask
 from fp8lab_analysis.runs import SLOTS, Floats, Run
 from fp8lab_analysis.study import Group
@@ -59,14 +60,16 @@ def slot_title(axes: Axes, slot: str) -> None:
 
 
 def _tensor_order(groups: Sequence[Group]) -> list[tuple[str, str]]:
-    """(slot, layer) of every quantized tensor, by slot and then in model order."""
+    """(slot, layer) of every quantized tensor, by slot and then in the order of `LayerAxis`."""
     seen: dict[tuple[str, str], None] = {}
     for group in groups:
         for run in group.runs:
             for index in np.flatnonzero(quantized_mask(run)):
                 seen[(run.tensors.slot[index], run.tensors.layer[index])] = None
     ranks = {slot: rank for rank, slot in enumerate(SLOTS)}
-    return sorted(seen, key=lambda key: ranks.get(key[0], len(ranks)))
+    axis = LayerAxis.of(list(dict.fromkeys(layer for _, layer in seen)))
+    places = {layer: place for place, layer in enumerate(axis.layers)}
+    return sorted(seen, key=lambda key: (ranks.get(key[0], len(ranks)), places[key[1]]))
 
 
 def heat_matrix(
@@ -96,7 +99,7 @@ def sqnr_heat_map_figure(context: PlotContext) -> Figure | None:
     if finite.size == 0:
         return None
     low, high = np.percentile(finite, [1.0, 99.0])
-    named = len(order) <= 56
+    named = not _axis_of(order).starts
     columns = 2 if len(chosen) == 4 else min(len(chosen), 3 if named else 4)
     lines = -(-len(chosen) // columns)
     height = 1.1 + lines * min(6.2, max(2.4, 0.098 * len(order) + 0.55))
@@ -112,7 +115,9 @@ def sqnr_heat_map_figure(context: PlotContext) -> Figure | None:
         item.set_facecolor(BAND)  # what has no SQNR
         name_rows(item, [f"{slot} {layer}" for slot, layer in order])
         item.set_title(summary.group.label, color=context.style(summary.group).colour)
-        _label_heat_map(item, summary.group.runs[0], order, steps, named, panel % columns == 0)
+        _label_heat_map(item, summary.group.runs[0], order, steps, panel % columns == 0)
+        if not named:
+            _name_weak_rows(item, order, stats.finite_column_means(values.T))
     for panel in range(len(chosen), lines * columns):
         axes[panel // columns][panel % columns].set_visible(False)
     bar = figure.colorbar(image, ax=axes, fraction=0.025, pad=0.01, extend="both")
@@ -120,15 +125,46 @@ def sqnr_heat_map_figure(context: PlotContext) -> Figure | None:
     return finish(figure, context, "SQNR of every tensor over the run")
 
 
+def _axis_of(order: Sequence[tuple[str, str]]) -> LayerAxis:
+    return LayerAxis.of(list(dict.fromkeys(layer for _, layer in order)))
+
+
+def _modules(order: Sequence[tuple[str, str]]) -> list[tuple[int, int, str]]:
+    """First row, end and name of every module within a slot; empty where each row is named."""
+    if not _axis_of(order).starts:
+        return []
+    keys = [(slot, layer_module(layer)) for slot, layer in order]
+    starts = [row for row, key in enumerate(keys) if row == 0 or keys[row - 1] != key]
+    return [(a, b, keys[a][1]) for a, b in zip(starts, [*starts[1:], len(keys)])]
+
+
+def _name_weak_rows(axes: Axes, order: Sequence[tuple[str, str]], sqnr: Floats) -> None:
+    """The rows furthest below the others of their slot by name, at the right edge."""
+    slots = np.array([slot for slot, _ in order])
+    below = np.array([stats.finite_median(sqnr[slots == slot]) for slot in slots]) - sqnr
+    for row in peaks(below, 2.0, apart=max(1, len(order) // 40), most=4):
+        axes.annotate(
+            f"{short_layer(order[row][1])} ▸",
+            (0.995, row),
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="center",
+            fontsize=6,
+            color="white",
+            bbox={"boxstyle": "square,pad=0.1", "facecolor": INK, "alpha": 0.65, "linewidth": 0},
+        )
+
+
 def _label_heat_map(
     axes: Axes,
     run: Run,
     order: Sequence[tuple[str, str]],
     steps: Floats,
-    named: bool,
     leftmost: bool,
 ) -> None:
     axes.grid(False)
+    modules = _modules(order)
+    named = not modules
     slots = [slot for slot, _ in order]
     starts = [i for i, slot in enumerate(slots) if i == 0 or slots[i - 1] != slot]
     for start in starts[1:]:
@@ -136,7 +172,11 @@ def _label_heat_map(
     if named:
         axes.set_yticks(range(len(order)), [short_layer(layer) for _, layer in order], fontsize=5)
     else:
-        axes.set_yticks([])
+        for start, _, _ in modules:
+            axes.axhline(start - 0.5, color="white", linewidth=0.4)
+        middles = [(start + end - 1) / 2.0 for start, end, _ in modules]
+        axes.set_yticks(middles, [name for _, _, name in modules], fontsize=5.5)
+        axes.tick_params(axis="y", length=0)
     if not leftmost:
         axes.tick_params(axis="y", labelleft=False)
     else:
@@ -144,7 +184,7 @@ def _label_heat_map(
         for start, end in zip(starts, ends):
             axes.annotate(
                 slots[start],
-                (-0.42 if named else -0.04, (start + end - 1) / 2.0),
+                (-0.42, (start + end - 1) / 2.0),
                 xycoords=("axes fraction", "data"),
                 rotation=90,
                 va="center",
@@ -155,6 +195,7 @@ def _label_heat_map(
     count = steps.size
     ticks = np.unique(np.linspace(0, count - 1, min(count, 6)).round().astype(int))
     axes.set_xticks(ticks, [f"{steps[i]:.0f}" for i in ticks])
+    name_columns(axes, [f"{step:.0f}" for step in steps])
     axes.set_xlabel("optimizer step")
     names = [run.stage_of_step(step) for step in steps]
     for i in range(1, count):
@@ -258,11 +299,17 @@ def range_loss_figure(context: PlotContext) -> Figure | None:
     chosen = quantized_summaries(context)
     if not chosen:
         return None
-    figure, axes = slot_panels(context, chosen, 2)
     kinds: list[tuple[str, Callable[[OperandSummary], stats.Spread]]] = [
         ("underflow", lambda o: _percent(o.underflow)),
         ("saturation", lambda o: _percent(o.saturation)),
     ]
+    operands = [o for s in chosen for o in s.operands.values() if o.quantized]
+    lost = [(kind, pick) for kind, pick in kinds if any(pick(o).mean > 0.0 for o in operands)]
+    none = [kind for kind, _ in kinds if kind not in dict(lost)]
+    if not lost:
+        return None
+    kinds = lost
+    figure, axes = slot_panels(context, chosen, len(kinds))
     for line, (kind, pick) in enumerate(kinds):
         values: list[float] = []
         for item, slot in zip(axes[line], SLOTS):
@@ -271,7 +318,8 @@ def range_loss_figure(context: PlotContext) -> Figure | None:
         axes[line][0].set_ylabel(kind, fontsize=10, weight="bold")
         for item in axes[line]:
             log_axis(item, values)
-    return finish(figure, context, "Values lost at the ends of the range")
+    title = "Values lost at the ends of the range"
+    return finish(figure, context, title + "".join(f" (no {kind} in any operand)" for kind in none))
 
 
 def scale_range_figure(context: PlotContext) -> Figure | None:

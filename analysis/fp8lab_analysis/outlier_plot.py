@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from fp8lab_analysis.compare import GroupSummary
-from fp8lab_analysis.drawn import name_columns
+from fp8lab_analysis.layer_axis import LayerAxis, name_peaks, peaks
 from fp8lab_analysis.operands import slot_mask
 from fp8lab_analysis.runs import Run
 from fp8lab_analysis.style import (
@@ -22,7 +22,6 @@ from fp8lab_analysis.style import (
     finish,
     group_handles,
     log_y_axis,
-    short_layer,
 )
 
 
@@ -80,14 +79,18 @@ def _draw_depth(
     axes: Any, context: PlotContext, shown: Sequence[GroupSummary]
 ) -> list[Line2D | Patch]:
     handles: list[Line2D | Patch] = []
-    layers = list(
-        dict.fromkeys(
-            run.tensors.layer[i]
-            for s in shown
-            for run in s.group.runs
-            for i in np.flatnonzero(slot_mask(run, "fprop.x"))
+    axis = LayerAxis.of(
+        list(
+            dict.fromkeys(
+                run.tensors.layer[i]
+                for s in shown
+                for run in s.group.runs
+                for i in np.flatnonzero(slot_mask(run, "fprop.x"))
+            )
         )
     )
+    layers = axis.layers
+    largest = np.full((len(OUTLIER_STATISTICS), len(layers)), np.nan)
     for number, stage in enumerate(context.study.stages):
         colour = STAGE_COLOURS[number % len(STAGE_COLOURS)]
         for summary in shown:
@@ -96,6 +99,7 @@ def _draw_depth(
             if row is None:
                 continue
             chosen = np.flatnonzero(slot_mask(run, "fprop.x"))
+            chosen = chosen[np.argsort([layers.index(run.tensors.layer[i]) for i in chosen])]
             place = [layers.index(run.tensors.layer[i]) for i in chosen]
             line = context.style(summary.group).line
             label = f"end of {stage}"
@@ -104,24 +108,21 @@ def _draw_depth(
             for panel, (statistic, _) in enumerate(OUTLIER_STATISTICS):
                 values = run.tensors.get(statistic)[row, chosen]
                 values = np.where(np.isfinite(values), values, np.nan)
+                largest[panel, place] = np.fmax(largest[panel, place], values)
                 axes[panel][0].plot(
                     place,
                     values,
                     color=colour,
                     linestyle=line,
                     marker="o",
-                    markersize=3.5,
+                    markersize=1.8 if axis.starts else 3.5,
                     label=label,
                 )
             handles.append(Line2D([], [], color=colour, linestyle=line, marker="o", label=label))
-    for panel in range(2):
-        axes[panel][0].set_xticks(range(len(layers)), [])
-        name_columns(axes[panel][0], layers)
-    names = [short_layer(layer) for layer in layers]
-    step = max(1, len(names) // 24)
-    shown_names = [name if i % step == 0 else "" for i, name in enumerate(names)]
-    axes[1][0].set_xticks(range(len(layers)), shown_names, rotation=60, ha="right", fontsize=6.5)
-    axes[1][0].set_xlabel("layer, input to output")
+    for panel, values in enumerate(largest):
+        axis.label_columns(axes[panel][0], named=panel == 1)
+        name_peaks(axes[panel][0], axis, values, peaks(np.log2(np.maximum(values, 1.0)), 2.0))
+    axes[1][0].set_xlabel(axis.caption)
     return handles
 
 
@@ -142,14 +143,12 @@ def _draw_over_steps(
                 run.tensors.step, worst, alpha=0.9, linewidth=1.1, **style.line_kwargs(), **markers
             )
     run = max((r for s in logged for r in s.group.runs), key=lambda r: len(r.metrics))
-    boundaries = np.flatnonzero(np.diff(run.metrics.stage))
-    for row in [-1, *boundaries]:
-        start = float(run.metrics.step[row + 1])
-        if row >= 0:
-            axes.axvline(start, color=MUTED, linewidth=0.9, linestyle="--")
+    for number, (start, stage) in enumerate(run.first_steps()):
+        if number:
+            axes.axvline(float(start), color=MUTED, linewidth=0.9, linestyle="--")
         axes.annotate(
-            run.stage_name(int(run.metrics.stage[row + 1])),
-            (start, 1.0),
+            stage,
+            (max(start, axes.get_xlim()[0]), 1.0),
             xycoords=("data", "axes fraction"),
             xytext=(3, -1),
             textcoords="offset points",

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fp8lab_analysis.compare import GroupSummary
+from fp8lab_analysis.compare import GroupSummary, match_tells
 from fp8lab_analysis.style import (
     BAND,
     INK,
@@ -50,10 +50,13 @@ def overview_figure(context: PlotContext) -> Figure | None:
     panels: list[tuple[Callable[[Axes, PlotContext, list[GroupSummary]], None], float]] = []
     if any(math.isfinite(s.verdict.gap.mean) for s in rows):
         panels.append((_overview_gap, 1.5))
-    if any(s.matches for s in rows):
+    if _match_stage(context, rows):
         panels.append((_overview_match, 1.0))
     if quantized_summaries(context):
-        panels += [(_overview_sqnr, 1.1), (_overview_underflow, 1.0), (_overview_bits, 0.8)]
+        panels.append((_overview_sqnr, 1.1))
+        if any(o.underflow.mean > 0.0 for s in rows if (o := s.worst_underflow) is not None):
+            panels.append((_overview_underflow, 1.0))
+        panels.append((_overview_bits, 0.8))
     if not panels:
         return None
     figure = Figure(figsize=(WIDTH, 1.5 + 0.36 * len(rows)), layout="constrained")
@@ -122,8 +125,14 @@ def _overview_gap(axes: Axes, context: PlotContext, rows: list[GroupSummary]) ->
     axes.set_title("gap, one seed: no order" if unordered else "gap (grey: margin)")
 
 
+def _match_stage(context: PlotContext, rows: Sequence[GroupSummary]) -> str:
+    """The last stage with answers, where they tell recipes apart; else empty."""
+    asked = [stage for stage in context.study.stages if any(stage in s.matches for s in rows)]
+    return asked[-1] if asked and match_tells(rows, asked[-1]) else ""
+
+
 def _overview_match(axes: Axes, context: PlotContext, rows: list[GroupSummary]) -> None:
-    stage = [s for s in context.study.stages if any(s in g.matches for g in rows)][-1]
+    stage = _match_stage(context, rows)
     for row, summary in enumerate(rows):
         match = summary.matches.get(stage)
         if match is None:

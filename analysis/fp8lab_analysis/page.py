@@ -81,9 +81,6 @@ def render_page(
     colours = {group.label: context.style(group).colour for group in study.groups}
     hollow = {group.label: not context.style(group).filled for group in study.groups}
     drawn = {figure.name for figure in figures}
-    names: dict[str, str] = {}  # by colour: variants of a recipe share it
-    for label, colour in colours.items():
-        names[colour.lower()] = ", ".join(filter(None, (names.get(colour.lower()), label)))
     return environment.get_template("report.html").render(
         study=study,
         subtitle=_subtitle(study),
@@ -100,7 +97,7 @@ def render_page(
         failed=failed,
         tables=tables,
         colours=colours,
-        names=names,
+        hover={figure.name: figure.hover for figure in figures},
         hashes=provenance_line(study),
         on_cpu=any(run.meta.get("backend") == "cpu" for run in study.runs),
         hollow=hollow,

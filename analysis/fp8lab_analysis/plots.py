@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fp8lab_analysis import stats
 from fp8lab_analysis.compare import (
+    match_tells,
     GroupSummary,
     RunComparison,
     seed_floor,
@@ -270,7 +271,7 @@ def held_out_figure(context: PlotContext) -> Figure | None:
     study, summaries = context.study, context.summaries
     if not any(len(run.evaluations) for run in study.runs):
         return None
-    stages = [stage for stage in study.stages if any(stage in s.matches for s in summaries)]
+    stages = [stage for stage in study.stages if match_tells(summaries, stage)]
     match_height = 0.6 + 0.26 * len(summaries) if stages else 0.0
     figure = Figure(figsize=(WIDTH, 3.3 + match_height), layout="constrained")
     if stages:
@@ -293,9 +294,8 @@ def held_out_figure(context: PlotContext) -> Figure | None:
         columns = lower.subplots(1, len(stages), sharey=True, squeeze=False)[0]
         for item, stage in zip(columns, stages):
             _draw_matches(item, context, stage)
-    return finish(
-        figure, context, "Held-out loss and exact match", group_handles(context, summaries)
-    )
+    title = "Held-out loss and exact match" if stages else "Held-out loss"
+    return finish(figure, context, title, group_handles(context, summaries))
 
 
 def _draw_points(

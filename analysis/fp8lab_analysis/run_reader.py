@@ -43,6 +43,7 @@ from fp8lab_analysis.runs import (
     Run,
     Score,
     TensorLog,
+    stage_starts,
 )
 
 RUN_SCHEMA = "fp8lab-run-2"
@@ -224,14 +225,11 @@ def _operand_names(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[list[str], 
     return names
 
 
-def _inferred_history(metrics: Metrics, formats: Sequence[str], step: Ints) -> Flags:
+def _inferred_history(starts: Ints, formats: Sequence[str], step: Ints) -> Flags:
     """Files of the first schema do not mark what a delayed scale made before it knew an amax. What
-    wrote them forgot every history between stages: it is the first step of each. Steps may be
-    logged sparsely, but the last one of a stage always is."""
-    changes = np.flatnonzero(np.diff(metrics.stage))
-    first = np.concatenate([[1], metrics.step[:1], metrics.step[changes] + 1])
+    wrote them forgot every history between stages: it is the first step of each."""
     delayed = np.array(["/delayed" in label for label in formats], dtype=bool)
-    return np.asarray(np.isin(step, first)[:, None] & delayed[None, :])
+    return np.asarray(np.isin(step - 1, starts)[:, None] & delayed[None, :])
 
 
 OLD_EXACT_DB = 200.0  # in files of older versions: exact, and also of an all-zero tensor
@@ -264,7 +262,7 @@ def _undefine(statistics: dict[str, Floats]) -> None:
             values[zero & ~np.isneginf(values)] = np.nan
 
 
-def _read_tensors(file: h5py.File, metrics: Metrics, schema: str) -> TensorLog:
+def _read_tensors(file: h5py.File, starts: Ints, schema: str) -> TensorLog:
     later = () if schema == FIRST_SCHEMA else (*STATISTICS, *VECTOR_STATISTICS, "without_history")
     columns = read_columns(file, "tensors", ("step", *OPERANDS, *later))
     found = {name: columns[name] for name in STATISTICS + VECTOR_STATISTICS if name in columns}
@@ -283,7 +281,7 @@ def _read_tensors(file: h5py.File, metrics: Metrics, schema: str) -> TensorLog:
     if marks:
         without = numbers(columns["without_history"], "without_history")[:rows] != 0
     elif schema == FIRST_SCHEMA:
-        without = _inferred_history(metrics, formats, step)
+        without = _inferred_history(starts, formats, step)
     else:
         without = np.zeros((rows, count), dtype=bool)
     statistics = {
@@ -304,15 +302,6 @@ def _read_tensors(file: h5py.File, metrics: Metrics, schema: str) -> TensorLog:
     )
 
 
-def _stage_starts(meta: dict[str, str], stages: int, metrics: Metrics) -> Ints:
-    """Steps before each stage. Files without extra.stage_steps tell by their rows of /metrics."""
-    counts = [int(count) for count in filter(None, meta.get("extra.stage_steps", "").split(","))]
-    if counts:
-        return np.cumsum([0, *counts[:-1]])
-    rows = [metrics.step[metrics.stage == stage] for stage in range(stages)]
-    return np.array([steps[0] - 1 if steps.size else np.iinfo(np.int64).max for steps in rows])
-
-
 def _recipe_of_step(step: int, stage: str, start: int, falls: list[int]) -> str:
     """By the entry of a stage in extra.stage_recipes, "cpt=infir2+bf16@492+mxfp8@fallback": bf16
     follows after 492 steps, and mxfp8 after an event "fallback" of the stage."""
@@ -328,11 +317,10 @@ def _recipe_of_step(step: int, stage: str, start: int, falls: list[int]) -> str:
 
 
 def _keep_one_recipe(
-    tensors: TensorLog, meta: dict[str, str], stages: int, metrics: Metrics, events: list[Event]
+    tensors: TensorLog, meta: dict[str, str], starts: Ints, events: list[Event]
 ) -> None:
     """What quantizers of another recipe made is not that of the formats named in /tensors."""
     entries = list(filter(None, meta.get("extra.stage_recipes", "").split(",")))
-    starts = _stage_starts(meta, stages, metrics)
     if len(entries) != len(starts):
         return
     named = meta.get("extra.tensors_recipe", meta["recipe_name"])
@@ -453,10 +441,11 @@ def load_run(path: Path) -> Run:
             f"stage {i}" for i in range(int(metrics.stage.max(initial=-1)) + 1)
         ]
         evaluations = _read_evaluations(file, len(stages))
-        tensors = _read_tensors(file, metrics, meta.schema)
+        starts = stage_starts(meta.texts, len(stages), metrics)
+        tensors = _read_tensors(file, starts, meta.schema)
         scores = _read_scores(file, len(stages))
         events = _read_events(file)
-        _keep_one_recipe(tensors, meta.texts, len(stages), metrics, events)
+        _keep_one_recipe(tensors, meta.texts, starts, events)
         warnings = _read_warnings(file, tensors)
         used = {
             "metrics": len(metrics),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -140,6 +141,20 @@ class Event:
     message: str
 
 
+def stage_starts(meta: Mapping[str, str], stages: int, metrics: Metrics) -> Ints:
+    """Steps that were taken before each stage: as extra.stage_steps has it, else, in files without
+    it, by the rows of /metrics. Steps may be logged sparsely, but the last one of a stage always
+    is: a stage starts after the last row of those before. One that has not begun starts never."""
+    counts = [int(count) for count in filter(None, meta.get("extra.stage_steps", "").split(","))]
+    if len(counts) == stages:
+        return np.cumsum([0, *counts[:-1]], dtype=np.int64)
+    never = np.iinfo(np.int64).max
+    rows = [metrics.step[metrics.stage < stage] for stage in range(stages)]
+    begun = [bool((metrics.stage >= stage).any()) for stage in range(stages)]
+    starts = [int(r[-1]) if r.size else 0 for r in rows]
+    return np.array([s if known else never for s, known in zip(starts, begun)], dtype=np.int64)
+
+
 @dataclass(frozen=True)
 class Run:
     """Everything a report uses of one run file."""
@@ -168,17 +183,41 @@ class Run:
         steps = [event.step for event in self.events if event.kind == "no_targets"]
         return np.isin(self.metrics.step, steps) & ~np.isfinite(self.metrics.loss)
 
+    @property
+    def left_out(self) -> Flags:
+        """Mask of the metric rows whose step a fallback left out: what was not finite is no loss of
+        the run, for weights and moments stayed as they were."""
+        steps = [event.step for event in self.events if event.kind == "fallback"]
+        return np.isin(self.metrics.step, steps) & ~np.isfinite(self.metrics.loss)
+
+    @property
+    def without_loss(self) -> Flags:
+        """Mask of the metric rows whose step is none of the run's losses."""
+        return np.asarray(self.without_targets | self.left_out)
+
     def stage_rows(self, stage: str) -> Flags:
         """Mask of the metric rows of one stage that have a loss, finite or not."""
         if stage not in self.stage_names:
             return np.zeros(len(self.metrics), dtype=bool)
         in_stage = self.metrics.stage == self.stage_names.index(stage)
-        return np.asarray(in_stage & ~self.without_targets)
+        return np.asarray(in_stage & ~self.without_loss)
+
+    @property
+    def stage_starts(self) -> Ints:
+        """Steps that were taken before each stage."""
+        return stage_starts(self.meta, len(self.stage_names), self.metrics)
 
     def stage_of_step(self, step: float) -> str:
         """Stage in which optimizer step `step` was taken; empty before the first."""
-        row = int(np.searchsorted(self.metrics.step, step, side="right")) - 1
-        return self.stage_name(int(self.metrics.stage[row])) if row >= 0 else ""
+        stage = int(np.searchsorted(self.stage_starts, step, side="left")) - 1
+        return self.stage_name(stage) if stage >= 0 else ""
+
+    def first_steps(self) -> list[tuple[int, str]]:
+        """The first step of every stage that the run reached, with its name."""
+        reached = np.unique(self.metrics.stage)
+        return [
+            (int(self.stage_starts[stage]) + 1, self.stage_name(int(stage))) for stage in reached
+        ]
 
     def stage_name(self, index: int) -> str:
         """Name of stage `index`, or a made-up one when the file lists too few."""

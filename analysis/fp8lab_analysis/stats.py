@@ -399,6 +399,13 @@ def finite_column_means(values: Array) -> Array:
     return mean
 
 
+def finite_median(values: npt.ArrayLike) -> float:
+    """Median of the finite entries, NaN when there is none."""
+    data = np.ravel(np.asarray(values, dtype=np.float64))
+    known = data[np.isfinite(data)]
+    return float(np.median(known)) if known.size else math.nan
+
+
 def finite_mean(values: npt.ArrayLike) -> float:
     """Mean of the finite entries, NaN when there is none."""
     return float(finite_column_means(np.ravel(np.asarray(values, dtype=np.float64))))

@@ -20,7 +20,15 @@ import matplotlib
 from fp8lab_analysis import inference, overview_plot, style
 from fp8lab_analysis.cells import MISSING, Cell
 from fp8lab_analysis.claims import ALPHA
-from fp8lab_analysis.compare import GroupSummary, final_scores, summarise
+from fp8lab_analysis.breaks import find_break
+from fp8lab_analysis.compare import (
+    GroupSummary,
+    final_scores,
+    held_out_loss,
+    held_out_pair,
+    summarise,
+)
+from fp8lab_analysis.early_warning import warning_before
 from fp8lab_analysis.report import (
     BadInput,
     MachineFailure,
@@ -113,6 +121,44 @@ def verdict_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[C
                 verdict.sentence,
             ]
         )
+    return rows
+
+
+def stage_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[Cell]]:
+    """One row an arm and stage that has a verdict of its own: the held-out loss at its end."""
+    rows: list[list[Cell]] = [["arm", "stage", "seeds", "gap (%)", "± (%)", "diverged", "verdict"]]
+    for summary in summaries:
+        for stage, verdict in summary.verdicts_after.items():
+            if verdict is None:
+                continue
+            gap = verdict.gap_seen if verdict.diverged else verdict.gap.mean
+            numbers: list[Cell] = [100.0 * gap, 100.0 * verdict.half_width, verdict.diverged]
+            rows.append([summary.group.label, stage, verdict.seeds, *numbers, verdict.sentence])
+    return rows
+
+
+def run_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[Cell]]:
+    """One row a run and stage: held-out loss at its end, where the run broke, and the first warning
+    before."""
+    rows: list[list[Cell]] = [
+        ["arm", "seed", "stage", "held-out loss", "gap (%)", "breaks at", "warned at", "detector"]
+    ]
+    for summary in summaries:
+        for run in summary.group.runs:
+            found = find_break(run, study.stages)
+            warning = warning_before(run, found.step) if found else None
+            for stage in study.stages:
+                loss = held_out_loss(run, stage)
+                if loss is None:
+                    continue
+                pair = held_out_pair(run, study.pairings.of(run), stage)
+                row: list[Cell] = [summary.group.label, run.seed, stage, loss]
+                row.append(100.0 * (pair[0] / pair[1] - 1.0) if pair else math.nan)
+                here = found if found and found.stage == stage else None
+                row += [here.step if here else None, None, ""]
+                if here and warning:
+                    row[-2:] = [warning.step, warning.detector]
+                rows.append(row)
     return rows
 
 
@@ -235,7 +281,9 @@ def page_of(study: Study, remarks: str = "") -> Page:
     operands = operand_rows(summaries)
     with matplotlib.rc_context(style.RC):
         figure = overview_plot.overview_figure(style.PlotContext.of(study, summaries))
-    tables = {"verdicts": verdicts, "scores": scores, "operands": operands}
+    stages, runs = stage_rows(study, summaries), run_rows(study, summaries)
+    tables = {"verdicts": verdicts, "stages": stages, "runs": runs}
+    tables |= {"scores": scores, "operands": operands}
     return Page(
         title=study.title,
         stated=leading_comment(study.meta.get("config_text", "")),

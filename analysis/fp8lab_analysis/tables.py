@@ -127,17 +127,19 @@ def verdict_table(summaries: Sequence[GroupSummary], on_page: bool = False) -> T
     """One row per arm: its verdict in words and the numbers behind it; on the page the first of
     them."""
     rows = [s for s in summaries if not s.group.is_baseline]
+    gap: Field[GroupSummary] = (
+        Column("gap", "%", "{:+.3f}"),
+        lambda s: 100.0 * s.verdict.gap.mean,
+    )
+    if on_page:
+        gap = (Column("gap", "% of the baseline's loss", "{} "), _judged_gap)
     fields: list[Field[GroupSummary]] = [
         (Column("recipe"), _group_label),
         (Column("verdict"), verdict_text),
         (Column("in words"), lambda s: s.verdict.sentence),
         (Column("loss"), lambda s: f"{s.judged_on}, {s.gap_stage}"),
         (Column("seeds", "", "{:d}"), lambda s: s.seeds),
-        (
-            (Column("gap", "% of the baseline's loss", "{} "), _judged_gap)
-            if on_page
-            else (Column("gap", "%", "{:+.3f}"), lambda s: 100.0 * s.verdict.gap.mean)
-        ),
+        gap,
         (Column("half width", "%", "{:.3f}"), lambda s: 100.0 * s.verdict.half_width),
         (Column("p equivalence", "", "{:.2g}"), lambda s: s.verdict.equivalence_p),
         (Column("p difference", "", "{:.2g}"), lambda s: s.verdict.difference_p),

@@ -26,6 +26,10 @@ def warning_figure(context: PlotContext) -> Figure | None:
             item.detector for s, _ in found for item in detector_summaries(context.study, s)
         )
     )
+    scores = {
+        d: [x for _, runs in found for r in runs for x in _scores(r.run, d)[1]] for d in detectors
+    }
+    detectors = [d for d in detectors if np.isfinite(scores[d]).any()]
     if not detectors:
         return None
     rows = -(-len(detectors) // COLUMNS)

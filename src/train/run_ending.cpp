@@ -50,17 +50,15 @@ std::string held_out_text(const RunData& run, std::size_t stage, bool& diverged)
 
 /// How the training loss of a stage diverged; empty where it did not.
 std::string divergence_text(const RunData& run, std::size_t stage) {
-  std::set<std::int64_t> without_targets, left_out;
+  // Steps without a target, and those that a fallback left out: the weights stay.
+  std::set<std::int64_t> may_lack;
   for (const EventRecord& event : run.events) {
-    if (event.kind == "no_targets") without_targets.insert(event.step);
-    if (event.kind == "fallback") left_out.insert(event.step);
+    if (event.kind == "no_targets" || event.kind == "fallback") may_lack.insert(event.step);
   }
   std::vector<double> losses;
   std::vector<std::int64_t> steps;
   for (const StepRecord& record : run.metrics) {
-    // A fallback leaves out a step that is not finite: the weights stay.
-    const bool was_left_out = !std::isfinite(record.loss) && left_out.count(record.step) != 0;
-    const bool counts = without_targets.count(record.step) == 0 && !was_left_out;
+    const bool counts = std::isfinite(record.loss) || may_lack.count(record.step) == 0;
     if (record.stage != static_cast<std::int32_t>(stage) || !counts) continue;
     losses.push_back(record.loss);
     steps.push_back(record.step);

@@ -22,8 +22,7 @@ std::optional<std::size_t> divergence_row(const std::vector<double>& losses);
 
 /// What a run file says of the end of its run.
 struct RunEnding {
-  /// Training diverged in a stage, or the last held-out loss of a stage is not finite. Steps that
-  /// trained on no token, and steps that are not finite and that a fallback left out, do not count.
+  /// By "When a run has diverged" of src/train/README.md.
   bool diverged = false;
   /// One fact a line: held-out losses of every stage, divergence and its rule, events.
   std::vector<std::string> lines;

@@ -15,12 +15,13 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from program import PROGRAM, run, succeeded
+from program import PROGRAM, run
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "analysis"))
 
 from fp8lab_analysis import stats  # noqa: E402
+from fp8lab_analysis.divergence import find_divergence  # noqa: E402
 from fp8lab_analysis.run_reader import load_run  # noqa: E402
 from fp8lab_analysis.runs import Run  # noqa: E402
 
@@ -141,8 +142,7 @@ def train(config: Path, out: Path, *more: object) -> Run:
     result = run("train", "--config", config, "--out", out, "--threads", "2", *more)
     found = load_run(out / "run.h5")
     # Complete; the status is that of the definition which reports have.
-    losses = [found.metrics.loss[found.stage_rows(stage)] for stage in found.stage_names]
-    diverged = any(stats.has_diverged(loss) for loss in losses)
+    diverged = any(find_divergence(found, stage) for stage in found.stage_names)
     assert result.returncode == (5 if diverged else 0), result.stderr
     assert ("\ncomplete, but diverged: " if diverged else "\ncomplete: ") in result.stdout
     return found
@@ -280,7 +280,9 @@ def test_the_terminal_tells_what_the_file_holds(surprised: Path, tmp_path: Path)
     found, lines = load_run(out / "run.h5"), result.stdout.splitlines()
     assert found.events and {event.kind for event in found.events} & {"spike", "early_warning"}
     for event in found.events:
-        assert any(line.startswith(f"step {event.step} {event.kind}: {event.message}") for line in lines)
+        assert any(
+            line.startswith(f"step {event.step} {event.kind}: {event.message}") for line in lines
+        )
     held = [line for line in lines if " held-out loss " in line]
     assert len(held) == found.evaluations.step.size == 5
     for step, loss, line in zip(found.evaluations.step, found.evaluations.loss, held):

@@ -30,13 +30,22 @@ STAGE_STEPS = (40, 60, 40)
 STEPS = sum(STAGE_STEPS)
 LOG_EVERY = 20
 TOKENS_PER_STEP = 1024
-LAYERS = tuple(
-    f"layers.{i}.{module}"
-    for i in range(2)
-    for module in ("attention.qkv", "attention.o", "mlp.gate_up", "mlp.down")
-)
 SLOTS = ("fprop.x", "fprop.w", "dgrad.dy", "dgrad.w", "wgrad.dy", "wgrad.x")
-TENSORS = tuple((layer, slot) for layer in LAYERS for slot in SLOTS)
+
+
+Tensors = tuple[tuple[str, str], ...]
+
+
+def tensors_of(blocks: int) -> Tensors:
+    """Layer and slot of every operand of a model."""
+    modules = ("attention.qkv", "attention.o", "mlp.gate_up", "mlp.down")
+    layers = [f"layers.{i}.{module}" for i in range(blocks) for module in modules]
+    return tuple((layer, slot) for layer in layers for slot in SLOTS)
+
+
+BLOCKS = 2
+TENSORS = tensors_of(BLOCKS)
+LAYERS = tuple(dict.fromkeys(layer for layer, _ in TENSORS))
 SEEDS = (1, 2)
 
 
@@ -290,11 +299,13 @@ def write_scores(file: h5py.File, recipe: SyntheticRecipe, seed: int, done: int)
     add(group, "count", np.array([row[4] for row in rows], dtype=np.int64), "1")
 
 
-def statistics(recipe: SyntheticRecipe, rows: int, seed: int) -> dict[str, npt.NDArray[Any]]:
+def statistics(
+    recipe: SyntheticRecipe, rows: int, seed: int, tensors: Tensors
+) -> dict[str, npt.NDArray[Any]]:
     """Mutually plausible statistics for `rows` logged steps and every tensor."""
     rng = np.random.default_rng(3000 + seed)
-    shape = (rows, len(TENSORS))
-    gradient = np.array([slot.endswith("dy") for _, slot in TENSORS])
+    shape = (rows, len(tensors))
+    gradient = np.array([slot.endswith("dy") for _, slot in tensors])
     rms = np.where(gradient, 1e-5, 0.5) * np.exp(rng.normal(0.0, 0.2, shape))
     crest = 6.0 + 10.0 * rng.random(shape)
     sqnr = recipe.sqnr_db - 3.0 * gradient + rng.normal(0.0, 0.7, shape)
@@ -330,34 +341,39 @@ def statistics(recipe: SyntheticRecipe, rows: int, seed: int) -> dict[str, npt.N
     }
 
 
-def without_history(recipe: SyntheticRecipe, rows: int) -> npt.NDArray[np.uint8]:
+def without_history(recipe: SyntheticRecipe, rows: int, tensors: Tensors) -> npt.NDArray[np.uint8]:
     """1 in the first logged step, and for the gradients also in the second."""
-    marks = np.zeros((rows, len(TENSORS)), dtype=np.uint8)
+    marks = np.zeros((rows, len(tensors)), dtype=np.uint8)
     if recipe.unknown_amax:
         marks[:1] = 1
-        marks[1:2] = [slot.endswith("dy") for _, slot in TENSORS]
+        marks[1:2] = [slot.endswith("dy") for _, slot in tensors]
     return marks
 
 
 def write_tensors(
-    file: h5py.File, recipe: SyntheticRecipe, seed: int, done: int, schema: str
+    file: h5py.File,
+    recipe: SyntheticRecipe,
+    seed: int,
+    done: int,
+    schema: str,
+    tensors: Tensors,
 ) -> None:
     group = file.create_group("tensors")
-    add_fixed(group, "layer", text([layer for layer, _ in TENSORS]), "name")
-    add_fixed(group, "slot", text([slot for _, slot in TENSORS]), "name")
-    add_fixed(group, "format", text([recipe.label] * len(TENSORS)), "name")
+    add_fixed(group, "layer", text([layer for layer, _ in tensors]), "name")
+    add_fixed(group, "slot", text([slot for _, slot in tensors]), "name")
+    add_fixed(group, "format", text([recipe.label] * len(tensors)), "name")
     add_fixed(
-        group, "scale_bits_per_element", np.full(len(TENSORS), recipe.scale_bits), "bit/element"
+        group, "scale_bits_per_element", np.full(len(tensors), recipe.scale_bits), "bit/element"
     )
     steps = np.arange(LOG_EVERY, done + 1, LOG_EVERY, dtype=np.int64)
     add(group, "step", steps, "step")
-    marks = without_history(recipe, len(steps))
-    for name, values in statistics(recipe, len(steps), seed).items():
+    marks = without_history(recipe, len(steps), tensors)
+    for name, values in statistics(recipe, len(steps), seed, tensors).items():
         units, te_name, te_factor = STATISTICS[name]
         if name == "underflow_fraction":  # what a scale of one makes of small gradients
             values = np.where(marks, 0.9, values)
         add(group, name, values, units, (te_name, te_factor))
-    hashes = np.random.default_rng(seed).integers(1, 2**63, (len(steps), len(TENSORS)))
+    hashes = np.random.default_rng(seed).integers(1, 2**63, (len(steps), len(tensors)))
     add(group, "hash", hashes.astype(np.uint64), "hash")
     if schema != FIRST_SCHEMA:
         add(group, "without_history", marks, "flag")
@@ -413,7 +429,9 @@ def write_events(file: h5py.File, recipe: SyntheticRecipe) -> None:
     add(samples, "values", sample, "1")
 
 
-def write_run(path: Path, recipe: SyntheticRecipe, seed: int, schema: str = SCHEMA) -> int:
+def write_run(
+    path: Path, recipe: SyntheticRecipe, seed: int, schema: str = SCHEMA, blocks: int = BLOCKS
+) -> int:
     """Writes one run file; returns the number of steps done."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w", libver="latest") as file:
@@ -421,7 +439,7 @@ def write_run(path: Path, recipe: SyntheticRecipe, seed: int, schema: str = SCHE
         done = write_metrics(file, recipe, seed)
         write_eval(file, recipe, seed, done)
         write_scores(file, recipe, seed, done)
-        write_tensors(file, recipe, seed, done, schema)
+        write_tensors(file, recipe, seed, done, schema, tensors_of(blocks))
         write_events(file, recipe)
         if schema != FIRST_SCHEMA:
             write_checkpoints(file, recipe, seed, done)

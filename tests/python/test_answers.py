@@ -59,6 +59,33 @@ def test_the_break_of_an_arm_is_named_with_its_operands(tmp_path: Path) -> None:
     assert ("bad", "No, e5m2_tensor (loss not finite, diverged).") in said["May I use it?"]
 
 
+def test_the_warning_before_a_break_is_named(tmp_path: Path) -> None:
+    found = example(tmp_path, "bf16", "e5m2_tensor", seeds=(1,))
+    ((_, text),) = told(found)["Why did that arm break?"]
+    assert (
+        "The detector of amax lag warned 90 steps before, at step 40, most in "
+        "layers.0.attention.qkv/dgrad.dy." in text
+    )
+    path = tmp_path / "e5m2_tensor-seed1" / "run.h5"
+    with h5py.File(path, "a") as file:
+        warnings = file["warnings"]
+        lag = np.flatnonzero(warnings["detector"].asstr()[:] == "amax_lag")
+        warnings["channel"][lag] = 12
+        late = lag[warnings["step"][lag] < 120]
+        warnings["score"][late] = 0.5
+    ((_, text),) = told(study.load_study([tmp_path]))["Why did that arm break?"]
+    assert "warned 10 steps before, at step 120, most in layers.0.attention.qkv/dgrad.dy, ch" in text
+    assert "dgrad.dy, channel 12. At step 120, logged before" in text
+    with h5py.File(path, "a") as file:
+        file["warnings/score"][:] = 0.5
+    ((_, text),) = told(study.load_study([tmp_path]))["Why did that arm break?"]
+    assert "No detector warned before." in text
+    with h5py.File(path, "a") as file:  # a run that did not watch
+        del file["warnings"]
+    ((_, text),) = told(study.load_study([tmp_path]))["Why did that arm break?"]
+    assert "warned" not in text
+
+
 def test_a_loss_that_runs_away_breaks_where_it_leaves_for_good(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     make_example_run.write_run(path, RECIPES["infir2"], 1)

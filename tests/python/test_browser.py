@@ -3,6 +3,7 @@ nothing asked of a network."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -130,3 +131,111 @@ def test_the_page_prints(page: Path, tmp_path: Path) -> None:
     assert content.startswith(b"%PDF")
     pages = len(re.findall(rb"/Type\s*/Page\b", content))
     assert 5 <= pages <= 30
+
+
+# Moves the pointer over marks of figures, and writes down what the page says there.
+HOVER = """
+<script>
+window.addEventListener("load", () => {
+  const box = document.getElementById("value"), said = {};
+  const move = (svg, x, y) => {
+    const at = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
+    const where = { clientX: at.x, clientY: at.y, bubbles: true };
+    svg.dispatchEvent(new PointerEvent("pointermove", where));
+    return box.hidden ? null : box.textContent;
+  };
+  for (const [name, [x, y]] of Object.entries(PLACES)) {
+    const svg = document.querySelector("#figure-" + name.split(" ")[0] + " svg");
+    svg.scrollIntoView();
+    said[name] = move(svg, x, y);
+  }
+  const [label, figure, x, y] = HIDE;
+  const svg = document.querySelector("#figure-" + figure + " svg");
+  const buttons = [...document.querySelectorAll(".series button")];
+  const button = buttons.find((b) => b.dataset.label === label);
+  said.before = move(svg, x, y);
+  button.click(); said.pressed = button.getAttribute("aria-pressed"); said.during = move(svg, x, y);
+  button.click(); said.after = move(svg, x, y);
+  svg.dispatchEvent(new PointerEvent("pointerleave")); said.gone = box.hidden;
+  const found = document.createElement("pre");
+  found.id = "probe"; found.textContent = JSON.stringify(said);
+  document.body.append(found);
+});
+</script>
+"""
+
+
+def hover_of(page: Path) -> dict[str, Any]:
+    found = re.search(r"const hover = (.*);$", page.read_text(), re.MULTILINE)
+    assert found
+    return dict(json.loads(found[1]))
+
+
+def test_the_value_under_the_pointer_is_told(page: Path, tmp_path: Path) -> None:
+    panels = hover_of(page)
+    held_out = panels["held_out"][2]  # sft, in which the arms differ
+    series = held_out["series"].index("te_current")
+    points = [point for point in held_out["points"] if point[0] == series]
+    heat = panels["sqnr_heat_map"][0]
+    left, top, right, bottom = heat["box"]
+    row, column = 30, 2
+    cell = (
+        left + (column + 0.5) * (right - left) / len(heat["columns"]),
+        top + (row + 0.5) * (bottom - top) / len(heat["rows"]),
+    )
+    places = {
+        "held_out": (points[0][1] + 1.0, points[0][2] - 1.0),
+        "held_out start": panels["held_out"][0]["points"][0][1:3],
+        "held_out outside": (1.0, 1.0),
+        "held_out between": (held_out["box"][0] + 2, held_out["box"][3] - 2),
+        "sqnr_heat_map": cell,
+        "sqnr": panels["sqnr"][0]["points"][0][1:3],
+    }
+    hide = ["te_current", "held_out", *points[0][1:3]]
+    script = HOVER.replace("PLACES", json.dumps(places)).replace("HIDE", json.dumps(hide))
+    copy = tmp_path / "hovered.html"
+    copy.write_text(page.read_text().replace("</body>", script + "</body>"))
+    text = browse(copy, tmp_path, f"--window-size={WIDTH},{SCREEN}", "--dump-dom")
+    found = re.search(r'<pre id="probe">(.*?)</pre>', text, re.DOTALL)
+    assert found, "the page did not load"
+    said = json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    # The number told is that of the CSV beside the figure.
+    with (page.parent / "figures" / "held_out.csv").open() as file:
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if row["panel"] == "3" and row["series"] == "te_current"
+        ]
+    number = f"{float(rows[0]['y']):.4g}"
+    assert said["held_out"].split("\n")[:-1] == ["stage sft", "optimizer step: 120"]
+    low, high = (f"{float(rows[0][edge]):.4g}" for edge in ("low", "high"))  # of two seeds
+    assert said["held_out"].split("\n")[-1] == f"te_current {number}, {low} to {high}"
+    assert "held-out loss (nats per token):" in said["held_out start"]
+    told = said["held_out start"].split("\n")[3:]  # where all arms are one
+    assert [line.split()[0] for line in told] == ["bf16", "infir2", "te_current", "e5m2_tensor"]
+    assert len({line.split(" ", 1)[1] for line in told}) == 1
+    assert said["held_out outside"] is None and said["held_out between"] is None
+    assert said["sqnr_heat_map"].split("\n") == [
+        heat["series"][0],
+        heat["rows"][row],
+        f"optimizer step: {heat['columns'][column]}",
+        heat["values"][row * len(heat["columns"]) + column],
+    ]
+    assert re.fullmatch(r"\w+\.\w+ layers\.\d\.[\w.]+", heat["rows"][row])
+    assert re.search(r"SQNR \(dB\): [\d.]+\ninfir2", said["sqnr"])
+    assert said["before"] == said["after"] == said["held_out"]
+    assert said["during"] != said["before"] and said["pressed"] == "false" and said["gone"]
+
+
+def test_every_figure_tells_its_values(page: Path) -> None:
+    panels = hover_of(page)
+    text = page.read_text()
+    drawn = re.findall(r'<figure id="figure-(\w+)">', text)
+    assert sorted(panels) == sorted(drawn) and len(drawn) > 10
+    for name in drawn:
+        assert panels[name], name
+        for panel in panels[name]:
+            left, top, right, bottom = panel["box"]
+            assert 0 <= left < right <= 720 and 0 <= top < bottom, name
+            for point in panel.get("points", []):
+                assert left - 2 <= point[1] <= right + 2 and top - 2 <= point[2] <= bottom + 2, name

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from fp8lab_analysis import compare, figures, report, study
+from fp8lab_analysis.answers import break_text
+from fp8lab_analysis.breaks import find_break
 from fp8lab_analysis.findings import make_findings
 from fp8lab_analysis.operand_plots import heat_matrix
 from fp8lab_analysis.overview_plot import overview_order
@@ -178,6 +180,70 @@ def test_first_schema_has_no_history_at_the_start_of_a_stage(tmp_path: Path) -> 
     assert not load_run(path).tensors.without_history.any()
 
 
+def log_sparsely(path: Path, every: int) -> None:
+    """Leaves the rows of /metrics that `logging.every_steps` leaves: each stage's last is there."""
+    ends = np.cumsum(make_example_run.STAGE_STEPS)
+    with h5py.File(path, "a") as file:
+        step = file["metrics/step"][:]
+        kept = (step % every == 0) | np.isin(step, ends)
+        for name in list(file["metrics"]):
+            rows = file[f"metrics/{name}"]
+            values = rows[:][kept]
+            rows.resize(len(values), axis=0)
+            rows[...] = values
+
+
+@pytest.mark.parametrize("every", [1, 7, 10, 50, 1000])
+def test_masks_of_old_files_begin_with_their_stages(every: int, tmp_path: Path) -> None:
+    path = delayed_run(tmp_path, make_example_run.FIRST_SCHEMA)
+    with h5py.File(path, "a") as file:
+        file["tensors/step"][...] = [1, 10, 40, 41, 50, 100, 101]  # stages of 40, 60 and 40 steps
+    log_sparsely(path, every)
+    run = load_run(path)
+    assert run.stage_starts.tolist() == [0, 40, 100]
+    log = run.tensors
+    assert log.step[log.without_history.all(axis=1)].tolist() == [1, 41, 101]
+    assert not log.without_history[[1, 2, 4, 5]].any()
+    names = [run.stage_of_step(step) for step in (0, *log.step)]
+    assert names == ["", *["pretrain"] * 3, *["cpt"] * 3, "sft"]
+    assert run.first_steps() == [(1, "pretrain"), (41, "cpt"), (101, "sft")]
+
+
+@pytest.mark.parametrize("every", [1, 10, 1000])
+@pytest.mark.parametrize("counted", [True, False])
+def test_steps_in_another_recipe_are_told_at_the_boundary(
+    every: int, counted: bool, tmp_path: Path
+) -> None:
+    """Of files with and without extra.stage_steps."""
+    path = tmp_path / "run.h5"
+    make_example_run.write_run(path, make_example_run.RECIPES[1], 1)
+    with h5py.File(path, "a") as file:
+        meta = file["meta"].attrs
+        meta["extra.stage_recipes"] = "pretrain=infir2,cpt=bf16+infir2@5,sft=bf16"
+        if counted:
+            meta["extra.stage_steps"] = "40,60,40"
+        make_example_run.seal_meta(file)
+        file["tensors/step"][...] = [1, 40, 41, 45, 46, 100, 101]
+    log_sparsely(path, every)
+    log = load_run(path).tensors
+    kept = np.isfinite(log.get("sqnr_db")).all(axis=1)
+    assert log.step[kept].tolist() == [1, 40, 46, 100]
+    assert np.isfinite(log.get("kurtosis")).all()  # of the tensor, not of its quantizer
+
+
+def test_a_stage_that_has_not_begun_starts_never(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    make_example_run.write_run(path, make_example_run.RECIPES[1], 1)
+    with h5py.File(path, "a") as file:
+        for name in list(file["metrics"]):
+            file[f"metrics/{name}"].resize(45, axis=0)
+        file["complete"].resize(0, axis=0)
+    run = load_run(path)
+    assert run.stage_starts.tolist() == [0, 40, np.iinfo(np.int64).max]
+    assert [run.stage_of_step(step) for step in (40, 41, 139)] == ["pretrain", "cpt", "cpt"]
+    assert run.first_steps() == [(1, "pretrain"), (41, "cpt")]
+
+
 # --- steps without targets ------------------------------------------------------------------------
 
 
@@ -203,3 +269,43 @@ def test_a_step_without_targets_is_no_divergence(tmp_path: Path) -> None:
     assert np.isfinite(summaries["infir2"].final_gap.mean)
     assert "1-infir2: no token to learn at steps 60, 140" in text
     assert "diverged" not in text and "not finite" not in text
+
+
+def test_a_step_that_a_fallback_left_out_is_no_divergence(tmp_path: Path) -> None:
+    write_runs(tmp_path, ("bf16", 1), ("infir2", 1))
+    path = tmp_path / "1-infir2" / "run.h5"
+    with h5py.File(path, "a") as file:
+        file["metrics/loss"][59] = np.nan
+        events, rows = file["events"], file["events/step"].shape[0]
+        for name in events:
+            events[name].resize(rows + 2, axis=0)
+        events["step"][rows:] = [60, 60]
+        events["kind"][rows:] = [b"nan", b"fallback"]
+        events["message"][rows:] = b"loss nan, gradient norm nan: not finite"
+        file["complete"].resize(0, axis=0)
+    summaries, text = told(tmp_path)
+    assert summaries["infir2"].verdict.kind is Kind.NOT_ORDERED
+    assert np.isfinite(summaries["infir2"].final_gap.mean)
+    assert "1-infir2: the fallback left out step 60, not finite" in text
+    assert "diverged" not in text and "infir2 broke" not in text
+    with h5py.File(path, "a") as file:  # what was left out is not why the loss broke later
+        file["metrics/loss"][130:] = np.nan
+    found = find_break(load_run(path), make_example_run.STAGES)
+    assert found is not None and (found.step, found.event) == (131, None)
+
+
+def test_a_held_out_loss_that_is_not_finite_is_a_break(tmp_path: Path) -> None:
+    write_runs(tmp_path, ("bf16", 1), ("infir2", 1))
+    path = tmp_path / "1-infir2" / "run.h5"
+    with h5py.File(path, "a") as file:
+        steps, stages = file["eval/step"][:], file["eval/stage"][:]
+        broken = np.flatnonzero(stages == 2)[-1:]
+        file["eval/loss"][broken[0]] = np.inf
+    summaries, _ = told(tmp_path)
+    assert summaries["infir2"].verdict.kind is Kind.DIVERGED
+    assert [item.diverged for item in summaries["infir2"].runs] == [True]
+    found = find_break(load_run(path), make_example_run.STAGES)
+    assert found is not None and found.held_out and found.step == steps[broken[0]]
+    assert found.before is not None and found.before.step == 140
+    said = break_text("infir2", found)
+    assert "the held-out loss stopped being finite at step 140 (sft)" in said

@@ -196,6 +196,29 @@ def test_the_page_of_a_study_says_what_was_stated_and_seen(tmp_path: Path) -> No
     assert rows[0]["gap (%)"] == "" and float(rows[1]["gap (%)"]) != 0.0
 
 
+def test_the_page_of_a_study_has_every_run_and_stage(tmp_path: Path) -> None:
+    arms = [RECIPES["bf16"], RECIPES["e5m2_tensor"]]
+    make_example_run.make_example(tmp_path / "study", arms, (1, 2))
+    out = tmp_path / "page"
+    assert study_page.main([str(tmp_path / "study"), "--out", str(out)]) == 0
+    with (out / "runs.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    broken = [row for row in rows if row["arm"] == "e5m2_tensor"]
+    assert {row["arm"]: row["gap (%)"] for row in rows}["bf16"] == ""
+    at = [(row["seed"], row["stage"], row["breaks at"], row["warned at"]) for row in broken]
+    assert [row for row in at if row[2]] == [("1", "sft", "130", "40"), ("2", "sft", "130", "40")]
+    assert {row["detector"] for row in broken if row["breaks at"]} == {"amax_lag"}
+    found = study.load_study([tmp_path / "study"])
+    for row in rows:
+        (run,) = [r for r in found.runs if (r.recipe, str(r.seed)) == (row["arm"], row["seed"])]
+        assert row["held-out loss"] == f"{compare.held_out_loss(run, row['stage']):.6g}"
+    with (out / "stages.csv").open(encoding="utf-8") as file:
+        stages = list(csv.DictReader(file))
+    judged = compare.summarise(found)[1].verdicts_after
+    seen = [(row["stage"], row["verdict"]) for row in stages if row["arm"] == "e5m2_tensor"]
+    assert seen == [(stage, v.sentence) for stage, v in judged.items() if v is not None]
+
+
 def test_scores_are_compared_seed_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = study.load_study([example(tmp_path)])
     summaries = compare.summarise(found)

@@ -1,0 +1,255 @@
+"""The numbers of README.md: made anew where that takes seconds, else those of the pages and tables
+that they come from. A digit that changes on one side alone is a failure."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TEXT = " ".join(README.replace("**", "").split())  # without line ends and bold
+RESULTS = ROOT / "experiments/results"
+QUICKSTART = RESULTS / "quickstart"
+# Commands of README.md whose output takes minutes, or a model that is not here.
+TAKE_LONG = ("train --preset quickstart --recipe infir2 --out runs/mine", "eval SmolLM2-135M")
+
+needs_program = pytest.mark.skipif("FP8LAB_PROGRAM" not in os.environ, reason="FP8LAB_PROGRAM")
+
+
+def fp8lab(*words: object, folder: Path) -> str:
+    """What the program prints."""
+    command = [os.environ["FP8LAB_PROGRAM"], *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode in (0, 5), done.stderr
+    return done.stdout
+
+
+# --- commands and what they print -----------------------------------------------------------------
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Commands of README.md after a prompt, with the lines that follow them."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"```text\n(.*?)```", README, re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:].split("  #")[0].strip(), []))
+            elif line and found:
+                found[-1][1].append(line)
+    return found
+
+
+def follow(printed: list[str], expected: list[str]) -> bool:
+    """Whether lines are those expected, of which `...` stands for any number."""
+    if not expected:
+        return not printed
+    if expected[0] == "...":
+        return any(follow(printed[skip:], expected[1:]) for skip in range(len(printed) + 1))
+    return bool(printed) and printed[0] == expected[0] and follow(printed[1:], expected[1:])
+
+
+def test_expected_lines_are_matched_to_the_digit() -> None:
+    lines = ["a", "b 1.25", "c", "d"]
+    assert follow(lines, ["a", "...", "c", "..."]) and follow(lines, ["...", "d"])
+    assert follow(lines, lines) and follow([], ["..."])
+    assert not follow(lines, ["a", "b 1.24", "..."]) and not follow(lines, ["a", "...", "c"])
+    assert not follow(lines, [*lines, "e"])
+
+
+@needs_program
+def test_commands_of_the_front_page_print_what_it_says(tmp_path: Path) -> None:
+    ran = 0
+    for command, expected in commands():
+        program, *words = shlex.split(command)
+        if command.removeprefix("fp8lab ").startswith(TAKE_LONG):
+            continue
+        if program == "python3":
+            subprocess.run([sys.executable, *words], cwd=tmp_path, check=True)
+            continue
+        assert program == "fp8lab", command
+        printed = fp8lab(*words, folder=tmp_path).splitlines()
+        assert follow(printed, [line.replace("  ...", "...") for line in expected]), (
+            command,
+            printed,
+        )
+        ran += 1
+    assert ran == 2 and len(commands()) == 5
+
+
+def sizes() -> dict[str, str]:
+    """Millions of parameters that the first comments of model files tell."""
+    files = (ROOT / "experiments/models").glob("*.toml")
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in files}
+    found = {name: re.search(r"([\d.]+) million parameters", text) for name, text in texts.items()}
+    return {name: told[1] for name, told in sorted(found.items()) if told}
+
+
+def parameters(model: str, folder: Path) -> int:
+    words = ("train", "--preset", "quickstart", "--set", f"model={model}", "--dry-run")
+    printed = fp8lab(*words, "--out", "run", folder=folder)
+    (count,) = re.findall(r"^parameters (\d+)$", printed, re.MULTILINE)
+    return int(count)
+
+
+@needs_program
+@pytest.mark.parametrize("model", sizes())
+def test_sizes_of_models(model: str, tmp_path: Path) -> None:
+    told, count = sizes()[model], parameters(model, tmp_path)
+    if model in ("large", "xlarge"):  # to the hundred million
+        assert round(count, -8) == float(told) * 1e6
+    else:
+        assert f"{count / 1e6:.{len(told.partition('.')[2])}f}" == told
+
+
+@needs_program
+def test_the_size_of_the_default_model(tmp_path: Path) -> None:
+    assert f"(three seeds, {parameters('tiny', tmp_path) / 1e6:.2f} M parameters)" in TEXT
+    assert len(sizes()) >= 6
+
+
+# --- numbers of other pages -----------------------------------------------------------------------
+
+# What README.md says, with # for the number; the page that it comes from, and what that says.
+TOLD_ELSEWHERE = [
+    ("at # times the speed of compiled", "measured.md", "at 46 800: 1.14, # and 1.47 of it"),
+    ("| bf16 #, infir2", "measured.md", "at 46 800: #, 1.48 and 1.47 of it"),
+    ("infir2 #, te_current", "measured.md", "at 46 800: 1.14, # and 1.47 of it"),
+    ("te_current # of Hugging Face", "measured.md", "at 46 800: 1.14, 1.48 and # of it"),
+    ("(# tokens/s on an H200)", "measured.md", "with the same states, at #: 1.14"),
+    ("| FP8 GEMM | # to 0.52 of", "measured.md", "| FP8, 1x128 scales | #–0.46"),
+    ("| FP8 GEMM | 0.44 to # of", "measured.md", "| 0.51–0.54, mean # |"),
+    ("| # to 1.16 of cuBLASLt", "measured.md", "kernels reach # to 1.16 of cuBLASLt"),
+    ("| 0.97 to # of cuBLASLt", "measured.md", "kernels reach 0.97 to # of cuBLASLt"),
+    (
+        "ten recipes, # steps each",
+        "measured.md",
+        "ten recipes through pre-training, CPT and SFT, #",
+    ),
+    ("all # results recorded on", "measured.md", "full recorded set: # cases"),
+    ("and # that others recorded", "measured.md", "B200): # results in 32 files"),
+    (". # kernels and 53 rules", "measured.md", "broken on purpose in # places"),
+    ("kernels and # rules broken", "measured.md", "# variants of the arithmetic broken"),
+    ("on # held-out tokens", "smollm2.md", "sequences of 1024 tokens, # in all"),
+    ("(`infir2`, +# %)", "smollm2.md", "powers of two) | 2.7601 | +0.0324 | +# |"),
+    ("(`infir2_fp32scale`, +# %)", "smollm2.md", "infir2_fp32scale | 2.7477 | +0.0200 | +# |"),
+    ("NVFP4 costs # %", "smollm2.md", "nvfp4 | 3.2739 | +0.546 | +# |"),
+    ("random weights do not. # M param", "granularity.md", "BF16 within 0.5 % with # M parameters"),
+    ("26 M parameters (# seeds)", "granularity.md", "26 M parameters (# seeds)"),
+    ("and # M (4 seeds)", "granularity.md", "and with # M (4 seeds)"),
+    ("100 M (# seeds)", "granularity.md", "100 M (# seeds)"),
+    ("equivalent to BF16 within # % of", "granularity.md", "equivalent to BF16 within # % with"),
+    ("# % of a gradient's error", "granularity.md", "the mantissa are # % of the error"),
+]
+
+
+def number_in(template: str, text: str) -> str:
+    """What stands for # in a text."""
+    number = r"(\d[\d ]*(?:\.\d+)?)"
+    found = re.findall(re.escape(template).replace(r"\#", number), text)
+    assert len(set(found)) == 1, (template, found)
+    return str(found[0]).strip()
+
+
+@pytest.mark.parametrize("here, page, there", TOLD_ELSEWHERE)
+def test_numbers_of_pages(here: str, page: str, there: str) -> None:
+    text = (RESULTS / page).read_text(encoding="utf-8").replace("**", "")
+    assert number_in(here, TEXT) == number_in(there, " ".join(text.split()))
+
+
+def test_the_outputs_of_kernels() -> None:
+    text = (RESULTS / "measured.md").read_text(encoding="utf-8")
+    count = int(number_in("--backend cuda`: # compared elements", text).replace(" ", ""))
+    assert f"{count / 1e9:.1f} x 10^9 outputs of the CUDA kernels" in TEXT
+
+
+def test_numbers_of_the_sources() -> None:
+    study = (ROOT / "experiments/studies/quickstart.toml").read_text(encoding="utf-8")
+    (gain,) = re.findall(r"gain = (\d+)\.0", study)
+    assert f"four channels of the activations grow to {gain} times their size" in TEXT
+    process = (ROOT / "src/study/process.hpp").read_text(encoding="utf-8")
+    (status,) = re.findall(r"kDivergedStatus = (\d+);", process)
+    assert f"diverged says so and ends with status {status}" in TEXT
+
+
+def test_the_range_of_the_checkpoint() -> None:
+    text = (RESULTS / "smollm2.md").read_text(encoding="utf-8")
+    costs = {
+        row[0].split(" ")[0]: row
+        for line in text.splitlines()
+        if len(row := [cell.strip() for cell in line.strip("|").split("|")]) == 5
+    }
+    gaps = {name: float(row[3]) for name, row in costs.items() if row[3].startswith("+")}
+    fp8 = [gap for name, gap in gaps.items() if name not in ("nvfp4", "ptq_int8")]
+    assert len(fp8) == 6
+    assert f"FP8 recipe costs {min(fp8):.1f} to {max(fp8):.1f} % of the loss" in TEXT
+    base = float(costs["bf16"][1])
+    for name, gap in gaps.items():  # percent of the losses beside it, to their last digit
+        assert 100.0 * (float(costs[name][1]) / base - 1.0) == pytest.approx(gap, abs=0.1), name
+
+
+def test_kernels_that_are_broken_on_purpose_are_counted() -> None:
+    script = ROOT / "tests/kernels/break_kernels.py"
+    listed = subprocess.run([sys.executable, script, "list"], capture_output=True, check=True)
+    assert f"{len(listed.stdout.splitlines())} kernels and 53 rules broken" in TEXT
+
+
+# --- the default study ----------------------------------------------------------------------------
+
+
+def rows(name: str, **chosen: str) -> list[dict[str, str]]:
+    """Of a table beside the page of the default study."""
+    with (QUICKSTART / f"{name}.csv").open(encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    found = [r for r in found if r["arm"].split(" ")[0] == chosen["arm"]]
+    return [row for row in found if row["stage"] == chosen["stage"]]
+
+
+def test_numbers_of_the_default_study() -> None:
+    (cpt,) = rows("stages", arm="switchback_int8", stage="cpt")
+    (sft,) = rows("stages", arm="switchback_int8", stage="sft")
+    assert cpt["diverged"] == sft["diverged"] == cpt["seeds"] == "3"
+    after = [f"{float(row['gap (%)']):.0f}" for row in (cpt, sft)]
+    assert f"diverges: +{after[0]} % held-out loss after CPT, +{after[1]} % after SFT" in TEXT
+    (fp8,) = rows("stages", arm="te_current", stage="cpt")
+    assert fp8["verdict"] == "Equivalent within 5 % (95 %)"
+    gap = f"+{float(fp8['gap (%)']):.2f} ± {float(fp8['± (%)']):.2f} %"
+    assert f"equivalent to BF16 within the stated 5 %: {gap} after CPT (95 %" in TEXT
+    broken = rows("runs", arm="switchback_int8", stage="cpt")
+    leads = {int(row["breaks at"]) - int(row["warned at"]) for row in broken}
+    assert {row["detector"] for row in broken} == {"outlier_channels"} and len(leads) == 1
+    assert f"`outlier_channels` comes {leads.pop()} steps before the break" in TEXT
+
+
+@needs_program
+def test_the_arm_that_diverges_is_made_anew(tmp_path: Path) -> None:
+    """Under a minute of processor time: the losses are those of the table, to its last digit."""
+    study = ROOT / "experiments/studies/quickstart.toml"
+    words = ("ablate", "--study", study, "--out", "runs", "--run")
+    fp8lab(*words, "switchback_int8-seed1", folder=tmp_path)
+    with h5py.File(tmp_path / "runs/switchback_int8-seed1/run.h5", "r") as file:
+        stages, losses = file["eval/stage"][:], file["eval/loss"][:]
+    for stage, name in enumerate(("cpt", "sft")):
+        told = [r for r in rows("runs", arm="switchback_int8", stage=name) if r["seed"] == "1"]
+        assert f"{losses[stages == stage][-1]:.6g}" == told[0]["held-out loss"]
+
+
+def test_the_front_page_names_its_arithmetic() -> None:
+    said = re.search(
+        r"Numbers of this page: arithmetic ([\d.]+); those of .*? \(`(.*?)`\) ([\d.]+)", TEXT
+    )
+    assert said
+    source = (ROOT / "src/train/identity.hpp").read_text(encoding="utf-8")
+    assert f'kArithmetic[] = "{said[1]}"' in source
+    for page in {page for _, page, _ in TOLD_ELSEWHERE} | {"quickstart/README.md"}:
+        version = said[3] if page == said[2] else said[1]
+        third = (RESULTS / page).read_text(encoding="utf-8").splitlines()[2]
+        assert third.startswith(f"Numbers of this page: arithmetic {version}"), page
