@@ -270,7 +270,7 @@ def test_an_arm_is_refused_as_its_run_is(tmp_path: Path) -> None:
         "model.vocab_size": 200,
         "recipe": "none.toml",
     }.items():
-        study = f'base = "run.toml"\n[[axis]]\nkey = "recipe"\nvalues = ["bf16", "fp32"]\n'
+        study = 'base = "run.toml"\n[[axis]]\nkey = "recipe"\nvalues = ["bf16", "fp32"]\n'
         study += f"[set]\n{json.dumps(key)} = {json.dumps(value)}\n"
         study = study if key != "recipe" else study.replace("fp32", "none.toml").split("[set]")[0]
         (tmp_path / "study.toml").write_text(study)
