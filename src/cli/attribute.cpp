@@ -13,7 +13,6 @@
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/diagnosis/attribution.hpp"
-#include "src/train/time_plan.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -111,26 +110,6 @@ ordered_json to_json(const Attribution& attribution) {
   return json;
 }
 
-/// Seconds of one of the gradients, whose GEMMs are exact for the most part: the passes of the
-/// micro-batch, which operations timed here predict.
-double seconds_of_gradient(const CheckpointSource& source, const Recipe& recipe, Backend& backend) {
-  RunConfig config = source.run.config;
-  config.exact = {"all"};
-  StageConfig stage = source.run.stage();
-  stage.batch_sequences = stage.micro_batch_sequences;
-  const TimePlan time = plan_time(config, stage, recipe, backend).step;
-  return time.total() - time.of(WorkClass::optimizer) - time.of(WorkClass::measurement);
-}
-
-/// Said where it is worth waiting for.
-void print_estimate(std::size_t gradients, double seconds_of_one) {
-  constexpr double kShort = 5.0;
-  const double seconds = seconds_of_one * static_cast<double>(gradients);
-  if (seconds < kShort) return;
-  fmt::print(stderr, "fp8lab: note: {} gradients of about {:.2g} s: about {:.2g} min\n", gradients,
-             seconds_of_one, seconds / 60);
-}
-
 }  // namespace
 
 int attribute(const std::vector<std::string>& arguments) {
@@ -146,15 +125,14 @@ int attribute(const std::vector<std::string>& arguments) {
                             : source.run.recipe;
   const int threads = threads_of(values, kCommand);
   const auto backend = make_backend(source.run.config.backend, threads);
-  phase.begin("timing a gradient");
-  const double seconds_of_one = seconds_of_gradient(source, recipe, *backend);
   phase.begin("");
   PartsLine parts(kCommand);
   const Attribution attribution = attribute_gradient(
       *backend, source.run, source.step, recipe, words_of(values, "group"), threads,
       [&](const std::string& part, std::size_t done, std::size_t total) {
-        if (done == 0) print_estimate(total, seconds_of_one);
-        parts.begin(part, done, total);
+        // The first, in double precision, takes as long as many of the others.
+        phase.begin(done == 0 ? part : "");
+        if (done > 0) parts.begin(part, done - 1, total - 1);
       });
   parts.clear();
   print_step(source, *backend);
