@@ -96,15 +96,15 @@ const DataSources& RunCheck::sources(const DataConfig& config, const ModelVocabu
 }
 
 void RunCheck::check(const RunConfig& config, bool start_is_to_come) {
-  const std::string key = start_key(config);
-  if (!start_is_to_come && sound_starts_.count(key) == 0) {
-    if (const std::optional<InitialState> start = open_start(config, config.init_from)) {
-      require_finite(*start->weights);
-    }
-    sound_starts_.insert(key);
-  }
+  // In the order in which a run opens them, so that it names the same fault first.
   const ModelVocabulary model = start_vocabulary(config.init_from, config.model.vocab_size);
   open_stages(config, &backend(config.backend), model, opener());
+  const std::string key = start_key(config);
+  if (start_is_to_come || sound_starts_.count(key) != 0) return;
+  if (const std::optional<InitialState> start = open_start(config, config.init_from)) {
+    require_finite(*start->weights);
+  }
+  sound_starts_.insert(key);
 }
 
 void RunCheck::check(const RunConfig& config, const RunDirectory& directory, bool resume) {
