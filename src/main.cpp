@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
       {"models", "the built-in models", cli::models},
       {"init", "write a run, recipe or study file to begin with", cli::init},
       {"train", "run one configuration through its stages", cli::train},
+      {"assess", "what each recipe costs a checkpoint, and where", cli::assess},
       {"eval", "losses, answers, choices and rollouts of a model", cli::eval},
       {"generate", "complete prompts, in the numerics of a recipe", cli::generate},
       {"certify", "whether generation has the bits of training", cli::certify},

@@ -1,9 +1,16 @@
 #include "src/cli/analysis_package.hpp"
 
 #include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <system_error>
+#include <utility>
 
 #include "emulation/base/error.hpp"
 #include "src/config/experiments.hpp"
@@ -21,7 +28,48 @@ std::filesystem::path analysis_directory() {
   return directory;
 }
 
+std::string text_of(int error) { return std::error_code(error, std::generic_category()).message(); }
+
+/// Status that waitpid reports of `words`, run to its end.
+int run_interpreter(std::vector<std::string> words, Interrupt interrupt) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  pid_t child = 0;
+  const int error =
+      posix_spawnp(&child, words[0].c_str(), nullptr, nullptr, pointers.data(), environ);
+  if (error != 0) {
+    throw Error(
+        fmt::format("{}: cannot be started as an interpreter ({}); accepted by --python: a "
+                    "Python with numpy, h5py, matplotlib, scipy and jinja2",
+                    words[0], text_of(error)));
+  }
+  if (interrupt == Interrupt::child) std::signal(SIGINT, SIG_IGN);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) throw RuntimeFailure("waitpid: " + text_of(errno));
+  }
+  return status;
+}
+
 }  // namespace
+
+int run_analysis(const std::string& interpreter, const std::string& module,
+                 std::vector<std::string> words, const std::string& what, Interrupt interrupt) {
+  words.insert(words.begin(), {interpreter, "-m", "fp8lab_analysis." + module});
+  set_python_path();
+  const int status = run_interpreter(std::move(words), interrupt);
+  if (WIFSIGNALED(status)) {
+    throw RuntimeFailure(fmt::format("{}: ended by signal {}; {} is not complete", interpreter,
+                                     WTERMSIG(status), what));
+  }
+  const int code = WEXITSTATUS(status);
+  if (code > 2) {
+    throw RuntimeFailure(
+        fmt::format("{}: ended with status {}; {} is not complete", interpreter, code, what));
+  }
+  return code;
+}
 
 void add_python(Options& options, const std::string& needs) {
   options.add("python", value<std::string>("/usr/bin/python3"), "interpreter that has " + needs);

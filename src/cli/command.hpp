@@ -41,6 +41,7 @@ int compare(const std::vector<std::string>& arguments);
 int verify(const std::vector<std::string>& arguments);
 int doctor(const std::vector<std::string>& arguments);
 int ablate(const std::vector<std::string>& arguments);
+int assess(const std::vector<std::string>& arguments);
 int eval(const std::vector<std::string>& arguments);
 int certify(const std::vector<std::string>& arguments);
 int generate(const std::vector<std::string>& arguments);

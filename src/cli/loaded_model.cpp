@@ -32,9 +32,7 @@ std::string made_up_run(const ModelSource& source) {
 
 }  // namespace
 
-void add_model_options(Options& options, std::vector<std::string> backends) {
-  options.add("recipe", value<std::string>(),
-              "numerics, by name or file (default: those of the run's last stage, else bf16)");
+void add_pass_options(Options& options, std::vector<std::string> backends) {
   options.add("backend", one_of(std::move(backends)), "default: the run's, else cpu");
   options.add("threads", value<int>(0), "0: all processors");
   options.add("sequence-length", value<std::int64_t>(),
@@ -44,16 +42,16 @@ void add_model_options(Options& options, std::vector<std::string> backends) {
   add_look_in(options);
 }
 
-RunConfig model_run(const ModelSource& source, const Values& values,
-                    const std::vector<Assignment>& assignments) {
+void add_model_options(Options& options, std::vector<std::string> backends) {
+  options.add("recipe", value<std::string>(),
+              "numerics, by name or file (default: those of the run's last stage, else bf16)");
+  add_pass_options(options, std::move(backends));
+}
+
+RunConfig pass_run(const ModelSource& source, const Values& values,
+                   const std::vector<Assignment>& assignments) {
   std::vector<Assignment> all;
   if (values.count("backend") != 0) all.push_back({"backend", values["backend"].as<std::string>()});
-  if (values.count("recipe") != 0) {
-    all.push_back({"recipe", values["recipe"].as<std::string>()});
-    all.push_back({"stages.*.recipe", "\"\""});
-    all.push_back({"stages.*.recipe_at", "[]"});
-    all.push_back({"exact", "[]"});
-  }
   if (values.count("sequence-length") != 0) {
     all.push_back(
         {"stages.*.sequence_length", std::to_string(values["sequence-length"].as<std::int64_t>())});
@@ -64,8 +62,21 @@ RunConfig model_run(const ModelSource& source, const Values& values,
     all.push_back({"stages.*.micro_batch_sequences", count});
   }
   all.insert(all.end(), assignments.begin(), assignments.end());
-  RunConfig run = source.run ? recorded_run(*source.run, source.name, all)
-                             : parse_run_config(made_up_run(source), source.name, all);
+  return source.run ? recorded_run(*source.run, source.name, all)
+                    : parse_run_config(made_up_run(source), source.name, all);
+}
+
+RunConfig model_run(const ModelSource& source, const Values& values,
+                    const std::vector<Assignment>& assignments) {
+  std::vector<Assignment> all;
+  if (values.count("recipe") != 0) {
+    all.push_back({"recipe", values["recipe"].as<std::string>()});
+    all.push_back({"stages.*.recipe", "\"\""});
+    all.push_back({"stages.*.recipe_at", "[]"});
+    all.push_back({"exact", "[]"});
+  }
+  all.insert(all.end(), assignments.begin(), assignments.end());
+  RunConfig run = pass_run(source, values, all);
   if (!run.exact.empty()) {
     throw Error(
         fmt::format("{} replaces sources of error by exact arithmetic (exact = [...]); "

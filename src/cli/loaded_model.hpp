@@ -13,12 +13,17 @@
 
 namespace fp8lab::cli {
 
-/// Adds --recipe, --backend, which accepts `backends`, --threads, --sequence-length,
-/// --sequences-together and --look-in.
+/// Adds --backend, which accepts `backends`, --threads, --sequence-length, --sequences-together and
+/// --look-in.
+void add_pass_options(Options& options, std::vector<std::string> backends);
+/// The same and --recipe.
 void add_model_options(Options& options, std::vector<std::string> backends);
 
-/// The run that `source` comes from, or one made up for a model that has none, with the model
-/// options and `assignments` applied in this order.
+/// The run that `source` comes from, or one made up for a model that has none, with the options of
+/// add_pass_options and `assignments` applied in this order.
+RunConfig pass_run(const ModelSource& source, const Values& values,
+                   const std::vector<Assignment>& assignments);
+/// The same in the numerics of --recipe.
 RunConfig model_run(const ModelSource& source, const Values& values,
                     const std::vector<Assignment>& assignments);
 

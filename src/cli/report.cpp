@@ -1,12 +1,9 @@
 // fp8lab report: figures, tables and one HTML page from run files, by the Python package.
 #include <fmt/core.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -57,47 +54,6 @@ std::filesystem::path out_directory(const Values& values, const std::string& fir
   return output_folder(values["out"].as<std::string>(), "report: --out");
 }
 
-/// Status that waitpid reports of `words`, run to its end; with `until_interrupted`, Ctrl-C is for
-/// the interpreter, which writes a last page.
-int run_interpreter(std::vector<std::string> words, bool until_interrupted) {
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  pid_t child = 0;
-  const int error =
-      posix_spawnp(&child, words[0].c_str(), nullptr, nullptr, pointers.data(), environ);
-  if (error != 0) {
-    throw Error(
-        fmt::format("{}: cannot be started as an interpreter ({}); accepted by --python: a "
-                    "Python with numpy, h5py, matplotlib, scipy and jinja2",
-                    words[0], text_of(error)));
-  }
-  if (until_interrupted) std::signal(SIGINT, SIG_IGN);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) throw RuntimeFailure("report: waitpid: " + text_of(errno));
-  }
-  return status;
-}
-
-/// Runs the package on `words`; throws RuntimeFailure unless it ends with status 0 to 2.
-int run_package(const std::string& interpreter, std::vector<std::string> words,
-                const std::string& what, bool until_interrupted) {
-  words.insert(words.begin(), {interpreter, "-m", "fp8lab_analysis.report"});
-  set_python_path();
-  const int status = run_interpreter(std::move(words), until_interrupted);
-  if (WIFSIGNALED(status)) {
-    throw RuntimeFailure(fmt::format("{}: ended by signal {}; {} is not complete", interpreter,
-                                     WTERMSIG(status), what));
-  }
-  const int code = WEXITSTATUS(status);
-  if (code > 2) {
-    throw RuntimeFailure(
-        fmt::format("{}: ended with status {}; {} is not complete", interpreter, code, what));
-  }
-  return code;
-}
-
 /// A folder that is removed with all that is in it.
 class TemporaryFolder {
  public:
@@ -135,7 +91,7 @@ int print_plan(const Values& values) {
   } else if (is_present(usual / "study.h5")) {
     words.push_back("--from=" + usual.string());
   }
-  return run_package(values["python"].as<std::string>(), std::move(words), "the plan", false);
+  return run_analysis(values["python"].as<std::string>(), "report", std::move(words), "the plan");
 }
 
 /// True for a page that was not there before `start`.
@@ -177,8 +133,8 @@ int report(const std::vector<std::string>& arguments) {
   words.push_back("--");
   words.insert(words.end(), inputs.begin(), inputs.end());
   const auto start = std::filesystem::file_time_type::clock::now();
-  const int code =
-      run_package(interpreter, std::move(words), "the report", values.count("follow") != 0);
+  const int code = run_analysis(interpreter, "report", std::move(words), "the report",
+                                values.count("follow") != 0 ? Interrupt::child : Interrupt::both);
   if (code == 0 && values.count("export") == 0 && !was_written(out / "index.html", start)) {
     throw Error(fmt::format("{}: made no report; accepted by --python: an interpreter of Python",
                             interpreter));

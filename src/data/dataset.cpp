@@ -67,7 +67,9 @@ void Dataset::fill_sequence(Batch& batch, std::int64_t sequence) {
   const std::int64_t length = batch.sequence_length;
   const auto base = static_cast<std::size_t>(sequence * length);
   std::int64_t filled = 0;
+  batch.documents.resize(batch.tokens.size(), -1);
   while (filled < length) {
+    const auto index = order_[static_cast<std::size_t>(cursor_.document)];
     const DocumentView document = current();
     // The last token has no successor, so it is never an input.
     const std::int64_t inputs = document.size - 1;
@@ -89,6 +91,7 @@ void Dataset::fill_sequence(Batch& batch, std::int64_t sequence) {
       batch.weights[to] = trained ? 1.0f : 0.0f;
       batch.positions[to] = static_cast<std::int32_t>(i);
       batch.document_start[to] = static_cast<std::int32_t>(filled);
+      batch.documents[to] = index;
       batch.trained_tokens += trained ? 1 : 0;
     }
     filled += count;

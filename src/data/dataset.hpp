@@ -19,6 +19,8 @@ struct Batch {
   std::vector<float> weights;                ///< 1 where the target is trained on, else 0
   std::vector<std::int32_t> positions;       ///< within the document
   std::vector<std::int32_t> document_start;  ///< index within the sequence
+  /// Of its source, the document that the token is of; -1: padding. Empty where nobody counts them.
+  std::vector<std::int64_t> documents;
   std::int64_t trained_tokens = 0;           ///< sum of weights
 
   Batch() = default;

@@ -20,18 +20,17 @@ std::vector<Slot> replace_unknown_histories(const AmaxHistories& histories,
   return unknown;
 }
 
-Recipe with_known_histories(const Recipe& recipe, const CheckpointedRun& run,
-                            std::vector<std::string>& remarks) {
+Recipe with_known_histories(const Recipe& recipe, const ModelConfig& model,
+                            const AmaxHistories& histories, std::vector<std::string>& remarks) {
   Recipe result = recipe;
   result.keep_high_precision.clear();
   result.overrides.clear();
-  const Declaration declaration = declaration_of(run.config.model);
+  const Declaration declaration = declaration_of(model);
   std::int64_t count = 0;
   std::string first;
   for (const LinearDeclaration& linear : declaration.linears()) {
-    LinearRecipe layer =
-        recipe.for_layer(linear.name, static_cast<int>(run.config.model.num_hidden_layers));
-    for (const Slot slot : replace_unknown_histories(run.histories, linear.name, layer)) {
+    LinearRecipe layer = recipe.for_layer(linear.name, static_cast<int>(model.num_hidden_layers));
+    for (const Slot slot : replace_unknown_histories(histories, linear.name, layer)) {
       if (count++ == 0) first = amax_history_name(linear.name, slot);
     }
     result.overrides.push_back({linear.name, layer});

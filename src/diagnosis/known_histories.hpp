@@ -13,10 +13,10 @@ namespace fp8lab {
 std::vector<Slot> replace_unknown_histories(const AmaxHistories& histories,
                                             const std::string& layer, LinearRecipe& recipe);
 
-/// The same for all layers of the run's model, each as an override of the result. Adds a sentence
-/// to `remarks` if there are any.
-Recipe with_known_histories(const Recipe& recipe, const CheckpointedRun& run,
-                            std::vector<std::string>& remarks);
+/// The same for all layers of `model`, each as an override of the result. Adds a sentence to
+/// `remarks` if there are any.
+Recipe with_known_histories(const Recipe& recipe, const ModelConfig& model,
+                            const AmaxHistories& histories, std::vector<std::string>& remarks);
 
 /// That sentence.
 std::string history_remark(const std::string& recipe, std::int64_t tensors,

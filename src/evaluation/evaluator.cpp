@@ -8,13 +8,11 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "src/evaluation/held_out.hpp"
 #include "src/evaluation/sharpness.hpp"
-#include "src/objectives/cross_entropy.hpp"
 
 namespace fp8lab {
 namespace {
-
-constexpr std::uint32_t kEvaluationStream = 0xe7a1;
 
 /// Names of all sources; those of one name are told apart by their place in the mixture.
 std::vector<std::string> source_names(const DataSources& data) {
@@ -234,39 +232,22 @@ Evaluation Evaluator::measure(const StepContext& context, bool complete) {
 }
 
 HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
-  Mixture mixture(data_, 0, kEvaluationStream);
-  const BatchShape& shape = transformer_.shape();
   const bool has_text = data_.vocabulary().has_text();
   std::vector<LossSum> sums(data_.corpora.size());
-  std::vector<float> losses(static_cast<std::size_t>(shape.tokens()));
-  std::int64_t tokens = 0;
   Sharpness sharpness(config_.sharpness);
-  backend_.fill_zero(memory_.scalars);
-  for (std::int64_t done = 0; done < config_.sequences; done += shape.sequences) {
-    throw_if_raised(stop_);
-    const Batch batch = mixture.next(shape.sequences, shape.sequence_length);
-    tokens += batch.trained_tokens;
-    transformer_.load(batch);
-    transformer_.forward(context);
-    objectives::cross_entropy(transformer_, memory_.scalars, objectives::Leaves::logits,
-                              [&](const Transformer::LogitChunk& chunk) {
-                                if (config_.sharpness == 0.0) return;
-                                add_tokens(backend_, chunk.logits, batch, chunk.first, sharpness);
-                              });
-    download_floats(backend_, transformer_.token_losses(), losses);
-    for (std::size_t i = 0; i < losses.size(); ++i) {
-      if (batch.weights[i] == 0.0f) continue;
-      const auto sequence = i / static_cast<std::size_t>(shape.sequence_length);
-      LossSum& sum = sums[mixture.chosen()[sequence]];
-      sum.nats += static_cast<double>(losses[i]);
-      ++sum.tokens;
-      if (has_text) sum.targets.push_back(batch.targets[i]);
-    }
+  HeldOutPass pass{backend_, transformer_, memory_.scalars, data_, config_.sequences, stop_};
+  if (config_.sharpness > 0.0) {
+    pass.look = [&](const Batch& batch, const Transformer::LogitChunk& chunk) {
+      add_tokens(backend_, chunk.logits, batch, chunk.first, sharpness);
+    };
   }
   HeldOutLoss result;
-  const double total = read_scalar(backend_, memory_.scalars, StepScalar::kLossSum);
-  result.mean =
-      tokens > 0 ? total / static_cast<double>(tokens) : std::numeric_limits<double>::quiet_NaN();
+  result.mean = pass.run(context, [&](const HeldOutToken& token) {
+    LossSum& sum = sums[token.source];
+    sum.nats += token.loss;
+    ++sum.tokens;
+    if (has_text) sum.targets.push_back(token.target);
+  });
   const std::vector<std::string> names = source_names(data_);
   for (std::size_t i = 0; i < sums.size(); ++i) {
     if (sums[i].tokens == 0) continue;

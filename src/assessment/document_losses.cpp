@@ -1,0 +1,62 @@
+#include "src/assessment/document_losses.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "src/evaluation/held_out.hpp"
+
+namespace fp8lab {
+
+std::int64_t DocumentLosses::tokens() const {
+  return std::accumulate(
+      documents.begin(), documents.end(), std::int64_t{0},
+      [](std::int64_t sum, const AssessedDocument& document) { return sum + document.tokens; });
+}
+
+double DocumentLosses::loss() const {
+  return std::accumulate(sums.begin(), sums.end(), 0.0) / static_cast<double>(tokens());
+}
+
+DocumentLosses document_losses(AssessedModel& model, Transformer& transformer,
+                               const DataSources& data, std::int64_t sequences) {
+  DocumentLosses result;
+  std::map<std::pair<std::size_t, std::int64_t>, std::size_t> places;
+  Backend& backend = model.backend();
+  const std::size_t mark = backend.memory_mark();
+  const HeldOutPass pass{backend, transformer,
+                         backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount), data,
+                         sequences};
+  result.mean = pass.run(model.context(), [&](const HeldOutToken& token) {
+    const auto [found, is_new] =
+        places.try_emplace({token.source, token.document}, result.documents.size());
+    if (is_new) {
+      result.documents.push_back({token.source, token.document, 0});
+      result.sums.push_back(0);
+    }
+    ++result.documents[found->second].tokens;
+    result.sums[found->second] += token.loss;
+  });
+  transformer.discard_amaxes();
+  backend.release_to(mark);
+  return result;
+}
+
+std::int64_t sequences_of(const DataSources& data, std::int64_t length) {
+  // The mixture takes sequences from sources by their shares: the source that ends first counts.
+  double total = 0;
+  for (const double weight : data.weights) total += weight;
+  auto most = std::numeric_limits<double>::max();
+  for (std::size_t i = 0; i < data.corpora.size(); ++i) {
+    std::int64_t inputs = 0;
+    for (std::int64_t d = 0; d < data.corpora[i]->size(); ++d) {
+      inputs += data.corpora[i]->document(d).size - 1;
+    }
+    most = std::min(most, static_cast<double>(inputs / length) * total / data.weights[i]);
+  }
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(most));
+}
+
+}  // namespace fp8lab

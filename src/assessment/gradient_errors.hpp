@@ -1,0 +1,48 @@
+// What a recipe does to the gradients of one batch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "emulation/backend.hpp"
+#include "emulation/spec/recipe.hpp"
+#include "src/config/config.hpp"
+#include "src/data/dataset.hpp"
+#include "src/model/model_tensors.hpp"
+#include "src/model/transformer.hpp"
+#include "src/train/amax_history.hpp"
+
+namespace fp8lab {
+
+/// The gradient g of the weight of one linear layer, against g0 of the baseline.
+struct LayerGradient {
+  std::size_t linear = 0;  ///< in the order of Declaration::linears()
+  double error = 0;        ///< |g - g0| / |g0|, Frobenius norm
+  double cosine = 0;       ///< <g, g0> / (|g| |g0|)
+  /// SQNR in dB of each operand of the layer as it was quantized; NaN where it was not.
+  PerSlot<double> sqnr_db{};
+};
+
+struct RecipeGradient {
+  double error = 0, cosine = 0;  ///< over all parameters
+  std::vector<LayerGradient> layers;
+};
+
+/// Is told each recipe, its number and how many there are.
+using GradientProgress =
+    std::function<void(const std::string& recipe, std::size_t done, std::size_t total)>;
+
+/// One backward pass over `batches`, micro-batches of `shape`, under each of `recipes`; the first
+/// is the baseline, whose errors are 0. Weights are those of `tensors`, which come from `origin`.
+/// Throws Error for a recipe that cannot train.
+std::vector<RecipeGradient> gradient_errors(Backend& backend, const ModelConfig& model,
+                                            const ModelTensors& tensors, const std::string& origin,
+                                            const AmaxHistories& histories, const BatchShape& shape,
+                                            std::span<const Batch> batches,
+                                            const std::vector<Recipe>& recipes, std::uint64_t seed,
+                                            const GradientProgress& progress);
+
+}  // namespace fp8lab

@@ -1,0 +1,112 @@
+#include "src/assessment/sensitivity.hpp"
+
+#include <utility>
+
+namespace fp8lab {
+namespace {
+
+/// `source` (rows, k) as the quantizer `spec` leaves it, rounded to `destination`. The memory of
+/// its codes is given back.
+void quantize_and_read_back(Backend& backend, QuantSpec spec, bool is_right, const RandomKey& key,
+                            const TensorView& source, const TensorView& destination) {
+  const std::size_t mark = backend.memory_mark();
+  if (spec.scale_source == ScaleSource::delayed) spec.scale_source = ScaleSource::current;
+  QuantizedOperand operand = QuantizedOperand::without_memory(spec, source.rows, source.cols);
+  operand.is_right = is_right;
+  operand.codes = backend.allocate(backend.storage(spec.storage()), source.rows, source.cols);
+  if (spec.has_scale()) {
+    operand.scales =
+        backend.allocate(DType::f32, spec.tile_rows(source.rows), spec.scale_cols(source.cols));
+  }
+  if (spec.transform.is_clamp()) operand.clamp_bounds = backend.allocate(DType::f32, 1, 2);
+  backend.run(ops::Quantize{source, false, key, {}, operand});
+  backend.run(ops::Dequantize{operand, false, destination});
+  backend.release_to(mark);
+}
+
+bool is_quantized_alone(const QuantSpec& spec) {
+  return spec.is_cast() && !spec.transform.is_smoothing();
+}
+
+/// Shows the baseline's product of layer `linear` an operand that `spec` has been at.
+class OneOperand {
+ public:
+  OneOperand(std::size_t linear, Slot slot, const QuantSpec& spec, std::uint64_t seed)
+      : linear_(linear), slot_(slot), spec_(spec) {
+    key_.seed = seed;
+    key_.tensor = static_cast<std::uint32_t>(linear);
+    key_.rotation = static_cast<std::uint32_t>(linear) * 3;
+  }
+
+  void operator()(Backend& backend, std::size_t linear, const ops::Gemm& op) const {
+    if (linear != linear_) return backend.run(op);
+    const std::size_t mark = backend.memory_mark();
+    QuantizedOperand replaced = slot_ == Slot::fprop_x ? op.a : op.b;
+    const TensorView source = replaced.codes;
+    replaced.codes = backend.allocate(source.dtype, source.rows, source.cols);
+    quantize_and_read_back(backend, spec_, slot_ == Slot::fprop_w, key_, source, replaced.codes);
+    backend.run(ops::Gemm{op.spec, slot_ == Slot::fprop_x ? replaced : op.a,
+                          slot_ == Slot::fprop_w ? replaced : op.b, op.bias, op.accumulate, op.d});
+    backend.release_to(mark);
+  }
+
+ private:
+  std::size_t linear_;
+  Slot slot_;
+  QuantSpec spec_;
+  RandomKey key_;
+};
+
+}  // namespace
+
+SensitivityMap map_sensitivity(
+    AssessedModel& model, const Recipe& baseline, const Recipe& recipe, const DataSources& data,
+    std::int64_t sequences,
+    const std::function<void(const std::string&, std::size_t, std::size_t)>& progress) {
+  SensitivityMap map;
+  const auto losses_under = [&](const Recipe& one) {
+    DocumentLosses losses;
+    model.under(one, [&](Transformer& transformer) {
+      losses = document_losses(model, transformer, data, sequences);
+    });
+    return losses;
+  };
+  const auto count = static_cast<int>(model.model().num_hidden_layers);
+  std::vector<std::size_t> quantized;
+  for (std::size_t i = 0; i < model.linears().size(); ++i) {
+    const LinearRecipe& layer = recipe.for_layer(model.linears()[i].name, count);
+    if (layer.slot(Slot::fprop_x).is_cast() || layer.slot(Slot::fprop_w).is_cast()) {
+      quantized.push_back(i);
+    }
+  }
+  map.recipe = losses_under(recipe);
+  // The operands first, all under one model of the baseline.
+  model.under(baseline, [&](Transformer& transformer) {
+    map.baseline = document_losses(model, transformer, data, sequences);
+    for (std::size_t n = 0; n < quantized.size(); ++n) {
+      const std::string& name = model.linears()[quantized[n]].name;
+      progress(name, n, 2 * quantized.size());
+      LayerSensitivity entry;
+      entry.linear = quantized[n];
+      const LinearRecipe& layer = recipe.for_layer(name, count);
+      for (const Slot slot : {Slot::fprop_x, Slot::fprop_w}) {
+        const QuantSpec& spec = layer.slot(slot);
+        if (!is_quantized_alone(spec)) continue;
+        model.products().watch(transformer.linears(),
+                               OneOperand(quantized[n], slot, spec, model.context().seed));
+        (slot == Slot::fprop_x ? entry.x : entry.w) =
+            document_losses(model, transformer, data, sequences);
+        model.products().watch({}, {});
+      }
+      map.layers.push_back(std::move(entry));
+    }
+  });
+  for (std::size_t n = 0; n < quantized.size(); ++n) {
+    progress(model.linears()[quantized[n]].name, quantized.size() + n, 2 * quantized.size());
+    map.layers[n].layer = losses_under(
+        model.mixed(recipe, baseline, [&](std::size_t i) { return i == quantized[n]; }));
+  }
+  return map;
+}
+
+}  // namespace fp8lab

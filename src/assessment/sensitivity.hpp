@@ -1,0 +1,37 @@
+// Where a recipe's loss arises: each layer, and each operand of its forward product, alone in it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/assessment/document_losses.hpp"
+
+namespace fp8lab {
+
+/// One linear layer alone in the recipe, everything else in the baseline's numerics.
+struct LayerSensitivity {
+  std::size_t linear = 0;  ///< in the order of Declaration::linears()
+  DocumentLosses layer;    ///< the layer as the recipe has it, its accumulator included
+  /// One operand alone: quantized as the recipe says, read back, rounded once to BF16, which holds
+  /// every product of a code and a power-of-two scale exactly (another scale: relative error of at
+  /// most 2^-9), and multiplied by the baseline's product. Nothing where the operand is not
+  /// quantized, or not by itself (smoothing).
+  std::optional<DocumentLosses> x, w;
+};
+
+struct SensitivityMap {
+  DocumentLosses baseline, recipe;
+  std::vector<LayerSensitivity> layers;  ///< those that the recipe quantizes
+};
+
+/// `baseline` multiplies x and w as they are stored (bf16). `progress` is told each layer, its
+/// number and how many there are. Delayed scales count as current ones.
+SensitivityMap map_sensitivity(AssessedModel& model, const Recipe& baseline, const Recipe& recipe,
+                               const DataSources& data, std::int64_t sequences,
+                               const std::function<void(const std::string& layer, std::size_t done,
+                                                        std::size_t total)>& progress);
+
+}  // namespace fp8lab

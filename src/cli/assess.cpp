@@ -1,0 +1,398 @@
+// fp8lab assess: what each recipe costs a checkpoint, and where.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "emulation/base/error.hpp"
+#include "src/assessment/assessed_model.hpp"
+#include "src/assessment/document_losses.hpp"
+#include "src/assessment/gradient_errors.hpp"
+#include "src/assessment/outliers.hpp"
+#include "src/assessment/sensitivity.hpp"
+#include "src/backend/factory.hpp"
+#include "src/cli/analysis_package.hpp"
+#include "src/cli/backend_option.hpp"
+#include "src/cli/checkpoint_source.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/evaluation_data.hpp"
+#include "src/cli/loaded_model.hpp"
+#include "src/cli/model_source.hpp"
+#include "src/cli/output_path.hpp"
+#include "src/cli/progress.hpp"
+#include "src/config/config.hpp"
+#include "src/data/mixture.hpp"
+#include "src/train/checkpoint.hpp"
+#include "src/train/identity.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kCommand = "assess";
+constexpr const char* kBaseline = "bf16";
+constexpr std::int64_t kMostSequences = 150;  ///< unless --sequences says otherwise
+
+Options assess_options() {
+  Options options(
+      "fp8lab assess MODEL --data TEXT ... [--recipe NAME ...]\n"
+      "What each recipe costs a checkpoint, without training: held-out loss against bf16 with a\n"
+      "95 % interval, gradients of one batch, outliers; with --map, where the loss arises. MODEL "
+      "is "
+      "a\nHugging Face folder, a checkpoint or a run");
+  options.add("model", value<std::string>(), "MODEL");
+  options.add("data", value<std::vector<std::string>>(),
+              "held-out documents: .jsonl or .txt files, or token shards; repeatable");
+  options.add("form", one_of({"running_text", "prompt_response"}), "of --data");
+  options.add(
+      "recipe", value<std::vector<std::string>>(),
+      "numerics, by name or file; repeatable (default: infir2, infir2_fp32scale, te_current "
+      "and mxfp8)");
+  options.add("sequences", value<std::int64_t>(),
+              "sequences of the losses (default: all of the data, at most 150)");
+  options.add("map", value<std::string>(),
+              "also each layer, and each operand of its forward product, alone in this recipe");
+  options.add("map-sequences", value<std::int64_t>(16), "sequences of the map");
+  options.add("gradient-sequences", value<std::int64_t>(2),
+              "sequences of the gradients; 0: no backward pass");
+  options.add("out", value<std::string>(), "folder of the page (default: assess/MODEL)");
+  options.add("json", value<std::string>(), "also write the answer as JSON to this file");
+  add_pass_options(options, quantizing_backends());
+  add_python(options, "numpy, scipy, h5py, matplotlib and jinja2");
+  return options;
+}
+
+const std::vector<std::string> kUsualRecipes = {"infir2", "infir2_fp32scale", "te_current",
+                                                "mxfp8"};
+
+/// True where the forward passes of two recipes have the same bits.
+bool have_same_forward(const Recipe& a, const Recipe& b, const AssessedModel& model) {
+  if (a.activation_dtype != b.activation_dtype) return false;
+  const auto count = static_cast<int>(model.model().num_hidden_layers);
+  return std::all_of(model.linears().begin(), model.linears().end(), [&](const auto& linear) {
+    const LinearRecipe &left = a.for_layer(linear.name, count),
+                       &right = b.for_layer(linear.name, count);
+    return left.slot(Slot::fprop_x) == right.slot(Slot::fprop_x) &&
+           left.slot(Slot::fprop_w) == right.slot(Slot::fprop_w) &&
+           left.gemm(GemmRole::fprop) == right.gemm(GemmRole::fprop);
+  });
+}
+
+ordered_json to_json(const std::vector<AssessedDocument>& documents) {
+  ordered_json json = ordered_json::array();
+  for (const AssessedDocument& document : documents) {
+    json.push_back({document.source, document.index, document.tokens});
+  }
+  return json;
+}
+
+/// Text of token `index` of the batch; empty where ids cannot be read as text.
+std::string text_of(const Vocabulary& vocabulary, const Batch& batch, std::int64_t index) {
+  if (!vocabulary.has_text()) return {};
+  return vocabulary.decode({batch.tokens[static_cast<std::size_t>(index)]});
+}
+
+ordered_json token_json(const Vocabulary& vocabulary, const Batch& batch, std::int64_t index) {
+  const auto at = static_cast<std::size_t>(index);
+  return {{"index", index},
+          {"id", batch.tokens[at]},
+          {"text", text_of(vocabulary, batch, index)},
+          {"position", batch.positions[at]}};
+}
+
+ordered_json to_json(const Outliers& outliers, const AssessedModel& model, const Batch& batch,
+                     const Vocabulary& vocabulary) {
+  ordered_json json = {{"inputs", ordered_json::array()}, {"sinks", ordered_json::array()}};
+  for (const InputOutliers& input : outliers.inputs) {
+    json["inputs"].push_back({{"layer", model.linears()[input.linear].name},
+                              {"amax", input.amax},
+                              {"median", input.median},
+                              {"channel", input.channel},
+                              {"channel_ratio", input.channel_ratio},
+                              {"token_ratio", input.token_ratio},
+                              {"token", token_json(vocabulary, batch, input.token)}});
+  }
+  for (const AttentionSink& sink : outliers.sinks) {
+    json["sinks"].push_back(
+        {{"share", sink.share}, {"token", token_json(vocabulary, batch, sink.token)}});
+  }
+  return json;
+}
+
+ordered_json to_json(const SensitivityMap& map, const std::string& recipe,
+                     const AssessedModel& model) {
+  ordered_json json = {{"recipe", recipe},
+                       {"documents", to_json(map.baseline.documents)},
+                       {"baseline", map.baseline.sums},
+                       {"whole", map.recipe.sums},
+                       {"layers", ordered_json::array()}};
+  for (const LayerSensitivity& layer : map.layers) {
+    ordered_json entry = {{"layer", model.linears()[layer.linear].name},
+                          {"both", layer.layer.sums}};
+    if (layer.x) entry["x"] = layer.x->sums;
+    if (layer.w) entry["w"] = layer.w->sums;
+    json["layers"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+ordered_json to_json(const RecipeGradient& gradient, const std::string& recipe,
+                     const AssessedModel& model) {
+  ordered_json json = {{"recipe", recipe},
+                       {"error", finite_json(gradient.error)},
+                       {"cosine", finite_json(gradient.cosine)},
+                       {"layers", ordered_json::array()}};
+  for (const LayerGradient& layer : gradient.layers) {
+    ordered_json entry = {{"layer", model.linears()[layer.linear].name},
+                          {"error", finite_json(layer.error)},
+                          {"cosine", finite_json(layer.cosine)}};
+    for (const Slot slot : kSlots) {
+      entry["sqnr_db"][slot_name(slot)] = finite_json(layer.sqnr_db[slot]);
+    }
+    json["layers"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+/// Packed sequences of `data`, one a micro-batch, as they are trained on.
+std::vector<Batch> first_batches(const DataSources& data, std::int64_t count, std::int64_t length) {
+  Mixture mixture(data, 0, 0);
+  std::vector<Batch> batches;
+  for (std::int64_t i = 0; i < count; ++i) batches.push_back(mixture.next(1, length));
+  return batches;
+}
+
+/// The data that --data names, or those that the run evaluates itself.
+DataSources open_assessed_data(const ModelSource& source, const Values& values, RunConfig& run) {
+  StageConfig& stage = run.stages.back();
+  if (!stage.eval) {
+    throw Error(fmt::format("assess: --data is missing: {} is no run with held-out data of its own",
+                            source.name));
+  }
+  const bool own = values.count("data") == 0;
+  if (own) stage.eval->data = source.places.evaluation_data(stage);
+  DataSources data = open_sources(stage.eval->data, source.vocabulary, kCommand);
+  if (own) {
+    source.require_unchanged("evaluation data of stage " + stage.name, content_hash(data),
+                             "name data with --data");
+  }
+  print_notes(vocabulary_notes(data, source.vocabulary));
+  check_targets(data, stage.sequence_length, kCommand);
+  return data;
+}
+
+std::vector<Assignment> data_assignments(const Values& values, const std::string& stage) {
+  std::vector<Assignment> result;
+  const std::string key = "stages." + stage + ".eval.data";
+  if (values.count("data") != 0) {
+    result.push_back({key, data_table_of(values["data"].as<std::vector<std::string>>())});
+  }
+  if (values.count("form") != 0) {
+    result.push_back({key + ".form", fmt::format("\"{}\"", values["form"].as<std::string>())});
+  }
+  return result;
+}
+
+/// The baseline, then each named recipe once.
+std::vector<Recipe> assessed_recipes(const Values& values) {
+  std::vector<std::string> names = {kBaseline};
+  const std::vector<std::string> asked =
+      values.count("recipe") != 0 ? values["recipe"].as<std::vector<std::string>>() : kUsualRecipes;
+  names.insert(names.end(), asked.begin(), asked.end());
+  if (values.count("map") != 0) names.push_back(values["map"].as<std::string>());
+  std::vector<Recipe> recipes;
+  for (const std::string& name : names) {
+    Recipe recipe = load_recipe(name);
+    const bool known = std::any_of(recipes.begin(), recipes.end(),
+                                   [&](const Recipe& one) { return one.hash == recipe.hash; });
+    if (!known) recipes.push_back(std::move(recipe));
+  }
+  return recipes;
+}
+
+std::int64_t positive(const Values& values, const char* option, std::int64_t least) {
+  const auto number = values[option].as<std::int64_t>();
+  if (number < least) {
+    throw Error(
+        fmt::format("assess: --{} {}: accepted: numbers from {} on", option, number, least));
+  }
+  return number;
+}
+
+/// Sequences of the losses: what was asked for, or all of the data that is not too much.
+std::int64_t loss_sequences(const Values& values, const DataSources& data, std::int64_t length) {
+  const std::int64_t whole = sequences_of(data, length);
+  if (values.count("sequences") == 0) return std::min(whole, kMostSequences);
+  const std::int64_t asked = positive(values, "sequences", 1);
+  if (asked > whole) {
+    print_notes(
+        {fmt::format("the data fill {} sequences of {} tokens: --sequences {} is taken as "
+                     "{}, since no document counts twice",
+                     whole, length, asked, whole)});
+  }
+  return std::min(asked, whole);
+}
+
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
+
+/// Folder of the page.
+std::filesystem::path page_folder(const ModelSource& source, const Values& values) {
+  if (values.count("out") != 0) {
+    return output_folder(values["out"].as<std::string>(), "assess: --out");
+  }
+  const std::filesystem::path model = std::filesystem::absolute(source.name).lexically_normal();
+  const std::string name = model.has_filename() ? model.filename() : model.parent_path().filename();
+  return output_folder("assess/" + name, "assess: --out");
+}
+
+/// Losses under all recipes; those with the same forward pass are taken once.
+ordered_json losses_of(AssessedModel& model, const std::vector<Recipe>& recipes,
+                       const DataSources& data, std::int64_t sequences,
+                       std::vector<std::vector<std::string>>& remarks, ordered_json& documents) {
+  PartsLine parts(kCommand);
+  ordered_json rows = ordered_json::array();
+  for (std::size_t i = 0; i < recipes.size(); ++i) {
+    ordered_json row = {{"name", recipes[i].name}, {"hash", recipes[i].hash}};
+    parts.begin("losses under " + recipes[i].name, i, recipes.size());
+    for (std::size_t j = 0; j < i && !row.contains("same_forward_as"); ++j) {
+      if (!have_same_forward(recipes[i], recipes[j], model)) continue;
+      row["same_forward_as"] = recipes[j].name;
+      row["loss"] = rows[j]["loss"];
+      row["sums"] = rows[j]["sums"];
+    }
+    if (!row.contains("same_forward_as")) {
+      model.under(model.runnable(recipes[i], remarks[i]), [&](Transformer& transformer) {
+        const DocumentLosses losses = document_losses(model, transformer, data, sequences);
+        if (i == 0) documents = to_json(losses.documents);
+        row["loss"] = finite_json(losses.mean);
+        row["sums"] = ordered_json::array();
+        for (const double sum : losses.sums) row["sums"].push_back(finite_json(sum));
+      });
+    }
+    row["remarks"] = remarks[i];
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace
+
+int assess(const std::vector<std::string>& arguments) {
+  const Values values = parse_arguments(kCommand, assess_options(), arguments, {{"model", 1}});
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  if (values.count("map") == 0) refuse_given(values, kCommand, {"map-sequences"}, "is for --map");
+  check_output_files(values, kCommand, {"json"});
+  const std::vector<Recipe> recipes = assessed_recipes(values);
+  const ModelSource source =
+      open_model(required(values, "model", kCommand), folders_to_look_in(values, kCommand));
+  const std::filesystem::path folder = page_folder(source, values);
+  const RunConfig plain = pass_run(source, values, {});
+  RunConfig run = pass_run(source, values, data_assignments(values, last_stage(plain).name));
+  require_accepted_backend(values, run, source.name, kCommand);
+  const StageConfig& stage = run.stages.back();
+  PhaseLine phase;
+  phase.begin("opening the data");
+  const DataSources data = open_assessed_data(source, values, run);
+  const std::int64_t length = stage.sequence_length;
+  const std::int64_t sequences = loss_sequences(values, data, length);
+  const std::int64_t for_gradients = std::min(positive(values, "gradient-sequences", 0), sequences);
+  const std::int64_t for_map = std::min(positive(values, "map-sequences", 1), sequences);
+  phase.begin("loading weights of " + source.name);
+  const auto backend = make_backend(run.backend, threads_of(values, kCommand));
+  const AmaxHistories histories =
+      source.checkpoint != nullptr ? read_amax_histories(*source.checkpoint) : AmaxHistories{};
+  BatchShape shape{stage.micro_batch_sequences, length, run.attention, {}};
+  shape.memory.loss_chunk = run.memory.loss_chunk;
+  ordered_json facts = {{"model", source.name},
+                        {"parameters", declaration_of(run.model).weights()},
+                        {"backend", backend->name()},
+                        {"device", backend->device()},
+                        {"sequences", sequences},
+                        {"sequence_length", length},
+                        {"micro_batch_sequences", shape.sequences},
+                        {"data", content_hash(data)},
+                        {"sources", ordered_json::array()}};
+  for (const auto& corpus : data.corpora)
+    facts["sources"].push_back(corpus->records().front().name);
+  std::vector<std::vector<std::string>> remarks(recipes.size());
+  ordered_json seconds;
+  {
+    AssessedModel model(*backend, run, *source.tensors, source.name, histories, shape);
+    phase.begin("");
+    const Stopwatch of_losses;
+    facts["recipes"] = losses_of(model, recipes, data, sequences, remarks, facts["documents"]);
+    seconds["losses"] = of_losses.seconds();
+    if (values.count("map") != 0) {
+      const Stopwatch of_map;
+      const std::string hash = load_recipe(values["map"].as<std::string>()).hash;
+      const auto mapped = std::find_if(recipes.begin(), recipes.end(),
+                                       [&](const Recipe& one) { return one.hash == hash; });
+      std::vector<std::string> said;
+      PartsLine parts(kCommand);
+      facts["map"] = to_json(
+          map_sensitivity(model, model.runnable(recipes.front(), said),
+                          model.runnable(*mapped, said), data, for_map,
+                          [&](const std::string& layer, std::size_t done, std::size_t total) {
+                            parts.begin("map: " + layer, done, total);
+                          }),
+          mapped->name, model);
+      facts["map"]["sequences"] = for_map;
+      seconds["map"] = of_map.seconds();
+    }
+    const Stopwatch of_outliers;
+    phase.begin("looking for outliers");
+    std::vector<Batch> batch = first_batches(data, 1, length);
+    if (shape.sequences > 1) batch = {Mixture(data, 0, 0).next(shape.sequences, length)};
+    std::vector<std::string> said;
+    facts["outliers"] =
+        to_json(find_outliers(model, model.runnable(recipes.front(), said), batch.front()), model,
+                batch.front(), data.vocabulary());
+    seconds["outliers"] = of_outliers.seconds();
+    if (for_gradients > 0) {
+      const Stopwatch of_gradients;
+      PartsLine parts(kCommand);
+      phase.begin("");
+      std::vector<Recipe> runnable;
+      for (const Recipe& recipe : recipes) runnable.push_back(model.runnable(recipe, said));
+      BatchShape one = shape;
+      one.sequences = 1;
+      const std::vector<RecipeGradient> gradients =
+          gradient_errors(*backend, run.model, *source.tensors, source.name, histories, one,
+                          first_batches(data, for_gradients, length), runnable, run.seed,
+                          [&](const std::string& recipe, std::size_t done, std::size_t total) {
+                            parts.begin("gradients under " + recipe, done, total);
+                          });
+      facts["gradients"] = {{"sequences", for_gradients}, {"recipes", ordered_json::array()}};
+      for (std::size_t i = 0; i < recipes.size(); ++i) {
+        facts["gradients"]["recipes"].push_back(to_json(gradients[i], recipes[i].name, model));
+      }
+      seconds["gradients"] = of_gradients.seconds();
+    }
+  }
+  facts["seconds"] = seconds;
+  phase.begin("");
+  std::filesystem::create_directories(folder);
+  const std::filesystem::path file = folder / "facts.json";
+  write_json(file.string(), facts);
+  std::vector<std::string> words = {file.string(), "--out=" + folder.string()};
+  if (values.count("json") != 0) words.push_back("--json=" + values["json"].as<std::string>());
+  return run_analysis(values["python"].as<std::string>(), "assess", std::move(words), "the page");
+}
+
+}  // namespace fp8lab::cli

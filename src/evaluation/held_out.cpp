@@ -1,0 +1,46 @@
+#include "src/evaluation/held_out.hpp"
+
+#include <limits>
+#include <vector>
+
+#include "src/evaluation/stop.hpp"
+#include "src/objectives/cross_entropy.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::uint32_t kEvaluationStream = 0xe7a1;
+
+}  // namespace
+
+double HeldOutPass::run(const StepContext& context,
+                        const std::function<void(const HeldOutToken&)>& visit) const {
+  Mixture mixture(data, 0, kEvaluationStream);
+  const BatchShape& shape = transformer.shape();
+  std::vector<float> losses(static_cast<std::size_t>(shape.tokens()));
+  std::int64_t tokens = 0;
+  backend.fill_zero(scalars);
+  for (std::int64_t done = 0; done < sequences; done += shape.sequences) {
+    throw_if_raised(stop);
+    const Batch batch = mixture.next(shape.sequences, shape.sequence_length);
+    tokens += batch.trained_tokens;
+    transformer.load(batch);
+    transformer.forward(context);
+    objectives::cross_entropy(transformer, scalars, objectives::Leaves::logits,
+                              [&](const Transformer::LogitChunk& chunk) {
+                                if (look) look(batch, chunk);
+                              });
+    download_floats(backend, transformer.token_losses(), losses);
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      if (batch.weights[i] == 0.0f) continue;
+      const auto sequence = i / static_cast<std::size_t>(shape.sequence_length);
+      visit({mixture.chosen()[sequence], batch.documents[i], batch.targets[i],
+             static_cast<double>(losses[i])});
+    }
+  }
+  const double total = read_scalar(backend, scalars, StepScalar::kLossSum);
+  return tokens > 0 ? total / static_cast<double>(tokens)
+                    : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace fp8lab

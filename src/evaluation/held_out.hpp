@@ -1,0 +1,40 @@
+// The losses of held-out tokens: one pass over packed sequences, always the same ones.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "src/data/mixture.hpp"
+#include "src/model/transformer.hpp"
+
+namespace fp8lab {
+
+/// A token that has a target.
+struct HeldOutToken {
+  std::size_t source = 0;     ///< of the mixture
+  std::int64_t document = 0;  ///< of the source
+  std::int32_t target = 0;
+  double loss = 0;  ///< nats, rounded to FP32 by ops::CrossEntropy
+};
+
+struct HeldOutPass {
+  Backend& backend;
+  Transformer& transformer;
+  TensorView scalars;  ///< StepScalar, overwritten
+  const DataSources& data;
+  std::int64_t sequences = 0;  ///< rounded up to whole micro-batches
+  /// Unless null, ends the pass when it is raised.
+  const std::atomic<bool>* stop = nullptr;
+  /// Called with the logits of each chunk of a batch before the next takes their place.
+  std::function<void(const Batch&, const Transformer::LogitChunk&)> look{};
+
+  /// Calls `visit` for every token with a target, in the order of the sequences. Returns the mean
+  /// loss in nats, summed as a training loss is; NaN without a token. The weights must have been
+  /// prepared. Throws EvaluationStopped between forward passes.
+  double run(const StepContext& context,
+             const std::function<void(const HeldOutToken&)>& visit) const;
+};
+
+}  // namespace fp8lab
