@@ -321,16 +321,12 @@ def _of_machine(error: BaseException) -> str:
     return ""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code."""
-    options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
+def outcome(command: str, act: Callable[[], None]) -> int:
+    """Exit code of `act`, whose failures become one line that begins with `command`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a missing glyph is no news for who wants a report
-            if options.plan is not None:
-                print_plan(options)
-            else:
-                make_report(options)
+            act()
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -338,15 +334,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except MemoryError:
-        print("error: report: not enough memory", file=sys.stderr)
+        print(f"error: {command}: not enough memory", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("error: report: interrupted; it is not complete", file=sys.stderr)
+        print(f"error: {command}: interrupted; it is not complete", file=sys.stderr)
         return 1
     except Exception as error:
-        print(f"error: report: {_of_machine(error) or _told(error)}", file=sys.stderr)
+        print(f"error: {command}: {_of_machine(error) or _told(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
+    act = print_plan if options.plan is not None else make_report
+    return outcome("report", lambda: act(options))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,363 @@
+"""What `fp8lab assess` found, as numbers: gaps between recipes on the same tokens, with intervals.
+
+Losses are sums over the tokens of each document, in nats, under every recipe: `sums[r, d]` with
+`tokens[d]`. A gap is relative, (loss - baseline) / baseline, paired by token; a fraction. Tokens of
+one document depend on each other, so the document is the unit that is left out: the intervals are
+those of the jackknife over clusters, t with D - 1 degrees of freedom for D documents (Cameron and
+Miller, Journal of Human Resources 50 (2015) 317-372, section II and VI, CR3). What they cover is
+which documents were drawn; that the held-out set is of another kind than what a model will meet is
+not in them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats as distributions
+
+from fp8lab_analysis.stats import Array
+
+ALPHA = 0.05
+LEAST_DOCUMENTS = 5  # below, a t interval over clusters says nothing
+NAT_DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with the half width of its 1 - ALPHA interval (NaN: too few documents)."""
+
+    value: float
+    half: float = math.nan
+    p: float = math.nan  # of "it is zero", two-sided
+
+    @property
+    def is_known(self) -> bool:
+        """There is an interval."""
+        return math.isfinite(self.half)
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Zero is not in the interval."""
+        return self.is_known and abs(self.value) > self.half
+
+
+def clustered_ratio(numerators: Array, denominators: Array) -> Estimate:
+    """Of sum(numerators) / sum(denominators), over documents: the jackknife's error, and the t
+    test of zero."""
+    value = float(np.sum(numerators) / np.sum(denominators))
+    count = numerators.size
+    if count < LEAST_DOCUMENTS or not math.isfinite(value):
+        return Estimate(value)
+    without = (np.sum(numerators) - numerators) / (np.sum(denominators) - denominators)
+    error = math.sqrt(float(np.sum((without - without.mean()) ** 2)) * (count - 1) / count)
+    half = float(distributions.t.isf(ALPHA / 2.0, count - 1)) * error
+    if error == 0.0:
+        return Estimate(value, 0.0, 0.0 if value != 0.0 else 1.0)
+    p = 2.0 * float(distributions.t.sf(abs(value) / error, count - 1))
+    return Estimate(value, half, p)
+
+
+def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
+    """Which hypotheses are rejected with a family-wise error of at most `alpha` (Holm, Scandinavian
+    Journal of Statistics 6 (1979) 65-70)."""
+    rejected = [False] * len(p_values)
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    for rank, i in enumerate(order):
+        if not p_values[i] <= alpha / (len(order) - rank):
+            break
+        rejected[i] = True
+    return rejected
+
+
+@dataclass(frozen=True)
+class RecipeCost:
+    """One recipe beside the baseline."""
+
+    name: str
+    loss: float  # nats a token
+    gap: Estimate  # relative to the baseline's loss, a fraction
+    nats: float  # loss - baseline's
+    same_forward_as: str  # a recipe with the same forward pass, or empty
+    like: tuple[str, ...]  # recipes that this one is not told apart from
+    remarks: tuple[str, ...] = ()
+    gradient_error: float = math.nan  # |g - g0| / |g0| against the baseline's
+    gradient_cosine: float = math.nan
+
+
+@dataclass(frozen=True)
+class MapEntry:
+    """One layer alone in the recipe: what it adds, relative to the baseline's loss."""
+
+    layer: str
+    both: Estimate
+    x: Estimate | None
+    w: Estimate | None
+
+
+@dataclass(frozen=True)
+class SensitivityMap:
+    """Where the gap of one recipe arises."""
+
+    recipe: str
+    sequences: int
+    whole: Estimate
+    layers: tuple[MapEntry, ...]
+
+    @property
+    def additive(self) -> float:
+        """Sum of what the layers add alone."""
+        return sum(entry.both.value for entry in self.layers)
+
+    @property
+    def remainder(self) -> float:
+        """What the layers together add beyond that."""
+        return self.whole.value - self.additive
+
+    def largest(self, count: int) -> list[MapEntry]:
+        """Layers by what they add, the largest first."""
+        return sorted(self.layers, key=lambda entry: -entry.both.value)[:count]
+
+
+class Assessment:
+    """The facts of one `facts.json`, judged."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self.facts = facts
+        self.tokens = np.asarray([item[2] for item in facts["documents"]], dtype=np.float64)
+        rows = facts["recipes"]
+        self.names = [row["name"] for row in rows]
+        self.sums = np.asarray(
+            [[math.nan if x is None else x for x in row["sums"]] for row in rows], np.float64
+        )
+        self.baseline = self.names[0]
+        self.costs = self._costs(rows)
+        self.map = self._map(facts["map"]) if "map" in facts else None
+
+    @classmethod
+    def read(cls, path: Path) -> Assessment:
+        """Of a file that fp8lab wrote."""
+        return cls(json.loads(path.read_text(encoding="utf-8")))
+
+    def gap(self, one: int, other: int) -> Estimate:
+        """(loss of `one` - loss of `other`) / loss of the baseline."""
+        return clustered_ratio(self.sums[one] - self.sums[other], self.sums[0])
+
+    def _costs(self, rows: Sequence[Mapping[str, Any]]) -> list[RecipeCost]:
+        unlike = self._told_apart(rows)
+        gradients = {
+            item["recipe"]: item for item in self.facts.get("gradients", {}).get("recipes", [])
+        }
+        total = float(np.sum(self.tokens))
+        costs = []
+        for i, row in enumerate(rows):
+            gradient = gradients.get(row["name"], {})
+            costs.append(
+                RecipeCost(
+                    row["name"],
+                    float(np.sum(self.sums[i])) / total,
+                    self.gap(i, 0),
+                    float(np.sum(self.sums[i] - self.sums[0])) / total,
+                    row.get("same_forward_as", ""),
+                    tuple(
+                        name
+                        for j, name in enumerate(self.names)
+                        if j != i and (min(i, j), max(i, j)) not in unlike
+                    ),
+                    tuple(row.get("remarks", ())),
+                    _number(gradient.get("error")),
+                    _number(gradient.get("cosine")),
+                )
+            )
+        return costs
+
+    def _told_apart(self, rows: Sequence[Mapping[str, Any]]) -> set[tuple[int, int]]:
+        """Pairs of recipes whose losses differ, corrected for the number of pairs."""
+        distinct = [i for i, row in enumerate(rows) if not row.get("same_forward_as")]
+        twin = {
+            i: self.names.index(row["same_forward_as"]) if row.get("same_forward_as") else i
+            for i, row in enumerate(rows)
+        }
+        pairs = list(itertools.combinations(distinct, 2))
+        found = holm([_or_one(self.gap(i, j).p) for i, j in pairs])
+        differing = {pair for pair, is_found in zip(pairs, found) if is_found}
+        return {
+            (i, j)
+            for i, j in itertools.combinations(range(len(rows)), 2)
+            if (min(twin[i], twin[j]), max(twin[i], twin[j])) in differing
+        }
+
+    def _map(self, facts: Mapping[str, Any]) -> SensitivityMap:
+        baseline = np.asarray(facts["baseline"], np.float64)
+
+        def added(sums: Sequence[float]) -> Estimate:
+            return clustered_ratio(np.asarray(sums, np.float64) - baseline, baseline)
+
+        layers = tuple(
+            MapEntry(
+                item["layer"],
+                added(item["both"]),
+                added(item["x"]) if "x" in item else None,
+                added(item["w"]) if "w" in item else None,
+            )
+            for item in facts["layers"]
+        )
+        return SensitivityMap(facts["recipe"], facts["sequences"], added(facts["whole"]), layers)
+
+    # --- sentences ------------------------------------------------------------------------------
+
+    def ordered(self) -> list[RecipeCost]:
+        """The baseline, then the others by their gap; those that are not finite last."""
+        rest = sorted(
+            self.costs[1:],
+            key=lambda cost: cost.gap.value if math.isfinite(cost.gap.value) else math.inf,
+        )
+        return [self.costs[0], *rest]
+
+    def answer(self) -> list[str]:
+        """The first screen, in sentences."""
+        rest = [cost for cost in self.ordered()[1:] if math.isfinite(cost.gap.value)]
+        lines = []
+        for cost in self.costs[1:]:
+            if not math.isfinite(cost.gap.value):
+                lines.append(f"{cost.name}: the loss is not finite.")
+        if not rest:
+            return lines or ["No recipe was named beside the baseline."]
+        least, most = rest[0], rest[-1]
+        lines.insert(
+            0,
+            f"{least.name} costs the least: {percent(least.gap)} of the loss of {self.baseline} "
+            f"({self.costs[0].loss:.{NAT_DIGITS}f} nats a token).",
+        )
+        if most is not least:
+            lines.append(f"{most.name} costs the most: {percent(most.gap)}.")
+        like = [name for name in least.like if name != self.baseline]
+        if like:
+            lines.append(f"Not told apart from {least.name}: {', '.join(like)}.")
+        if self.baseline in least.like:
+            lines.append(f"{least.name} is not told apart from {self.baseline}.")
+        if not least.gap.is_known:
+            lines.append(
+                f"There are no intervals: {self.tokens.size} documents; at least "
+                f"{LEAST_DOCUMENTS} are needed. Give more documents, not longer ones."
+            )
+        if self.map is not None:
+            lines.append(self.map_sentence(self.map))
+        return lines
+
+    def map_sentence(self, found: SensitivityMap) -> str:
+        """Where the gap arises."""
+        top = found.largest(3)
+        parts = ", ".join(f"{entry.layer} ({percent(entry.both)})" for entry in top)
+        return (
+            f"Under {found.recipe} most is added by {parts}. The layers one by one add "
+            f"{100 * found.additive:+.2f} %, all together {percent(found.whole)}; the remainder is "
+            f"{100 * found.remainder:+.2f} %."
+        )
+
+    def outlier_sentences(self) -> list[str]:
+        """What stands out in the activations."""
+        outliers = self.facts["outliers"]
+        lines = []
+        inputs = [item for item in outliers["inputs"] if item["median"] > 0]
+        if inputs:
+            worst = max(inputs, key=lambda item: float(item["amax"] / item["median"]))
+            lines.append(
+                f"Massive activation: the input of {worst['layer']} reaches {worst['amax']:.4g}, "
+                f"{worst['amax'] / worst['median']:.3g} times its median, at token "
+                f"{token_text(worst['token'])}, channel {worst['channel']}."
+            )
+            channel = max(inputs, key=lambda item: float(item["channel_ratio"]))
+            lines.append(
+                f"Outlier channel: in the input of {channel['layer']} channel {channel['channel']} "
+                f"reaches {channel['channel_ratio']:.3g} times the median channel."
+            )
+        sinks = outliers["sinks"]
+        if sinks:
+            layer = max(range(len(sinks)), key=lambda i: float(sinks[i]["share"]))
+            lines.append(
+                f"Attention sink: in layer {layer} queries give {100 * sinks[layer]['share']:.0f} % "
+                f"of their weight to token {token_text(sinks[layer]['token'])}."
+            )
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer for machines."""
+        result: dict[str, Any] = {
+            "model": self.facts["model"],
+            "baseline": self.baseline,
+            "tokens": int(np.sum(self.tokens)),
+            "documents": int(self.tokens.size),
+            "alpha": ALPHA,
+            "answer": self.answer(),
+            "outliers": self.outlier_sentences(),
+            "recipes": [
+                {
+                    "name": cost.name,
+                    "loss": _json(cost.loss),
+                    "gap": _estimate_json(cost.gap),
+                    "gap_nats": _json(cost.nats),
+                    "same_forward_as": cost.same_forward_as or None,
+                    "not_told_apart_from": list(cost.like),
+                    "gradient_error": _json(cost.gradient_error),
+                    "gradient_cosine": _json(cost.gradient_cosine),
+                    "remarks": list(cost.remarks),
+                }
+                for cost in self.costs
+            ],
+        }
+        if self.map is not None:
+            result["map"] = {
+                "recipe": self.map.recipe,
+                "whole": _estimate_json(self.map.whole),
+                "additive": _json(self.map.additive),
+                "remainder": _json(self.map.remainder),
+                "layers": [
+                    {
+                        "layer": entry.layer,
+                        "both": _estimate_json(entry.both),
+                        "x": _estimate_json(entry.x) if entry.x else None,
+                        "w": _estimate_json(entry.w) if entry.w else None,
+                    }
+                    for entry in self.map.layers
+                ],
+            }
+        return result
+
+
+def percent(estimate: Estimate) -> str:
+    """ "+1.19 ± 0.07 %" """
+    if not estimate.is_known:
+        return f"{100 * estimate.value:+.2f} %"
+    return f"{100 * estimate.value:+.2f} ± {100 * estimate.half:.2f} %"
+
+
+def token_text(token: Mapping[str, Any]) -> str:
+    """A token as a reader knows it: its text, else its id, and its place."""
+    name = json.dumps(token["text"], ensure_ascii=False) if token["text"] else f"id {token['id']}"
+    return f"{name} (place {token['position']} of its document)"
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _or_one(p: float) -> float:
+    return 1.0 if math.isnan(p) else p
+
+
+def _json(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _estimate_json(estimate: Estimate) -> dict[str, float | None]:
+    return {
+        "value": _json(estimate.value),
+        "half_width": _json(estimate.half),
+        "p": _json(estimate.p),
+    }
