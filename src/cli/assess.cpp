@@ -14,9 +14,11 @@
 #include "emulation/base/error.hpp"
 #include "src/assessment/assessed_model.hpp"
 #include "src/assessment/document_losses.hpp"
+#include "src/assessment/gemm_time.hpp"
 #include "src/assessment/gradient_errors.hpp"
 #include "src/assessment/outliers.hpp"
 #include "src/assessment/sensitivity.hpp"
+#include "src/assessment/suggestion.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/analysis_package.hpp"
 #include "src/cli/backend_option.hpp"
@@ -29,6 +31,7 @@
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
 #include "src/data/mixture.hpp"
+#include "src/io/atomic_file.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/identity.hpp"
 
@@ -61,6 +64,10 @@ Options assess_options() {
   options.add("map", value<std::string>(),
               "also each layer, and each operand of its forward product, alone in this recipe");
   options.add("map-sequences", value<std::int64_t>(16), "sequences of the map");
+  options.add(
+      "margin", value<double>(0.005),
+      "of --map: the cheapest change that brings the gap to this share of the loss is looked "
+      "for, run, and written to the page's folder as suggested.toml; 0: none");
   options.add("gradient-sequences", value<std::int64_t>(2),
               "sequences of the gradients; 0: no backward pass");
   options.add("out", value<std::string>(), "folder of the page (default: assess/MODEL)");
@@ -159,6 +166,23 @@ ordered_json to_json(const RecipeGradient& gradient, const std::string& recipe,
     }
     json["layers"].push_back(std::move(entry));
   }
+  return json;
+}
+
+ordered_json to_json(const Suggestion& suggestion) {
+  ordered_json json = {{"margin", suggestion.margin},
+                       {"card", kRatedCard},
+                       {"tokens", kRatedTokens},
+                       {"tried", ordered_json::array()},
+                       {"chosen", nullptr}};
+  for (const TriedRecipe& tried : suggestion.tried) {
+    json["tried"].push_back({{"words", tried.words},
+                             {"gap", finite_json(tried.gap)},
+                             {"layers", tried.layers},
+                             {"seconds", nullptr}});
+    if (tried.seconds) json["tried"].back()["seconds"] = *tried.seconds;
+  }
+  if (suggestion.chosen) json["chosen"] = *suggestion.chosen;
   return json;
 }
 
@@ -296,7 +320,16 @@ ordered_json losses_of(AssessedModel& model, const std::vector<Recipe>& recipes,
 int assess(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments(kCommand, assess_options(), arguments, {{"model", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  if (values.count("map") == 0) refuse_given(values, kCommand, {"map-sequences"}, "is for --map");
+  if (values.count("map") == 0) {
+    refuse_given(values, kCommand, {"map-sequences", "margin"}, "is for --map");
+  }
+  const auto margin = values["margin"].as<double>();
+  if (!(margin >= 0.0 && margin < 1.0)) {
+    throw Error(
+        fmt::format("assess: --margin {}: accepted: a share of the loss from 0 to 1, such as "
+                    "0.005",
+                    margin));
+  }
   check_output_files(values, kCommand, {"json"});
   const std::vector<Recipe> recipes = assessed_recipes(values);
   const ModelSource source =
@@ -332,6 +365,7 @@ int assess(const std::vector<std::string>& arguments) {
     facts["sources"].push_back(corpus->records().front().name);
   std::vector<std::vector<std::string>> remarks(recipes.size());
   ordered_json seconds;
+  std::optional<Suggestion> suggestion;
   {
     AssessedModel model(*backend, run, *source.tensors, source.name, histories, shape);
     phase.begin("");
@@ -344,16 +378,33 @@ int assess(const std::vector<std::string>& arguments) {
       const auto mapped = std::find_if(recipes.begin(), recipes.end(),
                                        [&](const Recipe& one) { return one.hash == hash; });
       std::vector<std::string> said;
+      const Recipe baseline = model.runnable(recipes.front(), said);
       PartsLine parts(kCommand);
-      facts["map"] = to_json(
-          map_sensitivity(model, model.runnable(recipes.front(), said),
-                          model.runnable(*mapped, said), data, for_map,
+      const SensitivityMap map =
+          map_sensitivity(model, baseline, model.runnable(*mapped, said), data, for_map,
                           [&](const std::string& layer, std::size_t done, std::size_t total) {
                             parts.begin("map: " + layer, done, total);
-                          }),
-          mapped->name, model);
+                          });
+      parts.clear();
+      facts["map"] = to_json(map, mapped->name, model);
       facts["map"]["sequences"] = for_map;
       seconds["map"] = of_map.seconds();
+      if (margin > 0.0) {
+        const Stopwatch of_suggestion;
+        const auto loss_of = [&](const Recipe& recipe) {
+          double loss = 0;
+          model.under(model.runnable(recipe, said), [&](Transformer& transformer) {
+            loss = document_losses(model, transformer, data, for_map).loss();
+          });
+          return loss;
+        };
+        SuggestionPlanner planner(model, *mapped, map, loss_of, [&](const std::string& words) {
+          phase.begin("running " + mapped->name + ", " + words);
+        });
+        suggestion = planner.plan(margin);
+        facts["suggestion"] = to_json(*suggestion);
+        seconds["suggestion"] = of_suggestion.seconds();
+      }
     }
     const Stopwatch of_outliers;
     phase.begin("looking for outliers");
@@ -388,6 +439,9 @@ int assess(const std::vector<std::string>& arguments) {
   facts["seconds"] = seconds;
   phase.begin("");
   std::filesystem::create_directories(folder);
+  if (suggestion && suggestion->chosen) {
+    write_file_atomically(folder / "suggested.toml", suggestion->tried[*suggestion->chosen].text);
+  }
   const std::filesystem::path file = folder / "facts.json";
   write_json(file.string(), facts);
   std::vector<std::string> words = {file.string(), "--out=" + folder.string()};
