@@ -61,6 +61,8 @@ ALLOWED: dict[str, set[str]] = {
     "src/train": {*TRAIN, "emulation/recording"},
     # Errors of products are those against the truth path.
     "src/diagnosis": {*TRAIN, "emulation/recording", "emulation/reference", "src/train"},
+    # A model under one recipe after another; which histories are missing is diagnosis.
+    "src/assessment": {*TRAIN, "emulation/recording", "src/train", "src/diagnosis"},
     "src/study": {*TRAIN, "src/train"},
     # The factory and the tools that compare backends are the only ones that name a backend.
     "src/backend": {*TOOLS, "src/io", "src/config"},
