@@ -4,10 +4,11 @@ python3 experiments/studies/real_data.py --model SmolLM2-135M --text peps.jsonl 
     --questions train.jsonl test.jsonl --out real
 
 `--text` are JSON lines with `text`, perhaps packed (.xz): one domain a file, of which one document in
-twenty (lines 10, 30, 50, ...) is held out. `--questions` are JSON lines with `question` and `answer`:
-those trained on and those held out; they become a user's message and the assistant's. Shards are those
-of `python3 -m fp8lab.tokens`, which must be importable, and of the tokenizer and chat template of
-`--model`. They lie in `--out`, beside the JSON lines that they were made of.
+twenty (lines 10, 30, 50, ...) is held out, all but its first line. `--questions` are JSON lines with
+`question` and `answer`: those trained on and those held out; they become a user's message and the
+assistant's. Shards are those of `python3 -m fp8lab.tokens`, which must be importable, and of the
+tokenizer and chat template of `--model`. They lie in `--out`,
+beside the JSON lines that they were made of.
 """
 
 from __future__ import annotations
@@ -38,6 +39,13 @@ def split(lines: list[str]) -> tuple[list[str], list[str]]:
     return parts
 
 
+def as_completion(line: str) -> str:
+    """A text as what follows its first line. So its shard has a loss mask, which a mixture with
+    questions and answers asks for."""
+    title, end, rest = json.loads(line)["text"].partition("\n")
+    return json.dumps({"prompt": title + end, "completion": rest})
+
+
 def as_chat(line: str) -> str:
     """A question and its answer as messages."""
     record = json.loads(line)
@@ -61,7 +69,7 @@ def main() -> None:
         domain = path.name.split(".")[0]
         train, held_out = split(read_lines(path))
         documents[f"{domain}_train"] = train
-        documents[f"{domain}_held_out"] = held_out
+        documents[f"{domain}_held_out"] = [as_completion(line) for line in held_out]
     for path, part in zip(arguments.questions, ("train", "held_out"), strict=True):
         documents[f"gsm8k_{part}"] = [as_chat(line) for line in read_lines(path)]
     for name, lines in documents.items():
