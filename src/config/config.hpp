@@ -192,6 +192,7 @@ struct EvalConfig {
   DataConfig data;
   std::int64_t every_steps = 50;  ///< also at the end of the stage
   std::int64_t sequences = 16;    ///< held-out loss on this many packed sequences
+  bool weights_in_bf16 = true;    ///< also the held-out loss in BF16, after the stage
   double sharpness = 0.0;         ///< epsilon of src/evaluation/sharpness.hpp; 0: not measured
   std::int64_t exact_match = 0;   ///< greedy answers compared, end of the stage; 0: none
   std::int64_t max_new_tokens = 64;

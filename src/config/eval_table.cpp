@@ -108,6 +108,10 @@ const Table<EvalConfig>& eval_table() {
                   "steps between held-out losses, also taken at the end of the stage")
               .or_share(),
           integer("sequences", &S::sequences, 1, kLargeCount, "sequences of the held-out loss"),
+          boolean(
+              "weights_in_bf16", &S::weights_in_bf16,
+              "the held-out loss once more in bf16, after the stage: what its weights are worth "
+              "without the arithmetic of its recipe"),
           number("sharpness", &S::sharpness, 0.0, 1.0,
                  "how far each logit moves for the sharpness of the held-out loss, relative, such "
                  "as 5e-4; 0: not measured"),

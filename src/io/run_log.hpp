@@ -157,10 +157,14 @@ class RunLog {
 };
 
 /// What `train`, `ablate` and `doctor` need to know about a run file without reading all of it.
+/// The /scores row of the weights at the end of a stage, evaluated in BF16.
+inline constexpr const char* kLossInBf16 = "loss_in_bf16";
+
 struct RunStatus {
   bool complete = false;
   std::int64_t last_step = 0;
   std::int64_t last_eval_step = 0;  ///< 0: none
+  std::int64_t last_bf16_step = 0;  ///< of the last score kLossInBf16; 0: none
   std::uint64_t final_weight_hash = 0;
   RunMeta meta;
   std::vector<CheckpointRecord> checkpoints;

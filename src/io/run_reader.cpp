@@ -181,6 +181,11 @@ RunStatus read_run_status(const std::filesystem::path& path) {
   if (!steps.empty()) status.last_step = steps.back();
   const std::vector<std::int64_t> evaluated = read_steps(file, RowGroup::eval, 0);
   if (!evaluated.empty()) status.last_eval_step = evaluated.back();
+  auto scores = start_rows<ScoreRecord>(file, RowGroup::scores);
+  read_text_column(file, row_datasets(RowGroup::scores, 0)[2], scores, &ScoreRecord::name);
+  for (const ScoreRecord& score : scores) {
+    if (score.name == kLossInBf16) status.last_bf16_step = score.step;
+  }
   status.checkpoints = start_rows<CheckpointRecord>(file, RowGroup::checkpoints);
   if (status.checkpoints.empty()) return status;
   read_column<std::uint64_t>(file, row_datasets(RowGroup::checkpoints, 0)[1], status.checkpoints,

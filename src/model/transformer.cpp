@@ -89,6 +89,13 @@ std::vector<std::uint8_t> Transformer::without_history() const {
   return flags;
 }
 
+bool Transformer::has_quantized_operands() const {
+  return std::any_of(linears().begin(), linears().end(), [](const auto& linear) {
+    return linear->recipe().slot(Slot::fprop_x).is_cast() ||
+           linear->recipe().slot(Slot::fprop_w).is_cast();
+  });
+}
+
 bool Transformer::has_delayed_scales() const {
   for (const auto& linear : linears()) {
     for (const TensorView& state : linear->delayed_states()) {

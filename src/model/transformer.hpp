@@ -57,6 +57,8 @@ class Transformer {
   /// part and `settings` alone.
   void repeat(std::size_t part, const std::string& settings, const std::function<void()>& enqueue);
   bool has_delayed_scales() const;
+  /// True where an operand of a linear layer's forward product is quantized.
+  bool has_quantized_operands() const;
   /// Linear::is_without_history of every slot of every layer.
   std::vector<std::uint8_t> without_history() const;
 

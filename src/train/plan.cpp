@@ -71,6 +71,7 @@ void add_steps(RunTime& run, const RunConfig& config, const StageConfig& stage,
                time.with_statistics * static_cast<double>(measured);
   if (stage.eval) {
     run.evaluations += time.held_out * static_cast<double>(times(steps, stage.eval->every_steps));
+    run.evaluations += time.in_bf16;
   }
   const std::int64_t written = is_on_host ? times(steps, config.logging.checkpoint_every_steps) : 1;
   run.checkpoints += checkpoint * static_cast<double>(written);

@@ -222,6 +222,9 @@ StageTime plan_time(const RunConfig& config, const StageConfig& stage, const Rec
     before = time.step;
     if (!whole && !(settled && seconds_of(timed) >= kLongEnough)) continue;
     time.held_out = estimate(record_held_out(config, stage, recipe, backend), timed).total();
+    const bool is_quantized =
+        recipe.linear.slot(Slot::fprop_x).is_cast() || recipe.linear.slot(Slot::fprop_w).is_cast();
+    if (stage.eval && stage.eval->weights_in_bf16 && is_quantized) time.in_bf16 = time.held_out;
     if (config.logging.statistics_every_steps > 0) {
       timed.merge(time_step(run, scaled, recipe, backend, true));
       time.with_statistics =

@@ -52,6 +52,7 @@ struct StageTime {
   TimePlan step;               ///< one that logs no statistics
   double with_statistics = 0;  ///< seconds of one that logs them; 0 where none does
   double held_out = 0;         ///< seconds of one held-out loss; 0 without evaluations
+  double in_bf16 = 0;          ///< seconds of the one in bf16 after the stage; 0 without it
 };
 
 /// What is recorded, at the rates of smaller steps, which grow until one takes some tenths of a

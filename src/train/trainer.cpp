@@ -182,6 +182,7 @@ bool Trainer::open_log() {
                            checkpoint->position);
   }
   last_evaluation_ = status.last_eval_step;
+  last_in_bf16_ = status.last_bf16_step;
   watch_->go_on(directory_.run_file(), execution_->position().step);
   say("preparing stage " + execution_->stage().name);
   begun_ = execution_->begin_stage();
@@ -374,6 +375,57 @@ bool Trainer::evaluate(Stage& stage) {
   return true;
 }
 
+bool Trainer::is_worth_bf16(const Stage& stage) const {
+  // Where nothing is rounded to less there is nothing to leave out.
+  return stage.config->eval && stage.config->eval->weights_in_bf16 && config_.exact.empty() &&
+         execution_->position().step > last_in_bf16_ &&
+         execution_->parameters().working_dtype() == DType::bf16 &&
+         execution_->transformer().has_quantized_operands();
+}
+
+bool Trainer::evaluate_in_bf16(std::size_t index) {
+  const StageConfig& stage = config_.stages[index];
+  const std::int64_t step = execution_->position().step;
+  Backend& backend = execution_->backend();
+  EvalConfig config = *stage.eval;
+  config.sharpness = 0.0;
+  config.exact_match = 0;
+  config.multiple_choice.clear();
+  config.pass_at_k.reset();
+  config.rollout.reset();
+  StepContext context;
+  context.seed = config_.seed;
+  context.step = static_cast<std::uint32_t>(step);
+  say(fmt::format("evaluating the weights in bf16 after step {}", step));
+  const std::size_t mark = backend.memory_mark();
+  const EvaluationInputs none;  // the loss alone reads no other files
+  Evaluation evaluation;
+  try {
+    Transformer transformer(
+        backend, execution_->parameters(), config_.model, load_recipe("bf16"),
+        {stage.micro_batch_sequences, stage.sequence_length, config_.attention, config_.memory},
+        Purpose::inference);
+    Evaluator evaluator(backend, execution_->parameters(), transformer, config,
+                        *execution_->stages()[index].eval, none, options_.stop);
+    evaluation = evaluator.evaluate(context, false);
+  } catch (const EvaluationStopped&) {
+    backend.release_to(mark);
+    say("");
+    return false;
+  }
+  backend.release_to(mark);
+  say("");
+  std::int64_t tokens = 0;
+  for (const auto& source : evaluation.held_out.sources) tokens += source.tokens;
+  log_->append(ScoreRecord{step, static_cast<std::int32_t>(index), kLossInBf16,
+                           evaluation.held_out.mean, tokens});
+  if (options_.tell) {
+    options_.tell(fmt::format("step {} {} held-out loss of the weights in bf16 {:.5g}", step,
+                              stage.name, evaluation.held_out.mean));
+  }
+  return true;
+}
+
 void Trainer::checkpoint() {
   record_checkpoint(true);
   say("copying a checkpoint");
@@ -430,7 +482,10 @@ RunOutcome Trainer::run_stages() {
       if (stop) return RunOutcome::interrupted;
     }
     stage.evaluator.reset();
+    const bool in_bf16 = is_worth_bf16(stage);
+    const auto index = static_cast<std::size_t>(execution_->position().stage);
     execution_->end_stage();
+    if (in_bf16 && !evaluate_in_bf16(index)) return RunOutcome::interrupted;
   }
   const std::uint64_t weights = execution_->parameters().hash();
   record_checkpoint(true);

@@ -84,6 +84,12 @@ class Trainer {
   bool evaluation_is_due(const Stage& stage) const;
   /// False when the stop flag ended it: nothing is recorded, and the resumed run makes it again.
   bool evaluate(Stage& stage);
+  /// True where the weights that the stage leaves are also evaluated in BF16: it quantizes, and
+  /// that has not been recorded.
+  bool is_worth_bf16(const Stage& stage) const;
+  /// The held-out loss of stage `index`, which has ended, in the memory that it gave back: what its
+  /// weights are worth without the arithmetic of its recipe. False: stopped.
+  bool evaluate_in_bf16(std::size_t index);
   void say(const std::string& phase) const;
   /// Begins one, which is written beside the next steps, and records the one before.
   void checkpoint();
@@ -106,6 +112,7 @@ class Trainer {
   CheckpointWriter writer_;
   double start_seconds_ = 0;
   std::int64_t last_evaluation_ = 0;  ///< step of the last one that is recorded
+  std::int64_t last_in_bf16_ = 0;     ///< the same of those of weights in BF16
 };
 
 }  // namespace fp8lab
