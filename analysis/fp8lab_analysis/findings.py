@@ -117,14 +117,15 @@ def _how_judged(study: Study, judged: Sequence[GroupSummary]) -> str:
 
 def _rough_deviations(judged: Sequence[GroupSummary]) -> list[Finding]:
     """What few seeds know of the deviation that numbers of seeds are made from."""
-    few = [s.verdict for s in judged if s.verdict.kind is Kind.INCONCLUSIVE and s.verdict.seeds < 5]
+    few = [s.verdict for s in judged if s.verdict.kind is Kind.INCONCLUSIVE]
+    few = [verdict for verdict in few if verdict.noise.df < 4.0]
     if not few:
         return []
-    least = min(few, key=lambda verdict: verdict.seeds)
-    low, high = deviation_interval(1.0, least.seeds, least.design.alpha)
+    least = min(few, key=lambda verdict: verdict.noise.df)
+    low, high = deviation_interval(1.0, least.noise.df, least.design.alpha)
     text = (
-        f"Numbers of seeds come from the deviation of the gaps seen; that of {least.seeds} seeds "
-        f"may be off: the true one is {low:.2g} to {high:.2g} times it "
+        f"Numbers of seeds come from the deviation of the gaps seen; one of {least.noise.df:.2g} "
+        f"degrees of freedom may be off: the true one is {low:.2g} to {high:.2g} times it "
         f"({least.design.confidence_text}), and the seeds go with its square."
     )
     return [Finding("caution", "Seeds needed", text)]
