@@ -32,7 +32,7 @@ def evidence(*gaps: float, diverged: int = 0, twins_diverged: int = 0) -> Eviden
         gaps=list(gaps),
         diverged=[row < diverged for row in range(len(gaps))],
         twins_diverged=[row < twins_diverged for row in range(len(gaps))],
-        distinct_twins=len(gaps),
+        twins=[f"bf16, {row}" for row in range(len(gaps))],
     )
 
 
@@ -109,7 +109,7 @@ def test_one_seed_says_nothing_of_order() -> None:
 
 
 def test_seeds_that_share_a_baseline_run_are_no_pairs() -> None:
-    shared = dataclasses.replace(evidence(0.001, 0.001, 0.001), distinct_twins=1)
+    shared = dataclasses.replace(evidence(0.001, 0.001, 0.001), twins=["bf16"] * 3)
     found = judge([shared], STATED)[0]
     assert found.kind is Kind.NOT_ORDERED
     assert found.sentence.startswith("Not ordered: seeds that share a baseline run")
