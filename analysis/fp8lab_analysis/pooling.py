@@ -84,7 +84,8 @@ def pool_df(arms: int, df: float) -> float:
 
     def tail(edge: float) -> float:
         logs = sum(
-            -power / 2.0 * np.log1p(scale * edge**2 / sines) for scale, power in zip(scales, powers)
+            -power / 2.0 * np.log1p(scale * edge**2 / sines)
+            for scale, power in zip(scales, powers)
         )
         return float(np.sum(WEIGHTS * np.exp(logs))) / 2.0
 
@@ -113,7 +114,9 @@ def _inverse_trigamma(values: Array) -> Array:
     for _ in range(50):
         trigamma = special.polygamma(1, y)
         y = y + trigamma * (1.0 - trigamma / values) / special.polygamma(2, y)
-    return np.asarray(np.where(values > 1e7, values**-0.5, np.where(values < 1e-6, 1 / values, y)))
+    return np.asarray(
+        np.where(values > 1e7, values**-0.5, np.where(values < 1e-6, 1 / values, y))
+    )
 
 
 def _prior_df(variances: Array, df: Array, members: Flags) -> Array:
