@@ -26,7 +26,7 @@ each other arm, and at most 5: a prior of 5 is that of arms whose deviations lie
 2.4 of each other, eight times of ten. How often intervals then hold, and where they do not, is
 simulated by coverage.py.
 
-Arms without any spread are no estimate of noise: they stay alone. Functions take arrays over many
+Arms without any spread, or that of rounding, are no estimate of noise: they stay alone. Functions take arrays over many
 experiments at once."""
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ HOMOGENEITY = 0.05  # level of each of the two tests
 PRIOR_OF_AN_ARM = 0.5  # prior degrees of freedom that every other arm may add
 MOST_PRIOR = 5.0
 MATCHED = 0.05  # two-sided level at which `pool_df` is exact
+NO_SPREAD = 1e-18  # of the largest variance: rounding of losses, no noise
 ANGLES, WEIGHTS = (np.asarray(part) for part in special.roots_legendre(128))  # on [-1, 1]
 
 Flags = npt.NDArray[np.bool_]
@@ -177,7 +178,7 @@ def pool(gaps: Array) -> Pooled:
     df = counts.astype(np.float64) - 1.0
     mean = np.where(there, gaps, 0.0).sum(axis=-1, keepdims=True) / counts[:, None]
     own = np.sum(np.where(there, gaps - mean, 0.0) ** 2, axis=-1) / df
-    spread = own > 0.0
+    spread = own > NO_SPREAD * own.max(axis=-1, keepdims=True)
     others, others_df = _others(own, df, spread)
     tested = spread & (np.sum(spread, axis=-1, keepdims=True) > 1)
     ratio = np.divide(own, others, out=np.full(own.shape, np.nan), where=tested)

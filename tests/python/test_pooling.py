@@ -118,6 +118,8 @@ def test_arms_without_spread_lend_nothing() -> None:
     found = pooling.pool(np.concatenate([ALIKE, [[0.0, 0.0, 0.0]]]))
     assert found.arms == 6 and not found.borrows[6] and found.variance[6] == 0.0
     assert found.variance[:6] == pytest.approx(pooling.pool(ALIKE).variance)
+    rounded = pooling.pool(np.concatenate([ALIKE, [[0.0, 1e-16, 0.0]]]))
+    assert rounded.arms == 6 and not rounded.borrows[6]
 
 
 def test_arms_of_unequal_seeds() -> None:
