@@ -13,8 +13,9 @@ Each is a difference of runs of one seed, and the contributions of either kind s
 recipe as it is, or that of `exact = ["all"]`. They are a layout, arms x seeds, as the arms of a
 study are, and have its moderated variance (pooling.py), at the study's error rate shared out over
 all contributions of the recipe (Bonferroni). The gap as it is and that with all exact have the
-deviations of their verdicts. The remainder of a group is alone, with its own; it is what its contributions leave of the whole, seed by seed: sources that work on each other,
-and chance, for a loss answers any change of its arithmetic."""
+deviations of their verdicts. The remainder of a group, what its contributions leave of the
+whole, seed by seed, is alone and has its own: it is sources that work on each other, and chance,
+for a loss answers any change of its arithmetic."""
 
 from __future__ import annotations
 
@@ -204,7 +205,8 @@ def _attribution(study: Study, arms: _Arms) -> Attribution:
     names = arms.names
     level = study.design.alpha / sum(name in found for found in (left_out, alone) for name in names)
 
-    noises, noises_alone = _noises(left_out), _noises(alone)
+    parts_left = {name: gap for name, gap in left_out.items() if name != ALL}
+    noises, noises_alone = _noises(parts_left), _noises(alone)
 
     def part(found: dict[str, Gaps], noise: dict[str, Noise], name: str) -> Contribution | None:
         return _contribution(found[name], level, noise.get(name)) if name in found else None

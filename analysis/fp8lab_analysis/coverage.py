@@ -29,6 +29,7 @@ import numpy as np
 from fp8lab_analysis import inference, pooling
 from fp8lab_analysis.report import Parser
 from fp8lab_analysis.result_page import write_csv
+from fp8lab_analysis.pooling import Flags
 from fp8lab_analysis.stats import Array
 from fp8lab_analysis.verdicts import Design
 
@@ -140,7 +141,7 @@ def draw_gaps(
     return noise[:, 1:] - noise[:, :1]
 
 
-def _intervals(mean: Array, sd: Array, df: Array, seeds: int) -> tuple[Array, Array]:
+def _intervals(mean: Array, sd: Array, df: Array, seeds: int) -> tuple[Flags, Array]:
     """Whether the 95 % interval of each arm holds zero, and its half width."""
     half = np.array([inference.half_width(1.0, seeds, ALPHA, n) for n in np.unique(df)])
     width = half[np.searchsorted(np.unique(df), df)] * sd

@@ -12,6 +12,7 @@ import pytest
 from scipy import special, stats
 
 from fp8lab_analysis import coverage, inference, pooling
+from fp8lab_analysis.stats import Array
 from fp8lab_analysis.verdicts import Design, Evidence, Kind, Verdict, judge
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,7 +137,7 @@ def test_arms_of_unequal_seeds() -> None:
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-def arm(gaps: np.ndarray, of: str = "bf16", diverged: bool = False) -> Evidence:
+def arm(gaps: Array, of: str = "bf16", diverged: bool = False) -> Evidence:
     """An arm of relative gaps to the runs of `of`."""
     count = len(gaps)
     return Evidence(
@@ -222,7 +223,7 @@ def test_arms_taken_for_independent_are_noticed(monkeypatch: pytest.MonkeyPatch)
 def test_the_smaller_of_two_variances_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = pooling.pool
 
-    def smaller(gaps: np.ndarray) -> pooling.Pooled:
+    def smaller(gaps: Array) -> pooling.Pooled:
         found = right(gaps)
         found.variance[...] = np.minimum(found.variance, gaps.var(axis=-1, ddof=1))
         return found
