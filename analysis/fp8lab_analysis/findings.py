@@ -111,8 +111,20 @@ def _how_judged(study: Study, judged: Sequence[GroupSummary]) -> str:
         f"({number} seeds); a margin of {design.margin_text} of that loss and an error rate of "
         f"{100.0 * design.alpha:g} % over {counted(arms, 'arm')} and "
         f"{counted(design.looks, 'look')} ({stated}). Gaps are in percent of the "
-        f"{study.baseline_recipe} loss, ± the half width of their interval."
+        f"{study.baseline_recipe} loss, ± the half width of their interval: the noise of training "
+        f"by seed, {_variances(judged)}. The noise of the held-out set by token and document is "
+        "not in it: run files keep the mean loss of the set."
     )
+
+
+def _variances(judged: Sequence[GroupSummary]) -> str:
+    """Where the variances of the verdicts come from."""
+    counts = sorted({s.verdict.noise.pool for s in judged} - {0})
+    own = sum(s.verdict.noise.pool == 0 for s in judged)
+    said = [f"its variance moderated over {joined(list(map(str, counts)))} arms"] if counts else []
+    if own:
+        said.append(f"its own variance in {counted(own, 'arm')}")
+    return joined(said)
 
 
 def _rough_deviations(judged: Sequence[GroupSummary]) -> list[Finding]:

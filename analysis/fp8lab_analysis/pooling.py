@@ -17,8 +17,8 @@ from the pool.
    Where the mean squares between seeds and arms x seeds tell at 5 % that the baseline scatters
    more than arms do, by an F test, every arm keeps its own.
 3. **Moderation.** The others get (d0 s0^2 + d s^2) / (d0 + d): s^2 and d = n - 1 are their own,
-   s0^2 the pooled variance, d0 the prior degrees of freedom from the spread of the arms' log variances
-   (Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004) article 3: the
+   s0^2 the pooled variance, d0 the prior degrees of freedom from the spread of the arms' log
+   variances (Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004) article 3: the
    moderated t of limma). It has min(d0 + d, `pool_df`) degrees of freedom.
 
 Few arms and seeds tell d0 badly, and often not from infinity. So it is at most half of one for
@@ -150,8 +150,8 @@ def _others(variances: Array, df: Array, members: Flags) -> tuple[Array, Array]:
 
 def _baseline_p(gaps: Array, members: Flags) -> Array:
     """p-value of "the baseline scatters no more than arms do" over the seeds that all arms have:
-    the mean square between seeds, (A + 1) times that of arms x seeds where all runs scatter alike, in
-    an F test. `members` alone are taken."""
+    the mean square between seeds, (A + 1) times that of arms x seeds where all runs scatter alike,
+    in an F test. `members` alone are taken."""
     whole = ~np.isnan(gaps).any(axis=tuple(range(gaps.ndim - 1)))
     found, arms = gaps[..., whole], np.sum(members, axis=-1)
     seeds = found.shape[-1]
@@ -171,8 +171,8 @@ def _baseline_p(gaps: Array, members: Flags) -> Array:
 
 def pool(gaps: Array) -> Pooled:
     """The variances behind the mean gaps of one layout: `gaps` (..., arms, seeds), a column for
-    each baseline run, NaN where an arm has no run of that seed, in all experiments alike. Every arm has
-    two or more seeds."""
+    each baseline run, NaN where an arm has no run of that seed, in all experiments alike. Every arm
+    has two or more seeds."""
     there = ~np.isnan(gaps)
     counts = np.sum(there.reshape(-1, *gaps.shape[-2:])[0], axis=-1)
     df = counts.astype(np.float64) - 1.0

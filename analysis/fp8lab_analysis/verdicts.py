@@ -130,6 +130,8 @@ class Noise:
     pool: int = 0  # arms whose variances it is pooled from; 0: the arm's own
     prior_df: float = 0.0  # d0; 0: the arm's own
     apart: str = ""  # why it is the arm's own although there are others
+    arm_p: float = math.nan  # of the F test of the arm, times the arms tested; NaN: not tested
+    baseline_p: float = math.nan  # of the F test of the baseline
 
     def df_of(self, count: int) -> float:
         """Degrees of freedom with `count` seeds, all else as it is."""
@@ -342,14 +344,21 @@ def noise_of(arms: Sequence[Evidence]) -> list[Noise]:
 
 
 def _noise(found: pooling.Pooled, row: int) -> Noise:
-    sd, df = math.sqrt(found.variance[row]), float(found.df[row])
+    arm_p, tested = float(found.arm_p[row]), int(np.isfinite(found.arm_p).sum())
+    noise = Noise(
+        sd=math.sqrt(found.variance[row]),
+        df=float(found.df[row]),
+        arm_p=min(1.0, tested * arm_p) if math.isfinite(arm_p) else math.nan,
+        baseline_p=float(found.baseline_p),
+    )
     if found.borrows[row]:
-        return Noise(sd, df, int(found.arms), float(found.prior_df))
-    if found.borrows.size == 1 or sd == 0.0:
-        return Noise(sd, df)
-    if float(found.baseline_p) < pooling.HOMOGENEITY:
-        return Noise(sd, df, apart="the baseline scatters more than the arms")
-    return Noise(sd, df, apart="homogeneity rejected")
+        pool, prior_df = int(found.arms), float(found.prior_df)
+        return dataclasses.replace(noise, pool=pool, prior_df=prior_df)
+    if math.isnan(arm_p):  # alone, or without any spread
+        return noise
+    if noise.baseline_p < pooling.HOMOGENEITY:
+        return dataclasses.replace(noise, apart="the baseline scatters more than the arms")
+    return dataclasses.replace(noise, apart="homogeneity rejected")
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,8 @@ def test_a_recipe_without_runs_gets_the_floor_of_all(tmp_path: Path) -> None:
     make_example_run.make_example(tmp_path / "pilot", RECIPES, (1, 2, 3))
     known = floors(summarise(load_study([tmp_path / "pilot"])))
     assert set(known) == {"infir2", "te_current", ""}
-    own = [s.verdict.gap.sd for s in summarise(load_study([tmp_path / "pilot"]))[1:]]
-    assert known[""].sd == pytest.approx(np.mean(np.square(own)) ** 0.5)
+    seen = [s.verdict.gap.sd for s in summarise(load_study([tmp_path / "pilot"]))[1:]]
+    assert known[""].sd == pytest.approx(np.mean(np.square(seen)) ** 0.5)
     assert known[""].df == pooling.pool_df(2, 2.0)
     plan = read_plan(planned(tmp_path / "plan", (BF16, INFIR2, NEW), 4, StatedDesign()))
     own, other = needs(plan, known)

@@ -153,6 +153,8 @@ def test_a_verdict_names_what_it_assumes() -> None:
     verdicts = judge([arm(row) for row in gaps], STATED)
     assert verdicts[0].sentence.endswith("(variance moderated over 6 arms)")
     assert verdicts[6].noise.apart == "homogeneity rejected" and verdicts[6].noise.pool == 0
+    assert verdicts[6].noise.arm_p == pytest.approx(7.0 * pooling.pool(gaps).arm_p[6])
+    assert verdicts[6].noise.arm_p < 0.05 < verdicts[0].noise.arm_p
     assert "own variance: homogeneity rejected" in verdicts[6].sentence
     loud = 0.02 + 0.001 * (ALIKE + np.array([5.0, -4.0, 1.0]))
     told = judge([arm(row) for row in loud], STATED)[0].sentence

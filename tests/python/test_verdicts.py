@@ -290,6 +290,7 @@ def test_first_page_says_the_verdicts(example: Path) -> None:
     assert "e5m2_tensor diverged in 6 of 6 seeds (95 % interval of the rate: 54 to 100 %)" in text
     assert "Held-out loss after sft, each run beside the bf16 run of its seed (6 seeds)" in text
     assert "5 % over 3 arms and 1 look (stated 2026-01-02T03:04:05Z)" in text
+    assert "by seed, its variance moderated over 2 arms. The noise of the held-out set" in text
     assert "alike (e4m3fn 1x128 pow2), at 0.25 scale bits per element: shown to be not" in text
     assert "not stated beforehand" not in text
 
