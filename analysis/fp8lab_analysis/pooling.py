@@ -18,8 +18,8 @@ from the pool.
    more than arms do, by an F test, every arm keeps its own.
 3. **Moderation.** The others get (d0 s0^2 + d s^2) / (d0 + d): s^2 and d = n - 1 are their own,
    s0^2 the pooled variance, d0 the prior degrees of freedom from the spread of the arms' log
-   variances (Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004) article 3: the
-   moderated t of limma). It has min(d0 + d, `pool_df`) degrees of freedom.
+   variances (Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004) article 3:
+   the moderated t of limma). It has min(d0 + d, `pool_df`) degrees of freedom.
 
 Few arms and seeds tell d0 badly, and often not from infinity. So it is at most half of one for
 each other arm, and at most 5: a prior of 5 is that of arms whose deviations lie within a factor of
