@@ -349,7 +349,7 @@ def _noise(found: pooling.Pooled, row: int) -> Noise:
         sd=math.sqrt(found.variance[row]),
         df=float(found.df[row]),
         arm_p=min(1.0, tested * arm_p) if math.isfinite(arm_p) else math.nan,
-        baseline_p=float(found.baseline_p),
+        baseline_p=float(found.baseline_p) if np.isfinite(found.baseline_p) else math.nan,
     )
     if found.borrows[row]:
         pool, prior_df = int(found.arms), float(found.prior_df)
