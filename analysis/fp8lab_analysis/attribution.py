@@ -9,10 +9,13 @@ source counts twice, as for a gradient (`fp8lab attribute`):
 - **left out**: the gap as it is, less the gap with that source exact;
 - **alone**: the gap with everything else exact, less that of `exact = ["all"]`, or less zero.
 
-Each is a difference of runs of one seed, so that its interval is that of a paired t test, at the
-study's error rate shared out over all contributions of the recipe (Bonferroni). The remainder of a
-group is what its contributions leave of the whole, seed by seed: sources that work on each other,
-and chance, for a loss answers any change of its arithmetic."""
+Each is a difference of runs of one seed, and the contributions of either kind share one run: the
+recipe as it is, or that of `exact = ["all"]`. They are a layout, arms x seeds, as the arms of a
+study are, and have its moderated variance (pooling.py), at the study's error rate shared out over
+all contributions of the recipe (Bonferroni). The gap as it is and that with all exact have the
+deviations of their verdicts. The remainder of a group, what its contributions leave of the
+whole, seed by seed, is alone and has its own: it is sources that work on each other, and chance,
+for a loss answers any change of its arithmetic."""
 
 from __future__ import annotations
 
@@ -25,8 +28,10 @@ import numpy as np
 from fp8lab_analysis.compare import GroupSummary
 from fp8lab_analysis.configuration import exact_sources, exact_text
 from fp8lab_analysis.inference import difference_p, half_width
+from fp8lab_analysis.pooling import pool
 from fp8lab_analysis.stats import Spread, spread_over_seeds
 from fp8lab_analysis.study import Study
+from fp8lab_analysis.verdicts import Noise
 
 ALL = "all"
 ALL_BUT = "all but "
@@ -128,12 +133,29 @@ def _left(whole: Gaps, parts: Sequence[Gaps]) -> Gaps:
     }
 
 
-def _contribution(gaps: Gaps, level: float) -> Contribution:
+def _contribution(gaps: Gaps, level: float, noise: Noise | None = None) -> Contribution:
+    """`noise` is that of a pool; without one the deviation is its own."""
     spread = spread_over_seeds(list(gaps.values()))
     if spread.count < 2 or not math.isfinite(spread.mean):
         return Contribution(spread)
-    p = float(difference_p(np.float64(spread.mean), np.float64(spread.sd), spread.count))
-    return Contribution(spread, half_width(spread.sd, spread.count, level), p)
+    if noise is None or not math.isfinite(noise.df):
+        noise = Noise(spread.sd, spread.count - 1.0)
+    p = float(difference_p(spread.mean, noise.sd, spread.count, noise.df))
+    return Contribution(spread, half_width(noise.sd, spread.count, level, noise.df), p)
+
+
+def _noises(found: dict[str, Gaps]) -> dict[str, Noise]:
+    """The noise of contributions that share a run: of those that every seed has."""
+    whole = {
+        name: list(gaps.values())
+        for name, gaps in found.items()
+        if len(gaps) > 1 and all(map(math.isfinite, gaps.values()))
+    }
+    if not whole:
+        return {}
+    pooled = pool(np.array(list(whole.values())))
+    sizes = zip(whole, np.sqrt(pooled.variance), pooled.df)
+    return {name: Noise(float(sd), float(df)) for name, sd, df in sizes}
 
 
 @dataclass(frozen=True)
@@ -183,8 +205,11 @@ def _attribution(study: Study, arms: _Arms) -> Attribution:
     names = arms.names
     level = study.design.alpha / sum(name in found for found in (left_out, alone) for name in names)
 
-    def part(found: dict[str, Gaps], name: str) -> Contribution | None:
-        return _contribution(found[name], level) if name in found else None
+    parts_left = {name: gap for name, gap in left_out.items() if name != ALL}
+    noises, noises_alone = _noises(parts_left), _noises(alone)
+
+    def part(found: dict[str, Gaps], noise: dict[str, Noise], name: str) -> Contribution | None:
+        return _contribution(found[name], level, noise.get(name)) if name in found else None
 
     def remainder(found: dict[str, Gaps], members: Sequence[str]) -> Contribution | None:
         if not all(name in found for name in members):
@@ -198,7 +223,10 @@ def _attribution(study: Study, arms: _Arms) -> Attribution:
         members = [name for name in names if group_of(name) == kind]
         if not members:
             continue
-        parts = [Part(name, part(left_out, name), part(alone, name)) for name in members]
+        parts = [
+            Part(name, part(left_out, noises, name), part(alone, noises_alone, name))
+            for name in members
+        ]
         whole = kind != SCALES
         groups.append(
             PartGroup(
@@ -213,8 +241,12 @@ def _attribution(study: Study, arms: _Arms) -> Attribution:
         seeds=arms.whole.seeds,
         judged_on=arms.whole.judged_on,
         stage=arms.whole.gap_stage,
-        whole=_contribution(gaps, study.design.alpha),
-        floor=_contribution(floor, study.design.alpha) if floor is not None else None,
+        whole=_contribution(gaps, study.design.alpha, arms.whole.verdict.noise),
+        floor=(
+            _contribution(floor, study.design.alpha, arms.exact[ALL].verdict.noise)
+            if floor is not None
+            else None
+        ),
         groups=groups,
         diverged=[
             arm.group.label

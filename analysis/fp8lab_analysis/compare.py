@@ -429,7 +429,7 @@ def _evidence(
                 diverged=[broken[item.run.path] for item in compared.runs],
                 twins_diverged=[broken[twin.path] for twin in twins],
                 # Where the seed changes nothing, one run was executed several times.
-                distinct_twins=len({twin.metrics.loss.tobytes() for twin in twins}),
+                twins=[twin.metrics.loss.tobytes() for twin in twins],
                 is_baseline=compared.group.is_baseline,
             )
         )

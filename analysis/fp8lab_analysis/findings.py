@@ -111,20 +111,33 @@ def _how_judged(study: Study, judged: Sequence[GroupSummary]) -> str:
         f"({number} seeds); a margin of {design.margin_text} of that loss and an error rate of "
         f"{100.0 * design.alpha:g} % over {counted(arms, 'arm')} and "
         f"{counted(design.looks, 'look')} ({stated}). Gaps are in percent of the "
-        f"{study.baseline_recipe} loss, ± the half width of their interval."
+        f"{study.baseline_recipe} loss, ± the half width of their interval: the noise of training "
+        f"by seed, {_variances(judged)}. The noise of the held-out set by token and document is "
+        "not in it: run files keep the mean loss of the set."
     )
+
+
+def _variances(judged: Sequence[GroupSummary]) -> str:
+    """Where the variances of the verdicts come from."""
+    counts = sorted({s.verdict.noise.pool for s in judged} - {0})
+    own = sum(s.verdict.noise.pool == 0 for s in judged)
+    said = [f"its variance moderated over {joined(list(map(str, counts)))} arms"] if counts else []
+    if own:
+        said.append(f"its own variance in {counted(own, 'arm')}")
+    return joined(said)
 
 
 def _rough_deviations(judged: Sequence[GroupSummary]) -> list[Finding]:
     """What few seeds know of the deviation that numbers of seeds are made from."""
-    few = [s.verdict for s in judged if s.verdict.kind is Kind.INCONCLUSIVE and s.verdict.seeds < 5]
+    few = [s.verdict for s in judged if s.verdict.kind is Kind.INCONCLUSIVE]
+    few = [verdict for verdict in few if verdict.noise.df < 4.0]
     if not few:
         return []
-    least = min(few, key=lambda verdict: verdict.seeds)
-    low, high = deviation_interval(1.0, least.seeds, least.design.alpha)
+    least = min(few, key=lambda verdict: verdict.noise.df)
+    low, high = deviation_interval(1.0, least.noise.df, least.design.alpha)
     text = (
-        f"Numbers of seeds come from the deviation of the gaps seen; that of {least.seeds} seeds "
-        f"may be off: the true one is {low:.2g} to {high:.2g} times it "
+        f"Numbers of seeds come from the deviation of the gaps seen; one of {least.noise.df:.2g} "
+        f"degrees of freedom may be off: the true one is {low:.2g} to {high:.2g} times it "
         f"({least.design.confidence_text}), and the seeds go with its square."
     )
     return [Finding("caution", "Seeds needed", text)]

@@ -3,7 +3,8 @@ sizes.
 
 A gap here is relative and paired: (run - twin) / twin, of the losses of one seed, the twin being
 the baseline run of that seed. It is a fraction without unit, 0.01 for a loss 1 % above the
-baseline's, and `sd` is its sample standard deviation (n - 1) over `count` seeds. Dividing pair by
+baseline's, and `sd` is its standard deviation over `count` seeds with `df` degrees of freedom: the
+moderated one of pooling.py, or without `df` the sample's own, of n - 1. Dividing pair by
 pair makes a margin of 0.5 % exactly that; no estimate of the baseline's loss enters it. Gaps of
 different seeds are taken as independent and normal; `sign_flip_p` needs symmetry alone.
 
@@ -42,39 +43,59 @@ def relative_gaps(losses: Sequence[float], twins: Sequence[float]) -> Array:
 # --- the paired t test and what follows from it ---------------------------------------------------
 
 
-def half_width(sd: float, count: int, alpha: float) -> float:
+def _df(df: float | None, count: int) -> float:
+    return count - 1 if df is None else df
+
+
+def half_width(sd: float, count: int, alpha: float, df: float | None = None) -> float:
     """Half width of the two-sided 1 - alpha interval of the mean gap, in the unit of `sd`:
-    t(1 - alpha/2; n - 1) sd / sqrt(n). Student's interval of paired differences (Montgomery, Design
-    and Analysis of Experiments, 8th ed., section 2.5)."""
-    return float(stats.t.isf(alpha / 2.0, count - 1)) * sd / math.sqrt(count)
+    t(1 - alpha/2; df) sd / sqrt(n). Student's interval of paired differences (Montgomery, Design
+    and Analysis of Experiments, 8th ed., section 2.5); with a moderated `sd` that of Smyth
+    (pooling.py)."""
+    return float(stats.t.isf(alpha / 2.0, _df(df, count))) * sd / math.sqrt(count)
 
 
-def one_sided_p(mean: npt.ArrayLike, sd: npt.ArrayLike, count: int, bound: float) -> Array:
+def one_sided_p(
+    mean: npt.ArrayLike,
+    sd: npt.ArrayLike,
+    count: int,
+    bound: float,
+    df: npt.ArrayLike | None = None,
+) -> Array:
     """p-value of "the true gap is `bound` or more", against less: P(T <= (mean - bound) sqrt(n) /
-    sd) for Student's T with n - 1 degrees of freedom. With a positive margin as the bound it is the
+    sd) for Student's T with `df` degrees of freedom. With a positive margin as the bound it is the
     test of non-inferiority, with 0 that of superiority (Blackwelder, Controlled Clinical Trials 3
     (1982) 345-353). Gaps without any spread are decided by their mean."""
     shift = np.asarray(mean, np.float64) - bound
     error = np.asarray(sd, np.float64) / math.sqrt(count)
     exact = np.where(shift < 0.0, -np.inf, np.where(shift > 0.0, np.inf, 0.0))
     ratio = np.divide(shift, error, out=exact, where=error > 0.0)
-    return np.asarray(stats.t.cdf(ratio, count - 1), dtype=np.float64)
+    freedom = count - 1 if df is None else df
+    return np.asarray(stats.t.cdf(ratio, freedom), dtype=np.float64)
 
 
-def equivalence_p(mean: npt.ArrayLike, sd: npt.ArrayLike, count: int, margin: float) -> Array:
+def equivalence_p(
+    mean: npt.ArrayLike,
+    sd: npt.ArrayLike,
+    count: int,
+    margin: float,
+    df: npt.ArrayLike | None = None,
+) -> Array:
     """p-value of "the true gap is `margin` or more in either direction": the larger of two
     one-sided ones. p <= alpha exactly where the 1 - 2 alpha interval lies within the margins (TOST;
     Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15 (1987) 657-680)."""
-    above = one_sided_p(mean, sd, count, margin)
-    below = one_sided_p(-np.asarray(mean, np.float64), sd, count, margin)
+    above = one_sided_p(mean, sd, count, margin, df)
+    below = one_sided_p(-np.asarray(mean, np.float64), sd, count, margin, df)
     return np.maximum(above, below)
 
 
-def difference_p(mean: npt.ArrayLike, sd: npt.ArrayLike, count: int) -> Array:
+def difference_p(
+    mean: npt.ArrayLike, sd: npt.ArrayLike, count: int, df: npt.ArrayLike | None = None
+) -> Array:
     """p-value of "the true gap is zero", against any other: the paired t test, two-sided
     (Montgomery, section 2.5)."""
     size = np.abs(np.asarray(mean, np.float64))
-    return np.minimum(1.0, 2.0 * one_sided_p(-size, sd, count, 0.0))
+    return np.minimum(1.0, 2.0 * one_sided_p(-size, sd, count, 0.0, df))
 
 
 def sign_flip_p(gaps: Sequence[float]) -> float:
@@ -105,10 +126,9 @@ def jackknife_half_width(without: Array, df: int, alpha: float) -> Array:
     return np.asarray(float(stats.t.isf(alpha / 2.0, df)) * error, dtype=np.float64)
 
 
-def deviation_interval(sd: float, count: int, alpha: float) -> tuple[float, float]:
-    """1 - alpha interval of the true deviation, in the unit of `sd`: sd sqrt((n - 1) / chi2), with
-    the quantiles 1 - alpha/2 and alpha/2 of chi-square (Montgomery, section 2.6)."""
-    df = count - 1
+def deviation_interval(sd: float, df: float, alpha: float) -> tuple[float, float]:
+    """1 - alpha interval of the true deviation, in the unit of `sd`: sd sqrt(df / chi2), with the
+    quantiles 1 - alpha/2 and alpha/2 of chi-square (Montgomery, section 2.6)."""
     edges = stats.chi2.ppf([1.0 - alpha / 2.0, alpha / 2.0], df)
     low, high = sd * np.sqrt(df / edges)
     return float(low), float(high)
@@ -141,7 +161,7 @@ def binomial_interval(successes: int, trials: int, alpha: float) -> tuple[float,
 
 
 def _over_deviations(
-    probability: Callable[[Array], Array], df: int, largest: float = math.inf
+    probability: Callable[[Array], Array], df: float, largest: float = math.inf
 ) -> float:
     """Mean of `probability` over s below `largest`, by Gauss-Legendre nodes; the density of s is
     that of chi / sqrt(df)."""
@@ -154,31 +174,37 @@ def _over_deviations(
     return float(np.sum(NODES[1] * density * probability(s)) * (high - low) / 2.0)
 
 
-def equivalence_power(count: int, gap: float, sd: float, margin: float, alpha: float) -> float:
+def equivalence_power(
+    count: int, gap: float, sd: float, margin: float, alpha: float, df: float | None = None
+) -> float:
     """Chance that `equivalence_p` of `count` seeds is at most alpha when the true gap is `gap` and
     its true deviation `sd`: the mean over s of Phi((m - gap) r - t s) - Phi(t s - (m + gap) r) with
-    r = sqrt(n) / sd and t = t(1 - alpha; n - 1), where positive. Owen's Q, exact also for few seeds
+    r = sqrt(n) / sd and t = t(1 - alpha; df), where positive. Owen's Q, exact also for few seeds
     (Phillips, J. Pharmacokinetics and Biopharmaceutics 18 (1990) 137-144)."""
     ratio = math.sqrt(count) / sd
-    t = float(stats.t.isf(alpha, count - 1))
+    freedom = _df(df, count)
+    t = float(stats.t.isf(alpha, freedom))
 
     def probability(s: Array) -> Array:
         upper = stats.norm.cdf((margin - gap) * ratio - t * s)
         return np.asarray(upper - stats.norm.cdf(t * s - (margin + gap) * ratio))
 
-    return _over_deviations(probability, count - 1, margin * ratio / t)
+    return _over_deviations(probability, freedom, margin * ratio / t)
 
 
-def detection_power(count: int, gap: float, sd: float, alpha: float) -> float:
+def detection_power(
+    count: int, gap: float, sd: float, alpha: float, df: float | None = None
+) -> float:
     """Chance that `difference_p` of `count` seeds is at most alpha when the true gap is `gap` and
-    its true deviation `sd`: both tails of the noncentral t with n - 1 degrees of freedom and
+    its true deviation `sd`: both tails of the noncentral t with `df` degrees of freedom and
     noncentrality gap sqrt(n) / sd (Johnson, Kotz and Balakrishnan, Continuous Univariate
     Distributions 2, chapter 31)."""
     shift = gap * math.sqrt(count) / sd
-    t = float(stats.t.isf(alpha / 2.0, count - 1))
+    freedom = _df(df, count)
+    t = float(stats.t.isf(alpha / 2.0, freedom))
     return _over_deviations(
         lambda s: np.asarray(stats.norm.cdf(shift - t * s) + stats.norm.cdf(-shift - t * s)),
-        count - 1,
+        freedom,
     )
 
 
@@ -190,18 +216,22 @@ def _where_reached(power_at: Callable[[float], float], power: float) -> float:
     return float(optimize.brentq(lambda x: power_at(x) - power, 0.0, high, xtol=1e-12))
 
 
-def detectable_gap(count: int, sd: float, alpha: float, power: float) -> float:
+def detectable_gap(
+    count: int, sd: float, alpha: float, power: float, df: float | None = None
+) -> float:
     """Minimum detectable gap, a fraction: the true gap that `count` seeds tell from zero with
     probability `power`, from `detection_power` (Bloom, Evaluation Review 19 (1995) 547-556, with
     the noncentral t in place of his multiplier)."""
-    return sd * _where_reached(lambda x: detection_power(count, x, 1.0, alpha), power)
+    return sd * _where_reached(lambda x: detection_power(count, x, 1.0, alpha, df), power)
 
 
-def provable_margin(count: int, sd: float, alpha: float, power: float) -> float:
+def provable_margin(
+    count: int, sd: float, alpha: float, power: float, df: float | None = None
+) -> float:
     """The smallest margin, a fraction, within which `count` seeds show arms of no true gap to be
     equivalent with probability `power`: `equivalence_power` solved for the margin."""
     return sd * _where_reached(
-        lambda x: equivalence_power(count, 0.0, 1.0, x, alpha) if x > 0.0 else 0.0, power
+        lambda x: equivalence_power(count, 0.0, 1.0, x, alpha, df) if x > 0.0 else 0.0, power
     )
 
 
@@ -218,21 +248,33 @@ def _fewest(power_of: Callable[[int], float], power: float) -> int | None:
     return high
 
 
-def seeds_for_margin(margin: float, sd: float, alpha: float, power: float) -> int | None:
+DegreesOf = Callable[[int], float]  # degrees of freedom of the deviation of so many seeds
+
+
+def _of_itself(count: int) -> float:
+    """Of a sample's own deviation."""
+    return count - 1
+
+
+def seeds_for_margin(
+    margin: float, sd: float, alpha: float, power: float, df_of: DegreesOf = _of_itself
+) -> int | None:
     """Seeds after which arms of no true gap are shown equivalent within `margin` with probability
     `power`, by `equivalence_power`; None for more than 10000 (Julious, Statistics in Medicine 23
     (2004) 1921-1986, with the exact power)."""
     if sd == 0.0:
         return 2
-    return _fewest(lambda count: equivalence_power(count, 0.0, sd, margin, alpha), power)
+    return _fewest(lambda n: equivalence_power(n, 0.0, sd, margin, alpha, df_of(n)), power)
 
 
-def seeds_for_gap(gap: float, sd: float, alpha: float, power: float) -> int | None:
+def seeds_for_gap(
+    gap: float, sd: float, alpha: float, power: float, df_of: DegreesOf = _of_itself
+) -> int | None:
     """Seeds after which a true gap of `gap` is told from zero with probability `power`, by
     `detection_power`; None for more than 10000."""
     if sd == 0.0:
         return 2
-    return _fewest(lambda count: detection_power(count, gap, sd, alpha), power)
+    return _fewest(lambda n: detection_power(n, gap, sd, alpha, df_of(n)), power)
 
 
 # --- many arms, several looks ---------------------------------------------------------------------

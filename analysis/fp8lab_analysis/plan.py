@@ -2,26 +2,28 @@
 
 A plan rests on one number that only runs can tell, the **seed floor**: the standard deviation over
 seeds of the relative gap between an arm and the baseline of its seed (inference.py). It is taken
-from earlier runs: of the same recipe where they have it, else pooled over all their arms. What
-follows from it is decided as verdicts are: the level of a comparison is the first one of Holm's
-procedure, that which an arm meets when no other one has passed, at each of the looks."""
+from earlier runs: that behind the verdict of the same recipe where they have it (pooling.py), else
+pooled over all their arms. What follows from it is decided as verdicts are: the level of a
+comparison is the first one of Holm's procedure, that which an arm meets when no other one has
+passed, at each of the looks; the degrees of freedom are those of the arms that will share its
+baseline runs."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fp8lab_analysis import inference
+from fp8lab_analysis import inference, pooling
 from fp8lab_analysis.cells import counted
 from fp8lab_analysis.compare import GroupSummary, summarise
 from fp8lab_analysis.hdf5 import reading
 from fp8lab_analysis.study import Arms, Comparison, Study, read_comparisons, read_design
-from fp8lab_analysis.verdicts import Design, Kind, measured
+from fp8lab_analysis.verdicts import Design, Kind, Verdict, measured
 
 PILOT_SEEDS = 4
-SHARED_NOISE = 0.5  # correlation of the gaps of two arms to one baseline
 SAFE = 0.8  # confidence that the floor is not above the one planned with (Browne)
 
 
@@ -43,6 +45,16 @@ class PlannedStudy:
         """The level that every comparison is planned at."""
         return float(inference.step_levels(self.design.alpha, self.family, self.design.looks)[0])
 
+    def arms_beside(self, comparison: Comparison) -> int:
+        """Arms of two or more seeds in the layout of a comparison: those that share baseline runs
+        with it, directly or through others."""
+        shared, found = set(comparison.baselines), 0
+        others = [set(item.baselines) for item in self.comparisons if item.seeds > 1]
+        while (reached := sum(bool(runs & shared) for runs in others)) > found:
+            found = reached
+            shared |= set().union(*(runs for runs in others if runs & shared))
+        return max(found, 1)
+
 
 @dataclass(frozen=True)
 class Floor:
@@ -51,6 +63,15 @@ class Floor:
     sd: float
     df: float  # degrees of freedom
     source: str
+    prior_df: float | None = None  # of the pool that it is from; None: it is of no pool
+
+    def df_of(self, count: int, arms: int) -> float:
+        """Degrees of freedom of a verdict over `count` seeds in a layout of `arms` arms: a plan
+        expects the tests of homogeneity to pass, and arms as alike as they were."""
+        prior = float(pooling.most_prior_df(arms))
+        if self.prior_df is not None:
+            prior = min(prior, self.prior_df)
+        return pooling.moderated_df(prior, arms, count)
 
     @property
     def safe(self) -> float:
@@ -80,35 +101,35 @@ def floors(earlier: Sequence[GroupSummary]) -> dict[str, Floor]:
     """The floor of every recipe that earlier runs compare over two or more seeds, and under "" that
     of all of them: the root of the mean of their variances, weighted by degrees of freedom. Arms
     that diverged have none."""
-    known: dict[str, list[tuple[float, int]]] = {}
+    known: dict[str, list[Verdict]] = {}
     for summary in earlier:
         if summary.verdict.ordered:
-            pair = (summary.verdict.gap.sd, summary.verdict.seeds - 1)
-            known.setdefault(summary.group.key.recipe, []).append(pair)
+            known.setdefault(summary.group.key.recipe, []).append(summary.verdict)
     found = {
-        recipe: _pooled(pairs, counted(pairs[0][1] + 1, "seed"))
-        for recipe, pairs in known.items()
-        if len(pairs) == 1  # of several variants none is the one that is planned
+        recipe: _behind(verdicts[0])
+        for recipe, verdicts in known.items()
+        if len(verdicts) == 1  # of several variants none is the one that is planned
     }
-    everything = [pair for pairs in known.values() for pair in pairs]
+    everything = [(v.gap.sd, v.seeds - 1) for verdicts in known.values() for v in verdicts]
     if everything:
         found[""] = _pooled(everything, f"all {counted(len(everything), 'arm')}")
     return found
 
 
+def _behind(verdict: Verdict) -> Floor:
+    """The deviation that a verdict was made with."""
+    noise, seeds = verdict.noise, counted(verdict.seeds, "seed")
+    if noise.pool:
+        return Floor(noise.sd, noise.df, f"{seeds} of {noise.pool} arms", noise.prior_df)
+    return Floor(noise.sd, noise.df, seeds)
+
+
 def _pooled(pairs: Sequence[tuple[float, int]], source: str) -> Floor:
-    """The floor of deviations with their degrees of freedom. Arms have their baselines in common:
-    where a run and its baseline scatter alike, gaps of two arms correlate by a half, their
-    variances by a quarter. The degrees of freedom are those of a chi-square that scatters as the
-    mean of such variances does (Satterthwaite, Biometrics Bulletin 2 (1946) 110-114)."""
+    """The floor of arms' own deviations with their degrees of freedom; arms have their baselines in
+    common (`pooling.pool_df`)."""
     total = sum(n for _, n in pairs)
     variance = sum(sd**2 * n for sd, n in pairs) / total
-    scatter = sum(
-        min(n, m) * (1.0 if i == j else SHARED_NOISE**2)
-        for i, (_, n) in enumerate(pairs)
-        for j, (_, m) in enumerate(pairs)
-    )
-    return Floor(math.sqrt(variance), total**2 / scatter, source)
+    return Floor(math.sqrt(variance), pooling.pool_df(len(pairs), total / len(pairs)), source)
 
 
 def needs(plan: PlannedStudy, known: dict[str, Floor]) -> list[Need]:
@@ -117,11 +138,12 @@ def needs(plan: PlannedStudy, known: dict[str, Floor]) -> list[Need]:
     for comparison in plan.comparisons:
         floor = known.get(comparison.recipe, known[""])
         count = comparison.seeds
+        df_of = functools.partial(floor.df_of, arms=plan.arms_beside(comparison))
         shown = math.nan
         if count > 1:
-            shown = inference.provable_margin(count, floor.sd, level, design.power)
+            shown = inference.provable_margin(count, floor.sd, level, design.power, df_of(count))
         seeds, safe = (
-            inference.seeds_for_margin(design.margin, sd, level, design.power)
+            inference.seeds_for_margin(design.margin, sd, level, design.power, df_of)
             for sd in (floor.sd, floor.safe)
         )
         found.append(Need(comparison, floor, shown, seeds, safe))
@@ -194,11 +216,14 @@ def _without_floor(plan: PlannedStudy, study_file: str, source: str) -> list[str
     design = plan.design
     where = f"{source} compares no arm over two or more seeds" if source else "no earlier runs"
     lines = [f"the floor, the noise between seeds, is unknown: {where}"]
-    for count in sorted({comparison.seeds for comparison in plan.comparisons}):
+    layouts = {(item.seeds, plan.arms_beside(item)) for item in plan.comparisons}
+    for count, arms in sorted({(n, min(a for m, a in layouts if m == n)) for n, _ in layouts}):
         if count < 2:
             lines.append("1 seed shows nothing, whatever the floor: give the study more")
             continue
-        largest = design.margin / inference.provable_margin(count, 1.0, plan.level, design.power)
+        df = pooling.moderated_df(float(pooling.most_prior_df(arms)), arms, count)
+        provable = inference.provable_margin(count, 1.0, plan.level, design.power, df)
+        largest = design.margin / provable
         lines.append(
             f"{count} seeds show {design.margin_text} where the floor is at most "
             f"{measured(largest)}"

@@ -24,12 +24,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fp8lab_analysis import inference
+from fp8lab_analysis import inference, pooling
 from fp8lab_analysis.compare import GroupSummary, summarise
 from fp8lab_analysis.hdf5 import InputError
 from fp8lab_analysis.isolation import ReadFailure, load_study_apart
 from fp8lab_analysis.report import Parser, write_json
-from fp8lab_analysis.stats import Array, sample_sd
+from fp8lab_analysis.stats import Array
 from fp8lab_analysis.verdicts import Design
 
 RUN_SEEDS = (8, 16)  # samples from runs; of fewer seeds the tail of few runs says too little
@@ -92,10 +92,11 @@ class Called:
 def call(gaps: Array, margin: float, design: Design) -> Called:
     """Judges gaps (samples, arms, seeds) as verdicts do."""
     count, arms = gaps.shape[-1], gaps.shape[-2]
-    mean, sd = gaps.mean(axis=-1), sample_sd(np.moveaxis(gaps, -1, 0))
+    noise = pooling.pool(gaps)
+    mean, sd, df = gaps.mean(axis=-1), np.sqrt(noise.variance), noise.df
     levels = inference.step_levels(design.alpha, arms, design.looks)
-    equivalent = inference.reject(inference.equivalence_p(mean, sd, count, margin), levels)
-    different = inference.reject(inference.difference_p(mean, sd, count), levels)
+    equivalent = inference.reject(inference.equivalence_p(mean, sd, count, margin, df), levels)
+    different = inference.reject(inference.difference_p(mean, sd, count, df), levels)
     return Called(equivalent, different & ~equivalent)
 
 

@@ -149,6 +149,12 @@ def verdict_table(summaries: Sequence[GroupSummary], on_page: bool = False) -> T
     if not on_page:
         fields += [
             (Column("sd over seeds", "%"), lambda s: 100.0 * s.verdict.gap.sd),
+            (Column("sd of the tests", "%"), lambda s: 100.0 * s.verdict.noise.sd),
+            (Column("degrees of freedom"), lambda s: s.verdict.noise.df),
+            (Column("prior degrees of freedom"), lambda s: s.verdict.noise.prior_df),
+            (Column("arms of the pool"), lambda s: s.verdict.noise.pool),
+            (Column("p homogeneity of the arm"), lambda s: s.verdict.noise.arm_p),
+            (Column("p homogeneity of the baseline"), lambda s: s.verdict.noise.baseline_p),
             (Column("p sign flips"), lambda s: s.verdict.sign_flip_p),
             (Column("arms of the correction"), lambda s: s.verdict.arms),
             (Column("diverged seeds"), lambda s: s.verdict.diverged),

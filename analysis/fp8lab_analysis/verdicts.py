@@ -6,9 +6,13 @@ A verdict compares an arm with the baseline over paired seeds, by the tests of i
    given one, and the arm gets no other verdict however well its other seeds did.
 2. With one pair nothing is said of order: **not ordered**.
 3. **Equivalent**: the gap lies within the margin on both sides, by two one-sided tests.
-4. **Worse** or **better**: otherwise, the gap is not zero, by the paired t test.
+4. **Worse** or **better**: otherwise, the gap is not zero, by the moderated t test of pairs.
 5. **Inconclusive**: otherwise, with the seeds that would settle it. Where the upper of the two
    tests of equivalence alone holds, the arm is at least not worse by the margin.
+
+The variance of these tests is moderated over the arms that share baseline runs, or an arm's own
+where a test of homogeneity says so (pooling.py); the sentence names which. Arms that diverged, have
+no pair or one are in no pool.
 
 No gap is zero and beyond the margin at once, so that within an arm the steps share no error rate.
 Over the arms each is corrected on its own: that any arm is called equivalent whose gap is at the
@@ -21,13 +25,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from fp8lab_analysis import inference
+from fp8lab_analysis import inference, pooling
 from fp8lab_analysis.stats import Array, Spread, spread_over_seeds
 
 
@@ -84,7 +88,7 @@ class Evidence:
     gaps: Sequence[float]  # relative and paired (inference.relative_gaps); NaN: no finite pair
     diverged: Sequence[bool]
     twins_diverged: Sequence[bool]
-    distinct_twins: int  # baseline runs behind the pairs; those with the same losses are one
+    twins: Sequence[Hashable]  # baseline runs behind the pairs; those of the same losses are equal
     is_baseline: bool = False
 
     @property
@@ -106,7 +110,7 @@ class Evidence:
     @property
     def _independent(self) -> bool:
         """True for two or more pairs that share no run."""
-        return self.seeds > 1 and self.distinct_twins == self.seeds
+        return self.seeds > 1 and len(set(self.twins)) == self.seeds
 
     @property
     def in_family(self) -> bool:
@@ -114,6 +118,31 @@ class Evidence:
         the correction must not depend on how it did."""
         would_be = self._independent and not self.is_baseline
         return self.kind is None or (self.kind is Kind.DIVERGED and would_be)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of training by seed behind a verdict: the deviation of one relative gap, a
+    fraction, and what it is known from. NaN where no test was made."""
+
+    sd: float = math.nan
+    df: float = math.nan
+    pool: int = 0  # arms whose variances it is pooled from; 0: the arm's own
+    prior_df: float = 0.0  # d0; 0: the arm's own
+    apart: str = ""  # why it is the arm's own although there are others
+    arm_p: float = math.nan  # of the F test of the arm, times the arms tested; NaN: not tested
+    baseline_p: float = math.nan  # of the F test of the baseline
+
+    def df_of(self, count: int) -> float:
+        """Degrees of freedom with `count` seeds, all else as it is."""
+        return pooling.moderated_df(self.prior_df, self.pool, count) if self.pool else count - 1
+
+    @property
+    def assumption(self) -> str:
+        """What a verdict assumes of the variance, in words; empty for one arm alone."""
+        if self.pool:
+            return f"variance moderated over {self.pool} arms"
+        return f"own variance: {self.apart}" if self.apart else ""
 
 
 @dataclass(frozen=True)
@@ -128,6 +157,7 @@ class Verdict:
     rate: tuple[float, float]  # exact 1 - alpha interval of the rate of divergence
     twins_diverged: int = 0
     gap_seen: float = math.nan  # of a diverged arm: mean of the diverged seeds' finite gaps
+    noise: Noise = Noise()
     arms: int = 0  # that the correction counts
     half_width: float = math.nan  # of the interval that agrees with the test of a difference
     equivalence_p: float = math.nan
@@ -165,9 +195,10 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The verdict in words, with its numbers."""
-        remark = f" ({self._unstated})" if self._unstated else ""
+        remarks = [text for text in (self.noise.assumption, self._unstated) if text]
+        remark = f" ({'; '.join(remarks)})" if remarks else ""
         if self.kind is Kind.EQUIVALENT:
-            level = "; ".join(filter(None, (self.design.confidence_text, self._unstated)))
+            level = "; ".join([self.design.confidence_text, *remarks])
             return f"Equivalent within {self.design.margin_text} ({level})"
         if self.kind in (Kind.WORSE, Kind.BETTER):
             size = measured(abs(self.gap.mean), self.half_width)
@@ -256,13 +287,16 @@ def judge(arms: Sequence[Evidence], design: Design, awaited: int = 0) -> list[Ve
     plain = [_untested(arm, design) for arm in arms]
     family = [row for row, arm in enumerate(arms) if arm.in_family]
     tested = [row for row in family if arms[row].kind is None]
+    noises = dict(zip(tested, noise_of([arms[row] for row in tested])))
     p_equivalent = np.ones(len(family) + awaited)  # of a diverged arm no claim can be made
     p_different = np.ones(p_equivalent.size)
     for place, row in enumerate(family):
         if row in tested:
-            gap, count = plain[row].gap, plain[row].seeds
-            p_equivalent[place] = inference.equivalence_p(gap.mean, gap.sd, count, design.margin)
-            p_different[place] = inference.difference_p(gap.mean, gap.sd, count)
+            mean, count, noise = plain[row].gap.mean, plain[row].seeds, noises[row]
+            p_equivalent[place] = inference.equivalence_p(
+                mean, noise.sd, count, design.margin, noise.df
+            )
+            p_different[place] = inference.difference_p(mean, noise.sd, count, noise.df)
     levels = inference.step_levels(design.alpha, p_equivalent.size, design.looks)
     tests = _Tests(
         equivalent=inference.reject(p_equivalent, levels),
@@ -275,8 +309,56 @@ def judge(arms: Sequence[Evidence], design: Design, awaited: int = 0) -> list[Ve
     results = list(plain)
     for place, row in enumerate(family):
         if row in tested:
-            results[row] = _tested(arms[row], plain[row], tests, place)
+            noted = dataclasses.replace(plain[row], noise=noises[row])
+            results[row] = _tested(arms[row], noted, tests, place)
     return results
+
+
+def _layouts(arms: Sequence[Evidence]) -> list[list[int]]:
+    """Places of the arms that share baseline runs, directly or through others."""
+    layouts: list[tuple[set[Hashable], list[int]]] = []
+    for place, arm in enumerate(arms):
+        twins, members = set(arm.twins), [place]
+        for other in [item for item in layouts if item[0] & twins]:
+            layouts.remove(other)
+            twins |= other[0]
+            members += other[1]
+        layouts.append((twins, sorted(members)))
+    return [members for _, members in layouts]
+
+
+def noise_of(arms: Sequence[Evidence]) -> list[Noise]:
+    """The noise of each of `arms`, all of which are tested: pooled in the layouts, arms x seeds,
+    that have their baseline runs in common."""
+    noises = [Noise()] * len(arms)
+    for members in _layouts(arms):
+        twins = list(dict.fromkeys(twin for place in members for twin in arms[place].twins))
+        gaps = np.full((len(members), len(twins)), np.nan)
+        for row, place in enumerate(members):
+            for twin, gap in zip(arms[place].twins, arms[place].gaps):
+                gaps[row, twins.index(twin)] = gap
+        found = pooling.pool(gaps)
+        for row, place in enumerate(members):
+            noises[place] = _noise(found, row)
+    return noises
+
+
+def _noise(found: pooling.Pooled, row: int) -> Noise:
+    arm_p, tested = float(found.arm_p[row]), int(np.isfinite(found.arm_p).sum())
+    noise = Noise(
+        sd=math.sqrt(found.variance[row]),
+        df=float(found.df[row]),
+        arm_p=min(1.0, tested * arm_p) if math.isfinite(arm_p) else math.nan,
+        baseline_p=float(found.baseline_p) if np.isfinite(found.baseline_p) else math.nan,
+    )
+    if found.borrows[row]:
+        pool, prior_df = int(found.arms), float(found.prior_df)
+        return dataclasses.replace(noise, pool=pool, prior_df=prior_df)
+    if math.isnan(arm_p):  # alone, or without any spread
+        return noise
+    if noise.baseline_p < pooling.HOMOGENEITY:
+        return dataclasses.replace(noise, apart="the baseline scatters more than the arms")
+    return dataclasses.replace(noise, apart="homogeneity rejected")
 
 
 @dataclass(frozen=True)
@@ -316,17 +398,18 @@ def _tested(arm: Evidence, plain: Verdict, tests: _Tests, place: int) -> Verdict
     elif tests.different[place]:
         kind = Kind.WORSE if gap.mean > 0.0 else Kind.BETTER
     one, two = float(tests.equivalence_level[place]), float(tests.difference_level[place])
-    above = float(inference.one_sided_p(gap.mean, gap.sd, count, design.margin))
+    sd, df, df_of = plain.noise.sd, plain.noise.df, plain.noise.df_of
+    above = float(inference.one_sided_p(gap.mean, sd, count, design.margin, df))
     return dataclasses.replace(
         plain,
         kind=kind,
         arms=tests.equivalent.size,
-        half_width=inference.half_width(gap.sd, count, two),
+        half_width=inference.half_width(sd, count, two, df),
         equivalence_p=float(tests.equivalence_p[place]),
         difference_p=float(tests.difference_p[place]),
         sign_flip_p=inference.sign_flip_p(arm.gaps) if least <= count <= most else math.nan,
         not_worse=above <= one,
-        detectable=inference.detectable_gap(count, gap.sd, two, design.power),
-        seeds_needed=inference.seeds_for_margin(design.margin, gap.sd, one, design.power),
-        seeds_to_differ=inference.seeds_for_gap(gap.mean, gap.sd, two, design.power),
+        detectable=inference.detectable_gap(count, sd, two, design.power, df),
+        seeds_needed=inference.seeds_for_margin(design.margin, sd, one, design.power, df_of),
+        seeds_to_differ=inference.seeds_for_gap(gap.mean, sd, two, design.power, df_of),
     )

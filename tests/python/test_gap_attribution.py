@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from fp8lab_analysis import compare, figures
+from fp8lab_analysis import compare, figures, inference, pooling
 from fp8lab_analysis.attribution import Attribution, attribute_gaps, group_of
 from fp8lab_analysis.findings import attribution_findings, make_findings
 from fp8lab_analysis.pairing import pair_runs
@@ -120,7 +120,10 @@ def test_planted_contributions_come_back(twins: dict[int, Run]) -> None:
     assert scale.remainder is None and scale.parts[0].name == "scale rounding"
 
 
-def test_intervals_are_those_of_paired_differences(twins: dict[int, Run]) -> None:
+def test_intervals_are_those_of_paired_differences(
+    twins: dict[int, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pooling, "HOMOGENEITY", 0.0)  # the noise of these arms is all in common
     gaps = gaps_of_arms()
     found = split(made(twins, gaps))
     exact = list(gaps)
@@ -134,10 +137,19 @@ def test_intervals_are_those_of_paired_differences(twins: dict[int, Run]) -> Non
     factor = list(exact).index("underflow") % 3
     differences = -factor * np.array(NOISE)  # the whole is arm 0 and has no noise
     sd = float(np.std(differences, ddof=1))
-    width = float(scipy_stats.t.isf(0.05 / contributions / 2.0, 3)) * sd / 2.0
     left_out = part(found, "underflow").left_out
     assert left_out.spread.sd == pytest.approx(sd, abs=1e-12) and sd > 0.0
+    # What is left out shares the run of the whole: one layout, whose variance is moderated.
+    left = [name for name in gaps if name not in ("", "all") and not name.startswith("all but ")]
+    noises = [-(exact.index(name) % 3) * np.array(NOISE) for name in left]
+    noise = pooling.pool(np.array(noises))
+    place = left.index("underflow")
+    assert noise.borrows[place] and noise.df[place] > 3.0
+    t = float(scipy_stats.t.isf(0.05 / contributions / 2.0, noise.df[place]))
+    width = t * float(np.sqrt(noise.variance[place])) / 2.0
     assert left_out.half_width == pytest.approx(width, rel=1e-6)
+    whole = compare.summarise(made(twins, gaps))[1].verdict.noise
+    assert found.whole.half_width == inference.half_width(whole.sd, 4, 0.05, whole.df)
     assert left_out.told_from_zero and not part(found, "saturation").left_out.told_from_zero
 
 

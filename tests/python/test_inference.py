@@ -107,7 +107,7 @@ def test_binomial_interval_is_exact() -> None:
 
 
 def test_deviation_interval_from_the_table_of_chi_square() -> None:
-    low, high = inference.deviation_interval(2.0, 10, 0.05)  # quantiles 19.023 and 2.700 of 9
+    low, high = inference.deviation_interval(2.0, 9, 0.05)  # quantiles 19.023 and 2.700 of 9
     assert (low, high) == pytest.approx(
         (2 * math.sqrt(9 / 19.023), 2 * math.sqrt(9 / 2.7004)), 1e-4
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from make_example_run import StatedDesign, SyntheticRecipe
 
-from fp8lab_analysis import inference, plan, report
+from fp8lab_analysis import inference, plan, pooling, report
 from fp8lab_analysis.compare import summarise
 from fp8lab_analysis.plan import describe, floors, needs, read_plan
 from fp8lab_analysis.study import load_study
@@ -34,6 +34,13 @@ def planned(
     return folder / "study.h5"
 
 
+@pytest.fixture(name="as_if_alike")
+def fixture_as_if_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test of homogeneity rejects: the noise of synthetic arms is mostly their baseline's."""
+    monkeypatch.setattr(pooling, "HOMOGENEITY", 0.0)
+
+
+@pytest.mark.usefixtures("as_if_alike")
 def test_the_seeds_of_a_plan_are_those_that_verdicts_ask_for(tmp_path: Path) -> None:
     # A margin that no arm is within: every verdict is made at the first level of Holm's procedure.
     design = StatedDesign(margin=0.001, looks=2)
@@ -45,14 +52,18 @@ def test_the_seeds_of_a_plan_are_those_that_verdicts_ask_for(tmp_path: Path) -> 
     assert [item.label for item in plan.comparisons] == ["infir2", "te_current"]
     for need in needs(plan, floors(summaries)):
         verdict = verdicts[need.comparison.label]
-        assert need.floor.sd == verdict.gap.sd and need.floor.df == 5
+        noise = verdict.noise
+        assert noise.pool == 2 and noise.df > 5.0 and noise.sd != verdict.gap.sd
+        assert need.floor.sd == noise.sd and need.floor.df == noise.df
+        assert need.floor.source == "6 seeds of 2 arms"
         assert need.seeds == verdict.seeds_needed
-        limit = inference.deviation_limit(need.floor.sd, 5, 0.8)
-        safe = inference.seeds_for_margin(0.001, limit, plan.level, 0.9)
+        limit = inference.deviation_limit(need.floor.sd, noise.df, 0.8)
+        safe = inference.seeds_for_margin(0.001, limit, plan.level, 0.9, noise.df_of)
         assert need.seeds is not None and need.safe_seeds == safe is not None
         assert safe > 1.5 * need.seeds
         assert need.comparison.seeds == 3
-        power = inference.equivalence_power(3, 0.0, need.floor.sd, need.provable, plan.level)
+        shown, df = need.provable, noise.df_of(3)
+        power = inference.equivalence_power(3, 0.0, need.floor.sd, shown, plan.level, df)
         assert power == pytest.approx(0.9, abs=1e-6)
 
 
@@ -83,17 +94,17 @@ def test_an_arm_of_one_seed_takes_no_part_in_the_correction(tmp_path: Path) -> N
     assert alone.level == 0.05 / 2
 
 
+@pytest.mark.usefixtures("as_if_alike")
 def test_a_recipe_without_runs_gets_the_floor_of_all(tmp_path: Path) -> None:
     make_example_run.make_example(tmp_path / "pilot", RECIPES, (1, 2, 3))
     known = floors(summarise(load_study([tmp_path / "pilot"])))
     assert set(known) == {"infir2", "te_current", ""}
-    mean_square = (known["infir2"].sd ** 2 + known["te_current"].sd ** 2) / 2.0
-    assert known[""].sd == pytest.approx(mean_square**0.5)
-    # Two variances of two degrees of freedom that correlate by a quarter: 4^2 / (2 + 2 + 2 * 0.5).
-    assert known[""].df == pytest.approx(3.2)
+    seen = [s.verdict.gap.sd for s in summarise(load_study([tmp_path / "pilot"]))[1:]]
+    assert known[""].sd == pytest.approx(np.mean(np.square(seen)) ** 0.5)
+    assert known[""].df == pooling.pool_df(2, 2.0)
     plan = read_plan(planned(tmp_path / "plan", (BF16, INFIR2, NEW), 4, StatedDesign()))
     own, other = needs(plan, known)
-    assert own.floor == known["infir2"] and own.floor.source == "3 seeds"
+    assert own.floor == known["infir2"] and own.floor.source == "3 seeds of 2 arms"
     assert other.floor == known[""] and other.floor.source == "all 2 arms"
     for need in (own, other):
         assert need.seeds is not None and need.safe_seeds is not None
@@ -114,9 +125,11 @@ def test_without_pairs_the_pilot_is_named(tmp_path: Path) -> None:
     )
     assert "infir2-seed4\n" in text and "-seed5" not in text and "and more seeds" not in text
     # 5 seeds show 0.5 % at the level 0.025 with a power of 90 % where the floor is at most this.
-    largest = 0.005 / inference.provable_margin(5, 1.0, 0.025, 0.9)
+    df = pooling.moderated_df(0.5, 2, 5)
+    assert 4.0 < df <= 4.5
+    largest = 0.005 / inference.provable_margin(5, 1.0, 0.025, 0.9, df)
     assert f"5 seeds show 0.5 % where the floor is at most {100 * largest:.2f} %" in text
-    power = inference.equivalence_power(5, 0.0, largest, 0.005, 0.025)
+    power = inference.equivalence_power(5, 0.0, largest, 0.005, 0.025, df)
     assert power == pytest.approx(0.9, abs=1e-6)
 
 

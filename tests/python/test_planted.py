@@ -75,16 +75,20 @@ def test_looks_at_few_seeds() -> None:
 # above might hold for any test that says little.
 
 
-def _normal_p(mean: npt.ArrayLike, sd: npt.ArrayLike, count: int, bound: float) -> object:
+def _normal_p(
+    mean: npt.ArrayLike, sd: npt.ArrayLike, count: int, bound: float, df: npt.ArrayLike
+) -> object:
     """The normal distribution in the place of Student's."""
     error = np.asarray(sd) / np.sqrt(count)
     return stats.norm.cdf((np.asarray(mean) - bound) / error)
 
 
-def _population_p(mean: npt.ArrayLike, sd: npt.ArrayLike, count: int, bound: float) -> object:
+def _population_p(
+    mean: npt.ArrayLike, sd: npt.ArrayLike, count: int, bound: float, df: npt.ArrayLike
+) -> object:
     """The deviation with n in the place of n - 1."""
     error = np.asarray(sd) * np.sqrt((count - 1) / count) / np.sqrt(count)
-    return stats.t.cdf((np.asarray(mean) - bound) / error, count - 1)
+    return stats.t.cdf((np.asarray(mean) - bound) / error, df)
 
 
 @pytest.mark.parametrize("wrong", [_normal_p, _population_p])
@@ -94,8 +98,10 @@ def test_a_wrong_distribution_is_noticed(monkeypatch: pytest.MonkeyPatch, wrong:
 
 
 def test_one_test_in_the_place_of_two_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def one_side(mean: npt.ArrayLike, sd: npt.ArrayLike, count: int, margin: float) -> object:
-        return inference.one_sided_p(mean, sd, count, margin)
+    def one_side(
+        mean: npt.ArrayLike, sd: npt.ArrayLike, count: int, margin: float, df: npt.ArrayLike
+    ) -> object:
+        return inference.one_sided_p(mean, sd, count, margin, df)
 
     monkeypatch.setattr(inference, "equivalence_p", one_side)
     assert "8: false equivalent, gap at minus the margin" in outside(normal())

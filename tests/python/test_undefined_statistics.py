@@ -65,7 +65,7 @@ def test_zero_and_exact_tensors_are_in_no_mean(tmp_path: Path, zero: float, exac
 
 def verdict(gaps: list[float], diverged: list[bool]) -> str:
     """What is said of the gap of an arm."""
-    arm = Evidence(gaps, diverged, [False] * len(gaps), len(gaps))
+    arm = Evidence(gaps, diverged, [False] * len(gaps), range(len(gaps)))
     return judge([arm], Design())[0].gap_text
 
 

@@ -26,13 +26,15 @@ NAN = math.nan
 STATED = Design(stated="2026-01-02T03:04:05Z")
 
 
-def evidence(*gaps: float, diverged: int = 0, twins_diverged: int = 0) -> Evidence:
-    """An arm of these relative gaps, the first seeds of which diverged."""
+def evidence(
+    *gaps: float, diverged: int = 0, twins_diverged: int = 0, of: str = "bf16"
+) -> Evidence:
+    """An arm of these relative gaps to the runs of `of`, the first seeds of which diverged."""
     return Evidence(
         gaps=list(gaps),
         diverged=[row < diverged for row in range(len(gaps))],
         twins_diverged=[row < twins_diverged for row in range(len(gaps))],
-        distinct_twins=len(gaps),
+        twins=[f"{of}, {row}" for row in range(len(gaps))],
     )
 
 
@@ -109,7 +111,7 @@ def test_one_seed_says_nothing_of_order() -> None:
 
 
 def test_seeds_that_share_a_baseline_run_are_no_pairs() -> None:
-    shared = dataclasses.replace(evidence(0.001, 0.001, 0.001), distinct_twins=1)
+    shared = dataclasses.replace(evidence(0.001, 0.001, 0.001), twins=["bf16"] * 3)
     found = judge([shared], STATED)[0]
     assert found.kind is Kind.NOT_ORDERED
     assert found.sentence.startswith("Not ordered: seeds that share a baseline run")
@@ -177,14 +179,15 @@ def test_arms_are_corrected_together() -> None:
     gaps = (0.04, 0.018, 0.05, 0.018)
     alone = verdict_on(*gaps)
     assert alone.kind is Kind.WORSE and 0.025 < alone.difference_p < 0.05
-    pair = judge([evidence(*gaps), evidence(*gaps)], STATED)
+    pair = judge([evidence(*gaps), evidence(*gaps, of="another")], STATED)
     assert [v.kind for v in pair] == [Kind.INCONCLUSIVE] * 2
     assert [v.arms for v in pair] == [2, 2]
     assert pair[0].half_width == pytest.approx(inference.half_width(alone.gap.sd, 4, 0.025))
     # The interval of a decision agrees with it: it holds zero where nothing is told apart.
     assert pair[0].half_width > pair[0].gap.mean > alone.half_width
     # Beside an arm that is clearly worse the second one meets the whole level.
-    stepped = judge([evidence(*gaps), evidence(0.1, 0.1001, 0.1, 0.0999)], STATED)
+    clear = evidence(0.1, 0.1001, 0.1, 0.0999, of="another")
+    stepped = judge([evidence(*gaps), clear], STATED)
     assert [v.kind for v in stepped] == [Kind.WORSE, Kind.WORSE]
 
 
@@ -275,16 +278,19 @@ def test_verdicts_of_a_study_are_those_of_its_held_out_losses(example: Path) -> 
     assert verdict.gap.mean == pytest.approx(gaps.mean())
     assert verdict.gap.sd == pytest.approx(np.std(gaps, ddof=1))
     assert verdict.arms == 3 and verdict.design.margin == 0.01
-    assert found["alike"].verdict.sentence == "Equivalent within 1 % (95 %)"
+    pooled = "variance moderated over 2 arms"
+    assert found["alike"].verdict.sentence == f"Equivalent within 1 % (95 %; {pooled})"
 
 
 def test_first_page_says_the_verdicts(example: Path) -> None:
     text = told(example)
-    assert "Equivalent: alike: Equivalent within 1 % (95 %); gap " in text
-    assert re.search(r"Worse: worse: Worse by \d+\.\d % ± 0\.\d+ %\.", text)
+    pooled = "variance moderated over 2 arms"
+    assert f"Equivalent: alike: Equivalent within 1 % (95 %; {pooled}); gap " in text
+    assert re.search(rf"Worse: worse: Worse by \d+\.\d % ± 0\.\d+ % \({pooled}\)\.", text)
     assert "e5m2_tensor diverged in 6 of 6 seeds (95 % interval of the rate: 54 to 100 %)" in text
     assert "Held-out loss after sft, each run beside the bf16 run of its seed (6 seeds)" in text
     assert "5 % over 3 arms and 1 look (stated 2026-01-02T03:04:05Z)" in text
+    assert "by seed, its variance moderated over 2 arms. The noise of the held-out set" in text
     assert "alike (e4m3fn 1x128 pow2), at 0.25 scale bits per element: shown to be not" in text
     assert "not stated beforehand" not in text
 
@@ -301,9 +307,10 @@ def test_arms_whose_runs_are_not_there_stay_in_the_correction(tmp_path: Path) ->
     found = summaries_of(tmp_path)
     assert [s.verdict.arms for s in found.values()] == [0, 4, 4, 0]
     assert found["r2"].verdict.kind is Kind.NOT_ORDERED
-    deviation = found["r0"].verdict.gap.sd
+    noise = found["r0"].verdict.noise
+    assert noise.pool == 2 and noise.df > 2.0
     assert found["r0"].verdict.half_width in (
-        inference.half_width(deviation, 3, 0.05 / left) for left in (4, 3)
+        inference.half_width(noise.sd, 3, 0.05 / left, noise.df) for left in (4, 3)
     )
     assert "5 % over 4 arms" in told(tmp_path)
     with h5py.File(tmp_path / "study.h5", "a") as file:  # listed for one seed: never tested
@@ -320,7 +327,8 @@ def test_without_a_stated_margin_the_page_says_so(example: Path, tmp_path: Path)
         del file["design"]
     assert study.load_study([tmp_path]).design == Design()
     text = told(tmp_path)
-    assert "Equivalent within 0.5 % (95 %; margin not stated beforehand)" in text
+    assumed = "variance moderated over 2 arms; margin not stated beforehand"
+    assert f"Equivalent within 0.5 % (95 %; {assumed})" in text
     assert "(not stated beforehand)" in text
 
 
@@ -464,7 +472,10 @@ def test_page_shows_chips_words_and_tables(
     assert "the one stated at 2026-01-02T03:04:05Z" in text
     with (tmp_path / "tables" / "verdicts.csv").open() as file:
         rows = {row["recipe"]: row for row in csv.DictReader(file)}
-    assert rows["alike"]["in words"] == "Equivalent within 1 % (95 %)"
+    pooled = "variance moderated over 2 arms"
+    assert rows["alike"]["in words"] == f"Equivalent within 1 % (95 %; {pooled})"
+    assert rows["alike"]["arms of the pool"] == "2"
+    assert float(rows["alike"]["degrees of freedom"]) > 5.0
     assert float(rows["worse"]["p difference"]) < 0.05
     assert rows["e5m2_tensor"]["gap (%)"] == "" and rows["e5m2_tensor"]["diverged seeds"] == "6"
     assert float(rows["worse"]["p sign flips"]) == pytest.approx(2.0 / 64.0)
