@@ -21,6 +21,7 @@ from fp8lab_analysis.style import (
     finish,
     group_handles,
     plain_numbers,
+    unbroken,
 )
 from fp8lab_analysis.verdicts import Kind
 
@@ -63,10 +64,9 @@ def _points(rows: Sequence[GroupSummary], x: _Measure, y: _Measure) -> list[Grou
 def pareto_figure(context: PlotContext) -> Figure | None:
     """Loss gap and SQNR against scale bits and measured speed, a point a group."""
     rows = context.summaries
-    costs = [
-        _Measure("scale bits per element (log axis)", _bits),
-        _speed(measured_stage(context.study)),
-    ]
+    costs = [_Measure("scale bits per element (log axis)", _bits)]
+    if not any(run.meta.get("backend") == "cpu" for run in context.study.runs):  # emulated
+        costs.append(_speed(measured_stage(context.study)))
     errors = [
         _Measure("gap (% of the baseline's loss)", _gap),
         _Measure("mean SQNR (dB)", _sqnr, -1.0),
@@ -120,8 +120,8 @@ def _draw(
             zorder=3,
             **style.marker_kwargs(6.5),
         )
-    # What a single seed shows orders nothing, so it makes no front.
-    several = [s for s in shown if s.seeds > 1]
+    # What a single seed shows orders nothing, so it makes no front; nor does what diverged.
+    several = [s for s in unbroken(shown) if s.seeds > 1]
     for variant in dict.fromkeys(s.group.key.variant for s in several):
         members = [s for s in several if s.group.key.variant == variant]
         front = stats.pareto_front(
