@@ -100,7 +100,9 @@ def _overview_gap(axes: Axes, context: PlotContext, rows: list[GroupSummary]) ->
     for row, summary in enumerate(rows):
         verdict = summary.verdict
         if verdict.kind is Kind.DIVERGED:
-            note(axes, row, f"{verdict.gap_text} ({verdict.diverged} of {verdict.seeds} seeds)", True)
+            note(
+                axes, row, f"{verdict.gap_text} ({verdict.diverged} of {verdict.seeds} seeds)", True
+            )
         elif summary.group.is_baseline:
             style = context.style(summary.group)
             axes.plot(0.0, row, label=style.name, **style.marker_kwargs(6.5))
@@ -182,13 +184,14 @@ def _overview_sqnr(axes: Axes, context: PlotContext, rows: list[GroupSummary]) -
             label=f"{style.name}, {worst.slot}",
         )
         axes.plot(mean, row, label=style.name, **style.marker_kwargs(6.5))
+        broken = summary.verdict.kind is Kind.DIVERGED
         axes.annotate(
-            f"{worst.slot}, {BROKEN}" if summary.verdict.kind is Kind.DIVERGED else worst.slot,
+            f"{worst.slot}, {BROKEN}" if broken else worst.slot,
             (worst.sqnr_db.mean, row),
             xytext=(0, 5),
             textcoords="offset points",
             fontsize=6,
-            ha="left",
+            ha="right" if broken else "left",
             color=MUTED,
         )
     axes.set_xlabel("SQNR (dB)")

@@ -75,11 +75,13 @@ def pareto_figure(context: PlotContext) -> Figure | None:
     errors = [y for y in errors if any(_points(rows, x, y) for x in costs)]
     if not costs or not errors:
         return None
-    figure = Figure(figsize=(WIDTH, 1.0 + 2.5 * len(errors)), layout="constrained")
-    axes = figure.subplots(len(errors), len(costs), squeeze=False)
+    level = len(costs) == 1  # panels side by side
+    lines, columns = (1, len(errors)) if level else (len(errors), len(costs))
+    figure = Figure(figsize=(WIDTH, 1.0 + 2.5 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False)
     for line, y in enumerate(errors):
         for column, x in enumerate(costs):
-            item = axes[line][column]
+            item = axes[0][line] if level else axes[line][column]
             _draw(item, context, _points(rows, x, y), x, y)
             if y.of is _gap:
                 _draw_margin(item, context)

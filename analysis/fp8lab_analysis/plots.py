@@ -119,7 +119,8 @@ def say_what_leaves(
                 continue
             step = float(steps[outside].min())
             late = step > (left + right) / 2.0
-            text = f"{context.name(summary)}: {extreme(values):.3g}"
+            bound = "up" if sign == "▲" else "down"
+            text = f"{context.name(summary)}: {bound} to {extreme(values):.3g}"
             axes.annotate(
                 f"{text} {sign}" if late else f"{sign} {text}",
                 (step, 0.98 if sign == "▲" else 0.02),

@@ -526,9 +526,7 @@ def group_runs(
         for key, found in members.items()
     ]
     order = {key: index for index, key in enumerate(members)}
-    groups.sort(
-        key=lambda g: (g.key.variant != "", g.key.variant, not g.is_baseline, order[g.key])
-    )
+    groups.sort(key=lambda g: (g.key.variant != "", g.key.variant, not g.is_baseline, order[g.key]))
     return _shared_once(groups)
 
 
