@@ -280,7 +280,7 @@ def test_a_shared_row_does_not_count_in_the_correction() -> None:
         middle = (low + high) / 2.0
         p = clustered_ratio(base * (middle + 0.01 * noise), base).p
         low, high = (middle, high) if p > 0.04 else (low, middle)
-    weak = [float(x) for x in base * (1.0 + high + 0.01 * noise)]
+    weak: list[float | None] = [float(x) for x in base * (1.0 + high + 0.01 * noise)]
     found = facts(weak=weak, strong=worse(0.5), twin=worse(0.5))
     assert Assessment(found).costs[0].like == ("weak",)
     found["recipes"][3]["same_forward_as"] = "strong"
