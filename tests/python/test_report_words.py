@@ -10,7 +10,7 @@ import make_example_run
 import pytest
 from loose_runs import stress, truncate, write_run
 
-from fp8lab_analysis import compare, figures, page, report, style, study, tables
+from fp8lab_analysis import compare, figures, page, report, style, study, study_page, tables
 from fp8lab_analysis.answers import make_answers
 from fp8lab_analysis.beside import match_arms
 from fp8lab_analysis.early_warning import find_trouble, lead_text, watched
@@ -196,6 +196,7 @@ def test_a_variant_of_all_arms_is_said_once(tmp_path: Path) -> None:
         "infir2 (outlier channels)",
     ]
     assert "all with outlier channels" in page._subtitle(found)
+    assert "2 runs, all with outlier channels, seeds" in " ".join(study_page._made(found).split())
     looks = style.assign_styles(found.groups).values()
     assert all(look.filled and look.line == "-" for look in looks)
     write_run(tmp_path / "plain", "infir2", seed=1)
