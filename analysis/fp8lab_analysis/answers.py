@@ -11,6 +11,7 @@ from fp8lab_analysis.breaks import Break, Condition, condition, find_break
 from fp8lab_analysis.cells import counted, plus_minus
 from fp8lab_analysis.compare import GroupSummary, measured_stage
 from fp8lab_analysis.early_warning import detector_text, place_text, warning_before
+from fp8lab_analysis.sentences import joined
 from fp8lab_analysis.speed import device_text
 from fp8lab_analysis.study import Study
 from fp8lab_analysis.verdicts import Kind, measured
@@ -81,15 +82,11 @@ def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
         said.append(("caution", f"Not known yet, {gaps}: {open_}{seeds}."))
     single = [s for s in candidates if kinds[s.group.label] is Kind.NOT_ORDERED]
     if single:
-        seen = [s.verdict.gap.mean for s in single]
-        inside = sum(abs(gap) <= study.design.margin for gap in seen)
         said.append(
             (
                 "caution",
                 f"Not known: one seed of {_listed([s.group.label for s in single])}, so that the "
-                f"noise between seeds is unknown. Seen: gaps of {measured(min(seen))} to "
-                f"{measured(max(seen))} of the {name} loss, {inside} of {len(seen)} inside the "
-                f"margin of {margin}.",
+                f"noise between seeds is unknown. Seen: {_seen_text(study, single)}.",
             )
         )
     unpaired = [s.group.label for s in candidates if kinds[s.group.label] is Kind.UNPAIRED]
@@ -100,6 +97,20 @@ def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
     if candidates and (open_runs := _open_runs(study, summaries)):
         said.append(("caution", f"Not the last word: {open_runs}."))
     return Answer("May I use it?", said)
+
+
+def _seen_text(study: Study, single: Sequence[GroupSummary]) -> str:
+    """The gaps of arms that have no verdict, and how many of them are inside the margin."""
+    gaps = sorted((s.verdict.gap.mean, _mean_gap(s)) for s in single)
+    losses = joined(sorted({s.judged_on for s in single}))
+    of, margin = f"of the {losses} loss of {study.baseline_recipe}", study.design.margin_text
+    inside = sum(abs(gap) <= study.design.margin for gap, _ in gaps)
+    if len(gaps) == 1:
+        where = "inside" if inside else "beyond"
+        return f"a gap of {gaps[0][1]} {of}, {where} the margin of {margin}"
+    low, high = gaps[0][1], gaps[-1][1]
+    span = f"gaps of {low}" + (f" to {high}" if high != low else "")
+    return f"{span} {of}, {inside} of {len(gaps)} inside the margin of {margin}"
 
 
 def _by_value(items: Sequence[tuple[str, float]], show: Callable[[float], str]) -> str:
@@ -113,21 +124,31 @@ def _by_value(items: Sequence[tuple[str, float]], show: Callable[[float], str]) 
 def what_did_it_cost(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
     """Bits of scales, and the speed that was measured, beside the baseline's."""
     said = []
-    bits = [(s.group.key.recipe, s.scale_bits) for s in summaries if math.isfinite(s.scale_bits)]
-    if bits:
-        costs = _by_value(list(dict.fromkeys(bits)), "{:.2g}".format)
-        said.append(("fact", f"Bits of scale per element: {costs}."))
+    known = [s for s in summaries if math.isfinite(s.scale_bits)]
+    alive = [s for s in known if s.verdict.kind is not Kind.DIVERGED]
+    told = [
+        _by_value(list(dict.fromkeys((s.group.key.recipe, s.scale_bits) for s in those)), text)
+        for those, text in (
+            (alive, "{:.2g}".format),
+            ([s for s in known if s not in alive], "of what diverged {:.2g}".format),
+        )
+    ]
+    if known:
+        said.append(("fact", f"Bits of scale per element: {'; '.join(filter(None, told))}."))
     stage = measured_stage(study)
     emulated = any(run.meta.get("backend") == "cpu" for run in study.runs)  # no speed of a GPU
     speeds = {
         s.group.label: s.tokens_per_second[stage]
         for s in summaries
-        if stage and not emulated and math.isfinite(s.tokens_per_second[stage].mean)
+        if stage
+        and not emulated
+        and math.isfinite(s.tokens_per_second[stage].mean)
+        and s.verdict.kind is not Kind.DIVERGED
     }
     devices = sorted({device_text(run) for run in study.runs})
     if speeds:
-        told = _listed([f"{label} {plus_minus(v, '{:.0f}')}" for label, v in speeds.items()])
-        text = f"Tokens per second in {stage}: {told}; measured on {'; '.join(devices)}"
+        listed = _listed([f"{label} {plus_minus(v, '{:.0f}')}" for label, v in speeds.items()])
+        text = f"Tokens per second in {stage}: {listed}; measured on {'; '.join(devices)}"
         said.append(("fact", text + "."))
     if not said:
         said.append(("fact", "No run logged the bits of its scales, or a speed on a GPU."))
@@ -168,8 +189,8 @@ def _warning_text(found: Break) -> str:
         return "No detector warned before"
     steps = counted(found.step - score.step, "step")
     return (
-        f"The detector of {detector_text(score.detector)} warned {steps} before, at step "
-        f"{score.step}{place_text(score)}"
+        f"The detector of {detector_text(score.detector)} warned at step {score.step}, {steps} "
+        f"before the loss broke{place_text(score)}"
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import jinja2
@@ -14,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from fp8lab_analysis import style
-from fp8lab_analysis.assessment import Assessment, SensitivityMap, percent, token_text
+from fp8lab_analysis.assessment import Assessment, SensitivityMap, percent, signed, token_text
 from fp8lab_analysis.figures import FORMS, FigureSpec, RenderedFigure, save_figure
 
 SLOTS = ("x", "w", "both")
@@ -62,9 +64,7 @@ def _map(found: SensitivityMap) -> Figure:
     axes: Axes = figure.subplots()
     limit = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
     image = axes.imshow(values, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit)
-    axes.set_yticks(
-        range(len(rows)), [f"{m} {'layer' if s == 'both' else s}" for m, s in rows]
-    )
+    axes.set_yticks(range(len(rows)), [f"{m} {'layer' if s == 'both' else s}" for m, s in rows])
     step = max(1, len(columns) // 32)
     axes.set_xticks(range(0, len(columns), step), columns[::step])
     axes.set_xlabel("decoder layer")
@@ -108,13 +108,13 @@ def _outliers(assessment: Assessment) -> Figure:
 
 
 def _figures(assessment: Assessment, folder: Path) -> list[RenderedFigure]:
-    wanted = [
+    wanted: list[tuple[str, str, str, Callable[[], Figure]]] = [
         (
             "gaps",
             "What each recipe costs",
             "Loss against the baseline on the same tokens, without training; bars are 95 % "
             "intervals over documents.",
-            lambda: _gaps(assessment),
+            partial(_gaps, assessment),
         )
     ]
     found = assessment.map
@@ -124,7 +124,7 @@ def _figures(assessment: Assessment, folder: Path) -> list[RenderedFigure]:
                 "map",
                 f"Where it arises: {found.recipe}",
                 "Each layer, and each operand of its forward product, alone in the recipe.",
-                lambda: _map(found),
+                partial(_map, found),
             )
         )
     if assessment.facts.get("gradients"):
@@ -133,7 +133,7 @@ def _figures(assessment: Assessment, folder: Path) -> list[RenderedFigure]:
                 "gradients",
                 "Gradients of one batch",
                 "Weight gradient of each linear layer under a recipe against the baseline's.",
-                lambda: _gradients(assessment),
+                partial(_gradients, assessment),
             )
         )
     wanted.append(
@@ -141,7 +141,7 @@ def _figures(assessment: Assessment, folder: Path) -> list[RenderedFigure]:
             "outliers",
             "Outliers of the checkpoint",
             "Inputs of the linear layers in one sequence, in the order of the forward pass.",
-            lambda: _outliers(assessment),
+            partial(_outliers, assessment),
         )
     )
     rendered = []
@@ -170,6 +170,7 @@ def write_page(assessment: Assessment, out: Path) -> Path:
         figures=_figures(assessment, folder),
         forms=FORMS,
         percent=percent,
+        signed=signed,
         token_text=token_text,
         isfinite=math.isfinite,
     )

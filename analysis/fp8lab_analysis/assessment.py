@@ -26,6 +26,7 @@ from fp8lab_analysis.stats import Array
 ALPHA = 0.05
 LEAST_DOCUMENTS = 5  # below, a t interval over clusters says nothing
 NAT_DIGITS = 4
+AS_IT_IS = "as it is"  # words of a recipe that was tried without a change
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,78 @@ class SensitivityMap:
         return sorted(self.layers, key=lambda entry: -entry.both.value)[:count]
 
 
+@dataclass(frozen=True)
+class Tried:
+    """A change of the recipe that was run on the sequences of the map."""
+
+    words: str  # what was changed
+    gap: float  # to the baseline, a fraction, without an interval; NaN: the loss is not finite
+    layers: int  # linear layers in the baseline's format
+    seconds: float  # of the products of a step on the rated card; NaN: not known
+    time: float  # `seconds` beside those of the recipe as it is, (t - t0) / t0; NaN: not known
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """The changes of the mapped recipe that were tried to bring it under a margin."""
+
+    recipe: str
+    margin: float  # of the baseline's loss, a fraction
+    card: str
+    tokens: int  # of the step that times are of
+    tried: tuple[Tried, ...]  # as they were run
+    chosen: int | None  # of `tried`; None: no change reaches the margin
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any], recipe: str) -> Suggestion:
+        """Of the facts of a file. Throws ValueError where the choice is none of what was tried."""
+        rows, chosen = facts["tried"], facts["chosen"]
+        if chosen is not None and not 0 <= chosen < len(rows):
+            raise ValueError(f"suggestion: chosen {chosen} of {len(rows)} that were tried")
+        first = next(
+            (_number(row["seconds"]) for row in rows if row["words"] == AS_IT_IS), math.nan
+        )
+        tried = tuple(
+            Tried(
+                row["words"],
+                _number(row["gap"]),
+                row["layers"],
+                _number(row["seconds"]),
+                _number(row["seconds"]) / first - 1.0 if first > 0.0 else math.nan,
+            )
+            for row in rows
+        )
+        return cls(recipe, facts["margin"], facts["card"], facts["tokens"], tried, chosen)
+
+    @property
+    def sentence(self) -> str:
+        """What to change, or that nothing which was tried is enough."""
+        margin = f"the margin of {100 * self.margin:g} %"
+        if self.chosen is not None:
+            best = self.tried[self.chosen]
+            if best.words == AS_IT_IS:
+                return f"{self._named(best)} costs {signed(best.gap)}, under {margin}."
+            cost = f"at {signed(best.time, 1)} of the products' time on an {self.card}"
+            if math.isnan(best.time):
+                cost = f"at a time on an {self.card} that is not known"
+            return (
+                f"{self._named(best)} costs {signed(best.gap)}, under {margin}, "
+                f"{cost}: suggested.toml."
+            )
+        finite = [tried for tried in self.tried if math.isfinite(tried.gap)]
+        text = f"No change that was tried brings {self.recipe} under {margin}"
+        if not finite:
+            return f"{text}: no loss of theirs is finite."
+        nearest = min(finite, key=lambda tried: tried.gap)
+        return f"{text}; nearest: {self._named(nearest)}, {signed(nearest.gap)}."
+
+    def _named(self, tried: Tried) -> str:
+        """The recipe with its change."""
+        if tried.words == AS_IT_IS:
+            return f"{self.recipe} {AS_IT_IS}"
+        return f"{self.recipe} with {tried.words.removeprefix(f'{AS_IT_IS}; ')}"
+
+
 class Assessment:
     """The facts of one `facts.json`, judged."""
 
@@ -138,6 +211,9 @@ class Assessment:
         self.baseline = self.names[0]
         self.costs = self._costs(rows)
         self.map = self._map(facts["map"]) if "map" in facts else None
+        self.suggestion: Suggestion | None = None
+        if "suggestion" in facts:
+            self.suggestion = Suggestion.of(facts["suggestion"], facts["map"]["recipe"])
 
     @classmethod
     def read(cls, path: Path) -> Assessment:
@@ -177,8 +253,10 @@ class Assessment:
         return costs
 
     def _told_apart(self, rows: Sequence[Mapping[str, Any]]) -> set[tuple[int, int]]:
-        """Pairs of recipes whose losses differ, corrected for the number of pairs."""
-        distinct = [i for i, row in enumerate(rows) if not row.get("same_forward_as")]
+        """Pairs of recipes whose losses differ, corrected for the number of pairs. A loss that is
+        not finite is like no other."""
+        finite = np.isfinite(self.sums).all(axis=1)
+        distinct = [i for i, row in enumerate(rows) if not row.get("same_forward_as") and finite[i]]
         twin = {
             i: self.names.index(row["same_forward_as"]) if row.get("same_forward_as") else i
             for i, row in enumerate(rows)
@@ -190,6 +268,7 @@ class Assessment:
             (i, j)
             for i, j in itertools.combinations(range(len(rows)), 2)
             if (min(twin[i], twin[j]), max(twin[i], twin[j])) in differing
+            or not (finite[i] and finite[j])
         }
 
     def _map(self, facts: Mapping[str, Any]) -> SensitivityMap:
@@ -248,6 +327,8 @@ class Assessment:
             )
         if self.map is not None:
             lines.append(self.map_sentence(self.map))
+        if self.suggestion is not None:
+            lines.append(self.suggestion.sentence)
         return lines
 
     def map_sentence(self, found: SensitivityMap) -> str:
@@ -281,8 +362,9 @@ class Assessment:
         if sinks:
             layer = max(range(len(sinks)), key=lambda i: float(sinks[i]["share"]))
             lines.append(
-                f"Attention sink: in layer {layer} queries give {100 * sinks[layer]['share']:.0f} % "
-                f"of their weight to token {token_text(sinks[layer]['token'])}."
+                f"Attention sink: in layer {layer} queries give "
+                f"{100 * sinks[layer]['share']:.0f} % of their weight to token "
+                f"{token_text(sinks[layer]['token'])}."
             )
         return lines
 
@@ -327,7 +409,31 @@ class Assessment:
                     for entry in self.map.layers
                 ],
             }
+        if self.suggestion is not None:
+            result["suggestion"] = {
+                "recipe": self.suggestion.recipe,
+                "margin": self.suggestion.margin,
+                "card": self.suggestion.card,
+                "tokens": self.suggestion.tokens,
+                "sentence": self.suggestion.sentence,
+                "chosen": self.suggestion.chosen,
+                "tried": [
+                    {
+                        "words": tried.words,
+                        "gap": _json(tried.gap),
+                        "layers": tried.layers,
+                        "seconds": _json(tried.seconds),
+                        "time": _json(tried.time),
+                    }
+                    for tried in self.suggestion.tried
+                ],
+            }
         return result
+
+
+def signed(fraction: float, digits: int = 2) -> str:
+    """ "+0.31 %" """
+    return f"{100 * fraction:+.{digits}f} %"
 
 
 def percent(estimate: Estimate) -> str:

@@ -93,19 +93,19 @@ def match_arms(
 ) -> list[tuple[GroupSummary | None, GroupSummary | None]]:
     """Arms of one name are one arm; of the rest, those of one recipe and configuration, for a name
     says what sets an arm apart within its own study. In the order of `ours`, then the others."""
-    left = {s.group.label: s for s in theirs}
+    left = {s.group.full_label: s for s in theirs}
     found: dict[str, GroupSummary | None] = {
-        s.group.label: left.pop(s.group.label, None) for s in ours
+        s.group.full_label: left.pop(s.group.full_label, None) for s in ours
     }
     for summary in ours:
-        if found[summary.group.label] is not None:
+        if found[summary.group.full_label] is not None:
             continue
         for label, other in left.items():
             same_recipe = other.group.key.recipe == summary.group.key.recipe
             if same_recipe and _plain(other.group) == _plain(summary.group):
-                found[summary.group.label] = left.pop(label)
+                found[summary.group.full_label] = left.pop(label)
                 break
-    return [*((s, found[s.group.label]) for s in ours), *((None, s) for s in left.values())]
+    return [*((s, found[s.group.full_label]) for s in ours), *((None, s) for s in left.values())]
 
 
 def lay_beside(

@@ -10,6 +10,7 @@ wrong is a false alarm.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,7 @@ class Trouble:
     step: int
     stage: str
     how: str  # what the loss did
+    broke: int | None = None  # step at which the run breaks, where that comes later
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,11 @@ def find_trouble(study: Study, item: RunComparison) -> Trouble | None:
         for stage in item.stages.values()
         if stage.first_departure is not None
     ]
-    return min(found, key=lambda trouble: trouble.step) if found else None
+    if not found:
+        return None
+    first = min(found, key=lambda trouble: trouble.step)
+    later = broken is not None and broken.step > first.step
+    return dataclasses.replace(first, broke=broken.step) if later and broken else first
 
 
 def warned(study: Study, item: RunComparison) -> Warned:
@@ -162,9 +168,13 @@ def lead_text(label: str, runs: Sequence[Warned]) -> str:
         )
     lead, item, trouble, score = min(told, key=lambda found: found[0])
     place = place_text(score)
-    text = (
-        f"{label}: {detector_text(score.detector)} warned {lead} steps before the loss "
-        f"{trouble.how} (step {score.step} and {trouble.step}, {trouble.stage}, seed "
+    text = f"{label}: {detector_text(score.detector)} warned at step {score.step}, "
+    if trouble.broke is not None:
+        text += (
+            f"{trouble.broke - score.step} steps before the loss broke (step {trouble.broke}) and "
+        )
+    text += (
+        f"{lead} steps before it {trouble.how} (step {trouble.step}; {trouble.stage}, seed "
         f"{item.run.seed}{place})"
     )
     if len(troubled) > 1:

@@ -38,30 +38,62 @@ FORMS = ("png", "pdf", "svg", "csv")  # of every figure
 
 
 @dataclass(frozen=True)
+class Of:
+    """A sentence of a caption on a part of the figure: it stands where that part is drawn."""
+
+    part: str  # text of a title, an axis, the legend or a label in the figure
+    text: str
+
+
+Caption = str | tuple[str | Of, ...]
+
+
+@dataclass(frozen=True)
 class FigureSpec:
     """One figure of the report: how to draw it and how to read it."""
 
     name: str
     title: str
-    caption: str
+    caption: Caption
     draw: Callable[[PlotContext], Figure | None]
     on_request: bool = False  # its absence is nothing to remark
 
+
+LEAVES = (
+    "What diverged does not set the limits of an axis: a triangle at the edge says where such an "
+    "arm leaves the panel, and how far it goes there."
+)
 
 FIGURES = (
     FigureSpec(
         "overview",
         "At a glance",
-        "One row per recipe. Recipes of two or more seeds are sorted by their gap within each "
-        "variant; those of one seed follow in the order of the study, and no order follows from "
-        "their numbers. Gap: the loss behind the verdict minus that of the paired baseline, in "
-        "percent of the latter; bars are the interval of the verdict's test, ticks the single "
-        "seeds. Grey is the margin: a recipe is equivalent where an interval lies inside it (the "
-        "narrower one of the two one-sided tests), and worse or better where a bar leaves out "
-        "zero. "
-        "Exact match: 95 % interval of the questions asked, which leaves out the seeds. SQNR: the "
-        "marker is the mean over operands, the arrow the weakest operand. Underflow: share of "
-        "elements flushed from nonzero to zero in the operand where that is worst.",
+        (
+            "One row per recipe. Recipes of two or more seeds are sorted by their gap within each "
+            "variant; those of one seed follow in the order of the study, and no order follows "
+            "from their numbers; what diverged stands last, in no order. ",
+            Of(
+                "gap",
+                "Gap: the loss behind the verdict minus that of the paired baseline, in percent "
+                "of the latter; bars are the interval of the verdict's test, ticks the single "
+                "seeds. Grey is the margin: a recipe is equivalent where an interval lies inside "
+                "it (the narrower one of the two one-sided tests), and worse or better where a "
+                "bar leaves out zero. ",
+            ),
+            Of(
+                "exact match",
+                "Exact match: 95 % interval of the questions asked, which leaves out the seeds. ",
+            ),
+            Of(
+                "SQNR",
+                "SQNR: the marker is the mean over operands, the arrow the weakest operand. ",
+            ),
+            Of(
+                "worst underflow",
+                "Underflow: share of elements flushed from nonzero to zero in the operand where "
+                "that is worst.",
+            ),
+        ),
         overview_plot.overview_figure,
     ),
     FigureSpec(
@@ -89,25 +121,50 @@ FIGURES = (
     FigureSpec(
         "loss",
         "Training loss and gap",
-        "Upper row: smoothed training loss, one column per stage, each with its own axis. Lower "
-        "row: the gap to the baseline run of the same seed and data order, so that the noise of "
-        "the batches cancels; above zero the loss is higher than the baseline's. Thick lines are "
-        "means over seeds, thin lines single seeds; with one seed the tint is the spread of the "
-        "unsmoothed gap, which says nothing about another seed. Grey: the band of the baseline's "
-        "own seeds, most of which a pair shares. Dotted vertical lines mark a loss that stopped "
-        "being finite.",
+        (
+            "Smoothed training loss, one column per stage, each with its own axis. ",
+            Of(
+                "loss gap to paired",
+                "Lower row: the gap to the baseline run of the same seed and data order, so that "
+                "the noise of the batches cancels; above zero the loss is higher than the "
+                "baseline's. With one seed the tint is the spread of the unsmoothed gap, which "
+                "says nothing about another seed. ",
+            ),
+            "Thick lines are means over seeds, thin lines single seeds. ",
+            Of(
+                "seed band",
+                "Grey: the band of the baseline's own seeds, most of which a pair shares. ",
+            ),
+            Of("not finite", "Dotted vertical lines mark a loss that stopped being finite. "),
+            Of("▲", LEAVES),
+        ),
         plots.loss_figure,
     ),
     FigureSpec(
         "pareto",
         "Error against cost",
-        "A point per recipe; low and left is good above, high and left below, right where the "
-        "axis is speed. Gap: as in the first figure, the bar is the interval of the verdict's "
-        "test, grey the margin. Scale bits are those stored for an element of the quantized "
-        "operands. Speed is the median of tokens per second between two logged steps on the "
-        "device that the run was on: a CPU emulates the formats, and its speed says nothing of a "
-        "GPU's. Dotted: the recipes of two or more seeds that no other one of the variant beats in "
-        "both numbers; it leaves out the noise.",
+        (
+            "A point per recipe. Few bits, a small gap and a high SQNR are good. ",
+            Of(
+                "gap (%",
+                "Gap: as in the first figure, the bar is the interval of the verdict's test, grey "
+                "the margin; what diverged has none. ",
+            ),
+            Of(
+                "scale bits",
+                "Scale bits are those stored for an element of the quantized operands. ",
+            ),
+            Of(
+                "tokens per second",
+                "Speed is the median of tokens per second between two logged steps on the device "
+                "that the run was on. ",
+            ),
+            Of(
+                "front",
+                "Dotted: the recipes of two or more seeds that did not diverge and that no other "
+                "one of the variant beats in both numbers; it leaves out the noise.",
+            ),
+        ),
         pareto_plot.pareto_figure,
     ),
     FigureSpec(
@@ -153,9 +210,19 @@ FIGURES = (
     FigureSpec(
         "range_losses",
         "Underflow and saturation",
-        "Upper row: share of elements that are nonzero before and zero after quantization. Lower "
-        "row: share of elements above the largest value their tile can represent, which scales "
-        "from the present tensor avoid by construction. Mean over layers and logged steps.",
+        (
+            Of(
+                "underflow",
+                "Underflow: share of elements that are nonzero before and zero after "
+                "quantization. ",
+            ),
+            Of(
+                "saturation",
+                "Saturation: share of elements above the largest value their tile can represent, "
+                "which scales from the present tensor avoid by construction. ",
+            ),
+            "Mean over layers and logged steps.",
+        ),
         operand_plots.range_loss_figure,
     ),
     FigureSpec(
@@ -171,19 +238,33 @@ FIGURES = (
     FigureSpec(
         "channels",
         "Persistence of the largest channels",
-        "A run logs the eight channels of largest amax of every operand. Jaccard index: how many "
-        "channels two logged steps have in common, over how many either has; 1 is the same eight, "
-        "and two random choices out of n channels have about 4/n. Left: from one logged step to "
-        "the next. Middle: what is left of the first ones, drift away from 1. Right: from the end "
-        "of one stage to that of the next, layer by layer. Means over seeds; the dashed line is "
-        "the stage boundary. Where no channel stands out, the order of near equal ones is noise: "
-        "read it beside the channel outlier ratio.",
+        (
+            "A run logs the eight channels of largest amax of every operand. Jaccard index: how "
+            "many channels two logged steps have in common, over how many either has; 1 is the "
+            "same eight, and two random choices out of n channels have about 4/n. Left: from one "
+            "logged step to "
+            "the next. Next to it: what is left of the first ones, drift away from 1. ",
+            Of(
+                "with end of",
+                "Right: from the end of one stage to that of the next, layer by layer; the dashed "
+                "line is the stage boundary. ",
+            ),
+            "Means over seeds. Where no channel stands out, the order of near equal ones is "
+            "noise: read it beside the channel outlier ratio.",
+        ),
         channel_plot.channel_figure,
     ),
     FigureSpec(
         "gradient_norm",
         "Gradient norm",
-        "Before clipping. A ratio that drifts from one announces divergence earlier than the loss.",
+        (
+            "Before clipping. ",
+            Of(
+                "ratio to paired",
+                "A ratio that drifts from one announces divergence earlier than the loss. ",
+            ),
+            Of("▲", LEAVES),
+        ),
         plots.gradient_norm_figure,
     ),
     FigureSpec(
@@ -211,9 +292,15 @@ FIGURES = (
     FigureSpec(
         "held_out",
         "Held-out loss and exact match",
-        "Upper row: loss on held-out text; whiskers are one standard deviation over seeds. Lower "
-        "row: share of greedy answers that match exactly, over all seeds, with the 95 % Wilson "
-        "interval of the problems of one seed.",
+        (
+            "Loss on held-out text; whiskers are one standard deviation over seeds. ",
+            Of(
+                "exact match",
+                "Lower row: share of greedy answers that match exactly, over all seeds, with the "
+                "95 % Wilson interval of the problems of one seed. ",
+            ),
+            Of("▲", LEAVES),
+        ),
         plots.held_out_figure,
     ),
 )
@@ -229,6 +316,34 @@ class RenderedFigure:
     caption: str
     svg: Markup
     hover: list[dict[str, Any]]  # of hover.py
+
+
+def _words(figure: Figure) -> str:
+    """Everything that a figure says in its panels and its legends."""
+    said: list[str] = []
+    for axes in figure.axes:
+        if not axes.get_visible():
+            continue
+        said += [axes.get_title(), axes.get_title(loc="left")]
+        said += [axes.get_xlabel(), axes.get_ylabel()]
+        said += [text.get_text() for text in (*axes.texts, *axes.get_yticklabels())]
+        said += [str(line.get_label()) for line in axes.lines]
+    said += [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    return "\n".join(said)
+
+
+def caption_of(spec: FigureSpec, figure: Figure) -> str:
+    """The caption of a figure as it was drawn: nothing of a panel that is not there."""
+    said = _words(figure)
+    parts = (spec.caption,) if isinstance(spec.caption, str) else spec.caption
+    told = [part if isinstance(part, str) else part.text for part in parts if _stands(part, said)]
+    if f", {style.BROKEN}" in said or f"\n{style.BROKEN}" in said:
+        told.append(" Arms that diverged are named so; their points are crosses.")
+    return "".join(told).strip().replace("  ", " ")
+
+
+def _stands(part: str | Of, said: str) -> bool:
+    return isinstance(part, str) or part.part in said
 
 
 def _renumber_ids(text: str, name: str) -> str:
@@ -301,5 +416,6 @@ def render_figures(
                 (folder / f"{spec.name}.{suffix}").unlink(missing_ok=True)
             continue
         number = len(rendered) + 1
-        rendered.append(RenderedFigure(number, spec.name, spec.title, spec.caption, svg, hover))
+        caption = caption_of(spec, figure)
+        rendered.append(RenderedFigure(number, spec.name, spec.title, caption, svg, hover))
     return rendered, failed

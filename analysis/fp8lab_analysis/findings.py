@@ -55,11 +55,19 @@ def one_seed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[F
     text = "Nothing can be ordered" if not _ranked(summaries) else "Not in any order"
     text += (
         f": whether a gap is more than the noise between seeds takes two or more seeds of {name} "
-        f"and of each recipe. The gaps to {name} as they come, in nats/token: "
-        f"{'; '.join(f'{s.group.label} {gap_text(s)}' for s in single)}. None is better or worse "
+        f"and of each recipe. The gaps to {name} as they come: "
+        f"{'; '.join(map(_both_gaps, single))}. None is better or worse "
         f"than {told} by these numbers; an error in the run leaves out the noise between seeds."
     )
     return [Finding("caution", "One seed", text)]
+
+
+def _both_gaps(summary: GroupSummary) -> str:
+    """The gaps of the losses that an arm has: two that differ are of two losses."""
+    text = f"{summary.group.label} {gap_text(summary)} nats/token of the training loss"
+    if summary.judged_on == "training":
+        return text
+    return f"{text}, {summary.verdict.gap_text} of the {summary.judged_on} loss"
 
 
 SHOWN_AS = {
@@ -311,8 +319,10 @@ def match_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Find
         right = "none" if asked[0].matches[stage].fraction == 0.0 else "all"
         text = f"After {stage}: {right} of {count} answers right in any recipe: it tells nothing."
         return [Finding("caution", "Exact match", text)]
-    known = {s.group.label: s.matches[stage] for s in asked if s.seeds > 1}
-    single = [_match_text(s.group.label, s.matches[stage]) for s in asked if s.seeds == 1]
+    alive = [s for s in asked if s.verdict.kind is not Kind.DIVERGED]
+    known = {s.group.label: s.matches[stage] for s in alive if s.seeds > 1}
+    broken = [_match_text(s.group.label, s.matches[stage]) for s in asked if s not in alive]
+    single = [_match_text(s.group.label, s.matches[stage]) for s in alive if s.seeds == 1]
     text = f"After {stage}: "
     if known:
         best = max(known.items(), key=lambda item: item[1].fraction)
@@ -322,6 +332,8 @@ def match_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Find
         text += "; " if single else ""
     if single:
         text += f"one seed each and in no order: {', '.join(single)}"
+    if broken:
+        text += f"{'; ' if known or single else ''}of what diverged: {', '.join(broken)}"
     text += " (95 % intervals of the questions, not of the seeds)."
     below = []
     for summary in _candidates(summaries):

@@ -19,6 +19,7 @@ from fp8lab_analysis.operand_plots import slot_title
 from fp8lab_analysis.operands import SlotHistogram, quantized_mask, slot_histogram, tensor_summaries
 from fp8lab_analysis.runs import SLOTS
 from fp8lab_analysis.style import (
+    BROKEN,
     MUTED,
     WIDTH,
     PlotContext,
@@ -26,6 +27,7 @@ from fp8lab_analysis.style import (
     group_handles,
     plain_numbers,
     quantized_summaries,
+    unbroken,
 )
 
 MOST_ROWS = 9  # recipes that the histograms show
@@ -52,7 +54,8 @@ def layers_figure(context: PlotContext) -> Figure | None:
         return None
     figure = Figure(figsize=(WIDTH, 5.4), layout="constrained")
     axes = figure.subplots(2, len(SLOTS), squeeze=False, sharex=True, sharey="row")
-    worst = np.full((2, len(SLOTS), len(layers)), np.nan)  # of all recipes
+    worst = np.full((2, len(SLOTS), len(layers)), np.nan)  # of all recipes that did not diverge
+    alive = unbroken(chosen)
     for summary in chosen:
         style = context.style(summary.group)
         found = {(t.slot, t.layer): t for t in tensor_summaries(summary.group)}
@@ -67,6 +70,8 @@ def layers_figure(context: PlotContext) -> Figure | None:
                 axes[line][column].plot(
                     places, values, linewidth=1.0, **style.line_kwargs(), **markers
                 )
+                if summary not in alive:
+                    continue
                 so_far = worst[line, column, places]
                 pair = (so_far, np.asarray(values, dtype=np.float64))
                 worst[line, column, places] = np.fmax(*pair) if line else np.fmin(*pair)
@@ -126,7 +131,7 @@ def histogram_figure(context: PlotContext) -> Figure | None:
         axes[line][0].set_xlim(low, high)
         axes[line][0].xaxis.set_major_locator(MultipleLocator(10))
         axes[line][0].set_ylabel(
-            summary.group.label.replace(" (", "\n("),
+            context.name(summary).replace(" (", "\n(").replace(f", {BROKEN}", f"\n{BROKEN}"),
             color=context.style(summary.group).colour,
             fontsize=7.5,
             weight="bold",
@@ -177,5 +182,5 @@ def _draw_histogram(
         where="post",
         linewidth=1.3,
         color=context.style(summary.group).colour,
-        label=summary.group.label,
+        label=context.name(summary),
     )

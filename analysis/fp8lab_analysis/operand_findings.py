@@ -107,14 +107,20 @@ def tensor_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
         tensors = [t for t in tensor_summaries(summary.group) if math.isfinite(t.sqnr_db)]
         if tensors:
             worst_of[summary.group.label] = tensors
-    several = {s.group.label for s in summaries if s.seeds > 1} & set(worst_of)
+    broken = {s.group.label for s in summaries if s.verdict.kind is Kind.DIVERGED} & set(worst_of)
+    several = {s.group.label for s in summaries if s.seeds > 1} & set(worst_of) - broken
     text = ""
     if several:
         label = min(several, key=lambda name: worst_of[name][0].sqnr_db)
         listed = joined([_tensor_name(tensor) for tensor in worst_of[label][:3]])
-        where = "study" if len(several) == len(worst_of) else "recipes with several seeds"
+        whole = len(several) == len(worst_of)
+        where = "study" if whole else "recipes with several seeds that did not diverge"
+        where = "recipes with several seeds" if not broken and not whole else where
         text = f"Lowest SQNR of the {where}, all in {label}: {listed}. "
-    single = [name for name in worst_of if name not in several]
+    if broken:
+        listed = "; ".join(f"{n} {_tensor_name(worst_of[n][0])}" for n in worst_of if n in broken)
+        text += f"Lowest SQNR within each recipe that diverged: {listed}. "
+    single = [name for name in worst_of if name not in several | broken]
     if single:
         listed = "; ".join(f"{name} {_tensor_name(worst_of[name][0])}" for name in single)
         text += f"Lowest SQNR within each recipe of one seed: {listed}. "

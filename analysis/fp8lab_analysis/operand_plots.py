@@ -30,6 +30,7 @@ from fp8lab_analysis.style import (
     quantized_summaries,
     recipe_rows,
     short_layer,
+    unbroken,
 )
 
 SLOT_MEANING = {
@@ -95,7 +96,9 @@ def sqnr_heat_map_figure(context: PlotContext) -> Figure | None:
         return None
     order = _tensor_order([s.group for s in chosen])
     maps = [heat_matrix(s.group, order, "sqnr_db") for s in chosen]
-    finite = np.concatenate([values[np.isfinite(values)] for _, values in maps])
+    alive = unbroken(chosen) or chosen  # what diverged does not stretch the colours of the others
+    shown = [values for s, (_, values) in zip(chosen, maps) if s in alive]
+    finite = np.concatenate([values[np.isfinite(values)] for values in shown])
     if finite.size == 0:
         return None
     low, high = np.percentile(finite, [1.0, 99.0])
@@ -111,10 +114,10 @@ def sqnr_heat_map_figure(context: PlotContext) -> Figure | None:
         image = item.imshow(
             values, aspect="auto", cmap="viridis", vmin=low, vmax=high, interpolation="none"
         )
-        image.set_label(summary.group.label)
+        image.set_label(context.name(summary))
         item.set_facecolor(BAND)  # what has no SQNR
         name_rows(item, [f"{slot} {layer}" for slot, layer in order])
-        item.set_title(summary.group.label, color=context.style(summary.group).colour)
+        item.set_title(context.name(summary), color=context.style(summary.group).colour)
         _label_heat_map(item, summary.group.runs[0], order, steps, panel % columns == 0)
         if not named:
             _name_weak_rows(item, order, stats.finite_column_means(values.T))
@@ -225,7 +228,7 @@ def slot_panels(
     for line in range(lines):
         for column, slot in enumerate(SLOTS):
             item = axes[line][column]
-            recipe_rows(item, [s.group.label for s in chosen])
+            recipe_rows(item, [context.name(s) for s in chosen])
             if column:
                 item.tick_params(labelleft=False)
             else:
@@ -345,7 +348,7 @@ def scale_range_figure(context: PlotContext) -> Figure | None:
                 middle,
                 row,
                 "|",
-                label=f"{summary.group.label}, median",
+                label=f"{context.name(summary)}, median",
                 color="white" if "hatch" not in bars else INK,
                 markersize=9,
                 markeredgewidth=2.0,

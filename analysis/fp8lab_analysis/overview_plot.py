@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from fp8lab_analysis.compare import GroupSummary, match_tells
 from fp8lab_analysis.style import (
     BAND,
+    BROKEN,
     INK,
     MUTED,
     WIDTH,
@@ -23,7 +24,7 @@ from fp8lab_analysis.style import (
     quantized_summaries,
     recipe_rows,
 )
-from fp8lab_analysis.verdicts import Kind
+from fp8lab_analysis.verdicts import Kind, Verdict
 
 
 def overview_order(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
@@ -63,7 +64,7 @@ def overview_figure(context: PlotContext) -> Figure | None:
     grid = figure.add_gridspec(1, len(panels), width_ratios=[width for _, width in panels])
     for column, (draw, _) in enumerate(panels):
         axes = figure.add_subplot(grid[0, column])
-        recipe_rows(axes, [s.group.label for s in rows])
+        recipe_rows(axes, [context.name(s) for s in rows])
         if column:
             axes.tick_params(labelleft=False)
         else:
@@ -99,7 +100,9 @@ def _overview_gap(axes: Axes, context: PlotContext, rows: list[GroupSummary]) ->
     for row, summary in enumerate(rows):
         verdict = summary.verdict
         if verdict.kind is Kind.DIVERGED:
-            note(axes, row, f"{verdict.gap_text} ({verdict.diverged} of {verdict.seeds} seeds)")
+            note(
+                axes, row, f"{verdict.gap_text} ({verdict.diverged} of {verdict.seeds} seeds)", True
+            )
         elif summary.group.is_baseline:
             style = context.style(summary.group)
             axes.plot(0.0, row, label=style.name, **style.marker_kwargs(6.5))
@@ -118,11 +121,27 @@ def _overview_gap(axes: Axes, context: PlotContext, rows: list[GroupSummary]) ->
                     )
             error = 100.0 * verdict.half_width if math.isfinite(verdict.half_width) else None
             _point(axes, context, summary, row, 100.0 * verdict.gap.mean, error)
+            if verdict.kind is Kind.NOT_ORDERED:
+                _say_unordered(axes, verdict, row)
         else:
             note(axes, row, "no baseline")
     axes.set_xlabel("gap (% of the baseline's loss)")
-    unordered = any(s.verdict.kind is Kind.NOT_ORDERED for s in rows)
-    axes.set_title("gap, one seed: no order" if unordered else "gap (grey: margin)")
+    ordered = any(s.verdict.ordered for s in rows)
+    single = any(s.verdict.kind is Kind.NOT_ORDERED for s in rows)
+    axes.set_title("gap, one seed: no order" if single and not ordered else "gap (grey: margin)")
+
+
+def _say_unordered(axes: Axes, verdict: Verdict, row: float) -> None:
+    """Beside a point that no order follows from."""
+    axes.annotate(
+        "one seed" if verdict.seeds == 1 else "one baseline run",
+        (100.0 * verdict.gap.mean, row),
+        xytext=(8, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=6.5,
+        color=MUTED,
+    )
 
 
 def _match_stage(context: PlotContext, rows: Sequence[GroupSummary]) -> str:
@@ -165,13 +184,14 @@ def _overview_sqnr(axes: Axes, context: PlotContext, rows: list[GroupSummary]) -
             label=f"{style.name}, {worst.slot}",
         )
         axes.plot(mean, row, label=style.name, **style.marker_kwargs(6.5))
+        broken = summary.verdict.kind is Kind.DIVERGED
         axes.annotate(
-            worst.slot,
+            f"{worst.slot}, {BROKEN}" if broken else worst.slot,
             (worst.sqnr_db.mean, row),
             xytext=(0, 5),
             textcoords="offset points",
             fontsize=6,
-            ha="left",
+            ha="right" if broken else "left",
             color=MUTED,
         )
     axes.set_xlabel("SQNR (dB)")

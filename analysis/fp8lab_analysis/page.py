@@ -50,6 +50,7 @@ def _subtitle(study: Study) -> str:
     recipes = {group.key.recipe for group in study.groups}
     variants = {group.key.variant for group in study.groups}
     seeds = {run.seed for run in study.runs}
+    shared = {group.shared for group in study.groups} - {""}
     parts = [
         counted(len(study.runs), "run"),
         counted(len(recipes), "recipe"),
@@ -57,6 +58,7 @@ def _subtitle(study: Study) -> str:
     ]
     if len(variants) > 1:
         parts.append(counted(len(variants), "variant"))
+    parts += [f"all with {text}" for text in shared]
     if study.stages:
         parts.append("stages " + " → ".join(study.stages))
     return " · ".join(parts)

@@ -21,6 +21,7 @@ from fp8lab_analysis.style import (
     finish,
     group_handles,
     plain_numbers,
+    unbroken,
 )
 from fp8lab_analysis.verdicts import Kind
 
@@ -63,10 +64,9 @@ def _points(rows: Sequence[GroupSummary], x: _Measure, y: _Measure) -> list[Grou
 def pareto_figure(context: PlotContext) -> Figure | None:
     """Loss gap and SQNR against scale bits and measured speed, a point a group."""
     rows = context.summaries
-    costs = [
-        _Measure("scale bits per element (log axis)", _bits),
-        _speed(measured_stage(context.study)),
-    ]
+    costs = [_Measure("scale bits per element (log axis)", _bits)]
+    if not any(run.meta.get("backend") == "cpu" for run in context.study.runs):  # emulated
+        costs.append(_speed(measured_stage(context.study)))
     errors = [
         _Measure("gap (% of the baseline's loss)", _gap),
         _Measure("mean SQNR (dB)", _sqnr, -1.0),
@@ -75,11 +75,13 @@ def pareto_figure(context: PlotContext) -> Figure | None:
     errors = [y for y in errors if any(_points(rows, x, y) for x in costs)]
     if not costs or not errors:
         return None
-    figure = Figure(figsize=(WIDTH, 1.0 + 2.5 * len(errors)), layout="constrained")
-    axes = figure.subplots(len(errors), len(costs), squeeze=False)
+    level = len(costs) == 1  # panels side by side
+    lines, columns = (1, len(errors)) if level else (len(errors), len(costs))
+    figure = Figure(figsize=(WIDTH, 1.0 + 2.5 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False)
     for line, y in enumerate(errors):
         for column, x in enumerate(costs):
-            item = axes[line][column]
+            item = axes[0][line] if level else axes[line][column]
             _draw(item, context, _points(rows, x, y), x, y)
             if y.of is _gap:
                 _draw_margin(item, context)
@@ -120,8 +122,8 @@ def _draw(
             zorder=3,
             **style.marker_kwargs(6.5),
         )
-    # What a single seed shows orders nothing, so it makes no front.
-    several = [s for s in shown if s.seeds > 1]
+    # What a single seed shows orders nothing, so it makes no front; nor does what diverged.
+    several = [s for s in unbroken(shown) if s.seeds > 1]
     for variant in dict.fromkeys(s.group.key.variant for s in several):
         members = [s for s in several if s.group.key.variant == variant]
         front = stats.pareto_front(

@@ -33,6 +33,7 @@ from fp8lab_analysis.style import (
     group_handles,
     log_y_axis,
     recipe_rows,
+    unbroken,
 )
 from fp8lab_analysis.verdicts import Kind
 
@@ -87,6 +88,53 @@ def robust_limits(curves: Sequence[Floats], pad: float = 0.08) -> tuple[float, f
     low, high = np.percentile(points, [0.5, 99.5])
     room = pad * (high - low) or pad * abs(high) or 0.01
     return float(low - room), float(high + room)
+
+
+Series = tuple[GroupSummary, list[stats.Curve]]  # a group with a curve per seed
+
+
+def _unbroken_curves(drawn: Sequence[Series]) -> list[Floats]:
+    """Values that set the limits of a panel."""
+    alive = unbroken([summary for summary, _ in drawn])
+    return [values for summary, lines in drawn if summary in alive for _, values in lines]
+
+
+def say_what_leaves(
+    axes: Axes,
+    context: PlotContext,
+    curves: Sequence[Series],
+) -> None:
+    """At the edge of a panel: which diverged arms leave it, where, and up or down to what, for
+    they have no say in its limits."""
+    low, high = axes.get_ylim()
+    left, right = axes.get_xlim()
+    rows = 0
+    for summary, lines in curves:
+        points = np.concatenate([np.stack(line) for line in lines], axis=1) if lines else None
+        if points is None or summary.verdict.kind is not Kind.DIVERGED:
+            continue
+        steps, values = points[:, np.isfinite(points[1])]
+        for outside, extreme, sign in ((values > high, np.max, "▲"), (values < low, np.min, "▼")):
+            if not outside.any():
+                continue
+            step = float(steps[outside].min())
+            late = step > (left + right) / 2.0
+            bound = "up" if sign == "▲" else "down"
+            text = f"{context.name(summary)}: {bound} to {extreme(values):.3g}"
+            axes.annotate(
+                f"{text} {sign}" if late else f"{sign} {text}",
+                (step, 0.98 if sign == "▲" else 0.02),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, -9 * rows if sign == "▲" else 9 * rows),
+                textcoords="offset points",
+                ha="right" if late else "left",
+                va="top" if sign == "▲" else "bottom",
+                fontsize=6.5,
+                color=context.style(summary.group).colour,
+                bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "linewidth": 0},
+                zorder=6,
+            )
+            rows += 1
 
 
 def draw_series(
@@ -161,7 +209,7 @@ def _draw_seed_band(axes: Axes, context: PlotContext, stage: str, around_zero: b
 
 def _gap_scale(summaries: Sequence[GroupSummary]) -> float | None:
     """Linear threshold for a symmetric log axis when gaps differ too much for a linear one."""
-    gaps = [abs(s.final_gap.mean) for s in summaries if not s.group.is_baseline]
+    gaps = [abs(s.final_gap.mean) for s in unbroken(summaries) if not s.group.is_baseline]
     gaps = sorted(gap for gap in gaps if math.isfinite(gap) and gap > 0.0)
     if len(gaps) < 2 or gaps[-1] < 12.0 * gaps[len(gaps) // 2]:
         return None
@@ -181,17 +229,16 @@ def loss_figure(context: PlotContext) -> Figure | None:
     for column, stage in enumerate(study.stages):
         top = axes[0][column]
         band = _draw_seed_band(top, context, stage, False) or band
-        shown = []
+        drawn: list[Series] = []
         for summary in summaries:
-            lines = [smooth_loss(run, stage) for run in summary.group.runs]
-            draw_series(top, context, summary, lines)
-            if summary.verdict.kind is not Kind.DIVERGED:
-                shown += [curve for _, curve in lines]
+            drawn.append((summary, [smooth_loss(run, stage) for run in summary.group.runs]))
+            draw_series(top, context, *drawn[-1])
             for item in summary.runs:
                 mark_divergence(top, context, item, stage)
-        limits = robust_limits(shown)
+        limits = robust_limits(_unbroken_curves(drawn))
         if limits:
             top.set_ylim(*limits)
+        say_what_leaves(top, context, drawn)
         if paired:
             _draw_gaps(axes[1][column], context, stage, threshold)
     axes[0][0].set_ylabel("training loss, smoothed\n(nats per token)")
@@ -208,13 +255,14 @@ def loss_figure(context: PlotContext) -> Figure | None:
 def _draw_gaps(axes: Axes, context: PlotContext, stage: str, threshold: float | None) -> None:
     _draw_seed_band(axes, context, stage, True)
     axes.axhline(0.0, color=INK, linewidth=1.0, zorder=2)
-    shown: list[Floats] = []
+    drawn: list[Series] = []
     for summary in context.summaries:
         curves = [item.stages[stage].gap for item in summary.runs if stage in item.stages]
         gaps = [curve for curve in curves if curve is not None]
         if not gaps:
             continue
-        draw_series(axes, context, summary, [(gap.steps, gap.smooth) for gap in gaps])
+        drawn.append((summary, [(gap.steps, gap.smooth) for gap in gaps]))
+        draw_series(axes, context, *drawn[-1])
         if len(gaps) == 1:
             x, low, high = thin(
                 gaps[0].steps, gaps[0].smooth - gaps[0].spread, gaps[0].smooth + gaps[0].spread
@@ -223,15 +271,14 @@ def _draw_gaps(axes: Axes, context: PlotContext, stage: str, threshold: float | 
             axes.fill_between(
                 x, low, high, color=style.colour, alpha=0.10, linewidth=0, label=style.name
             )
-        if summary.verdict.kind is not Kind.DIVERGED:
-            shown += [gap.smooth for gap in gaps]
     if threshold:
         axes.set_yscale("symlog", linthresh=threshold)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         return
-    limits = robust_limits(shown + [np.zeros(1)], 0.15)
+    limits = robust_limits(_unbroken_curves(drawn) + [np.zeros(1)], 0.15)
     if limits:
         axes.set_ylim(*limits)
+    say_what_leaves(axes, context, drawn)
 
 
 def gradient_norm_figure(context: PlotContext) -> Figure | None:
@@ -243,7 +290,7 @@ def gradient_norm_figure(context: PlotContext) -> Figure | None:
     figure = Figure(figsize=(WIDTH, 5.0 if paired else 3.4), layout="constrained")
     axes = stage_axes(figure, context, 2 if paired else 1, (1.2, 1.0) if paired else (1.0,))
     for column, stage in enumerate(study.stages):
-        shown = []
+        drawn: list[Series] = []
         for summary in summaries:
             norms, ratios = [], []
             for run in summary.group.runs:
@@ -254,12 +301,13 @@ def gradient_norm_figure(context: PlotContext) -> Figure | None:
             draw_series(axes[0][column], context, summary, norms)
             if paired:
                 draw_series(axes[1][column], context, summary, ratios)
-                shown += [ratio for _, ratio in ratios]
+                drawn.append((summary, ratios))
         log_y_axis(axes[0][column])
         if paired:
             axes[1][column].axhline(1.0, color=INK, linewidth=1.0)
-            limits = robust_limits(shown + [np.ones(1)], 0.15)
+            limits = robust_limits(_unbroken_curves(drawn) + [np.ones(1)], 0.15)
             axes[1][column].set_ylim(*(limits or (0.9, 1.1)))
+            say_what_leaves(axes[1][column], context, drawn)
     axes[0][0].set_ylabel("gradient norm, smoothed\n(before clipping, log axis)")
     if paired:
         axes[1][0].set_ylabel(f"ratio to paired\n{study.baseline_recipe}")
@@ -280,15 +328,14 @@ def held_out_figure(context: PlotContext) -> Figure | None:
         upper, lower = figure, None
     axes = stage_axes(upper, context, 1, (1.0,))[0]
     for column, stage in enumerate(study.stages):
-        shown = []
+        drawn: list[Series] = []
         for summary in summaries:
-            lines = [held_out_curve(run, stage) for run in summary.group.runs]
-            _draw_points(axes[column], context, summary, lines)
-            if summary.verdict.kind is not Kind.DIVERGED:
-                shown += [values for _, values in lines]
-        limits = robust_limits(shown, 0.12)
+            drawn.append((summary, [held_out_curve(run, stage) for run in summary.group.runs]))
+            _draw_points(axes[column], context, *drawn[-1])
+        limits = robust_limits(_unbroken_curves(drawn), 0.12)
         if limits:
             axes[column].set_ylim(*limits)
+        say_what_leaves(axes[column], context, drawn)
     axes[0].set_ylabel("held-out loss\n(nats per token)")
     if lower is not None:
         columns = lower.subplots(1, len(stages), sharey=True, squeeze=False)[0]
@@ -318,7 +365,7 @@ def _draw_points(
 
 
 def _draw_matches(axes: Axes, context: PlotContext, stage: str) -> None:
-    labels = [summary.group.label for summary in context.summaries]
+    labels = [context.name(summary) for summary in context.summaries]
     recipe_rows(axes, labels)
     for row, summary in enumerate(context.summaries):
         match = summary.matches.get(stage)

@@ -81,11 +81,17 @@ class Group:
     key: GroupKey
     runs: list[Run]
     is_baseline: bool
+    shared: str = ""  # the variant of all groups of the study, which says it once
 
     @property
     def label(self) -> str:
         """Text for legends and tables."""
         return self.key.label
+
+    @property
+    def full_label(self) -> str:
+        """The label with what all groups of the study share: for what lies outside of the study."""
+        return GroupKey(self.key.recipe, self.shared or self.key.variant).label
 
 
 @dataclass(frozen=True)
@@ -507,7 +513,7 @@ def group_runs(
 ) -> list[Group]:
     """Groups by (recipe, variant); baselines first, then stressed arms after plain ones. A seed
     counts once: a second run of it (a copy, another backend) is a group of its own, for the two
-    know nothing of the noise between seeds."""
+    know nothing of the noise between seeds. A variant of all groups is in `Group.shared`."""
     members: dict[GroupKey, list[Run]] = {}
     for run, variant in zip(runs, variant_labels(runs, settings)):
         key = GroupKey(run.recipe, variant)
@@ -520,9 +526,20 @@ def group_runs(
         for key, found in members.items()
     ]
     order = {key: index for index, key in enumerate(members)}
-    return sorted(
-        groups, key=lambda g: (g.key.variant != "", g.key.variant, not g.is_baseline, order[g.key])
-    )
+    groups.sort(key=lambda g: (g.key.variant != "", g.key.variant, not g.is_baseline, order[g.key]))
+    return _shared_once(groups)
+
+
+def _shared_once(groups: list[Group]) -> list[Group]:
+    """The groups; a variant that all of them have sets none apart, and leaves their labels."""
+    variants = {group.key.variant for group in groups}
+    if len(variants) != 1 or "" in variants:
+        return groups
+    (shared,) = variants
+    return [
+        dataclasses.replace(group, key=GroupKey(group.key.recipe, ""), shared=shared)
+        for group in groups
+    ]
 
 
 def _load(path: Path, opening: Opening) -> Run:

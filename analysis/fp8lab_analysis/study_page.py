@@ -261,13 +261,15 @@ def _made(study: Study) -> str:
     design = study.design
     stated = "stated before the first run" if design.stated else "not stated beforehand"
     option = options_of(text)
+    variants = {group.shared for group in study.groups} - {""}
+    shared = "".join(f", all with {variant}" for variant in variants)
     return f"""
 ```sh
 fp8lab ablate --study experiments/studies/{name}.toml{' ' + option if option else ''}
 python3 -m fp8lab_analysis.study_page runs/{name} --out experiments/results/{name}
 ```
 
-{', '.join(devices)}; fp8lab {', '.join(versions)}; {len(study.runs)} runs, seeds
+{', '.join(devices)}; fp8lab {', '.join(versions)}; {len(study.runs)} runs{shared}, seeds
 {', '.join(map(str, seeds))}. Gaps are those of the held-out loss to the baseline of the same seed;
 their intervals are of {design.confidence_text} (Student, paired, Holm), the margin of
 {design.margin_text} was {stated}. Other intervals are of 95 % each, over seeds.

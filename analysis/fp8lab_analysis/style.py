@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import colorsys
+import dataclasses
+import itertools
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +20,7 @@ from fp8lab_analysis.attribution import Attribution, attribute_gaps
 from fp8lab_analysis.beside import Beside
 from fp8lab_analysis.compare import GroupSummary
 from fp8lab_analysis.study import Group, GroupKey, Study
+from fp8lab_analysis.verdicts import Kind
 
 WIDTH = 10.0  # inches, every figure
 INK = "#1f2328"
@@ -73,8 +77,11 @@ _COLOURS = (
     "#7a5c3e",
     "#AA4499",
 )
-_MARKERS = ("s", "^", "D", "P", "v", "X", "h", "<", ">", "p", "d", "*")
-_KNOWN = {
+Marker = str | tuple[int, int, int]
+_MARKERS: tuple[Marker, ...] = ("s", "^", "D", "P", "v", (4, 1, 0), "h", "<", ">", "p", "d", "*")
+BROKEN_MARKER = "x"  # of every arm that diverged, and of no other
+BROKEN = "diverged"  # behind its name
+_KNOWN: dict[str, tuple[str, Marker]] = {
     "bf16": ("#1f2329", "o"),  # not INK itself: the page finds what to hide by its colour
     "fp32": ("#777777", "8"),
     "infir2": (_COLOURS[0], _MARKERS[0]),
@@ -100,7 +107,7 @@ class SeriesStyle:
 
     name: str
     colour: str
-    marker: str
+    marker: Marker
     line: Any
     hatch: str
     filled: bool
@@ -137,7 +144,7 @@ class SeriesStyle:
         }
 
 
-def recipe_look(recipe: str) -> tuple[str, str]:
+def recipe_look(recipe: str) -> tuple[str, Marker]:
     """(colour, marker) of a recipe: a function of its name alone."""
     if recipe in _KNOWN:
         return _KNOWN[recipe]
@@ -145,9 +152,20 @@ def recipe_look(recipe: str) -> tuple[str, str]:
     return _COLOURS[number % len(_COLOURS)], _MARKERS[(number // 64) % len(_MARKERS)]
 
 
+def _more_colours() -> Iterator[str]:
+    """Colours without end for reports of more recipes than the palette has: hues a golden angle
+    apart, darker and paler in turn."""
+    for number in itertools.count():
+        hue = (0.07 + number * (math.sqrt(5.0) - 1.0) / 2.0) % 1.0
+        light = (0.34, 0.52, 0.26, 0.62)[number % 4]
+        red, green, blue = colorsys.hls_to_rgb(hue, light, 0.55)
+        yield f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
+
+
 def assign_styles(groups: Sequence[Group]) -> dict[GroupKey, SeriesStyle]:
     """Style of every group. Recipes without a reserved colour take the one their name hashes to,
-    or the next free one where another recipe of the same report has it already."""
+    or the next free one where another recipe of the same report has it already: no two recipes of
+    a report have one colour, however many there are."""
     recipes = list(dict.fromkeys(group.key.recipe for group in groups))
     looks = {recipe: recipe_look(recipe) for recipe in recipes if recipe in _KNOWN}
     for recipe in sorted(set(recipes) - set(looks)):
@@ -155,7 +173,7 @@ def assign_styles(groups: Sequence[Group]) -> dict[GroupKey, SeriesStyle]:
         used = {look[0] for look in looks.values()}
         start = _COLOURS.index(colour)
         rotated = _COLOURS[start:] + _COLOURS[:start]
-        free = next((item for item in rotated if item not in used), colour)
+        free = next(item for item in itertools.chain(rotated, _more_colours()) if item not in used)
         looks[recipe] = (free, marker)
     variants = [""] + sorted({group.key.variant for group in groups} - {""})
     styles = {}
@@ -182,13 +200,30 @@ class PlotContext:
     def of(
         cls, study: Study, summaries: list[GroupSummary], beside: Beside | None = None
     ) -> PlotContext:
-        """Context with the styles of all groups of the study."""
+        """Context with the styles of all groups of the study. What diverged is drawn as a cross,
+        and said to be so wherever it is named."""
         styles = assign_styles(study.groups)
+        for summary in summaries:
+            if summary.verdict.kind is Kind.DIVERGED:
+                plain = styles[summary.group.key]
+                styles[summary.group.key] = dataclasses.replace(
+                    plain, name=f"{plain.name}, {BROKEN}", marker=BROKEN_MARKER
+                )
         return cls(study, summaries, styles, beside, attribute_gaps(study, summaries))
 
     def style(self, group: Group) -> SeriesStyle:
         """Style of one group."""
         return self.styles[group.key]
+
+    def name(self, summary: GroupSummary) -> str:
+        """What figures call a group."""
+        return self.style(summary.group).name
+
+
+def unbroken(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
+    """Those that may be in a front, a mean, an order or the limits of an axis: none that
+    diverged."""
+    return [s for s in summaries if s.verdict.kind is not Kind.DIVERGED]
 
 
 def provenance_line(study: Study) -> str:
@@ -287,10 +322,18 @@ def colour_labels(axes: Axes, context: PlotContext, rows: Sequence[GroupSummary]
         label.set_fontweight("bold")
 
 
-def note(axes: Axes, row: float, text: str) -> None:
-    """Muted remark at the start of a row that has nothing to plot."""
+def note(axes: Axes, row: float, text: str, apart: bool = False) -> None:
+    """Muted remark at the start of a row that has nothing to plot; `apart` from what is drawn
+    behind it."""
+    box = {"boxstyle": "square,pad=0.2", "facecolor": "white", "linewidth": 0} if apart else None
     axes.annotate(
-        text, (0.02, row), xycoords=("axes fraction", "data"), va="center", fontsize=7, color=MUTED
+        text,
+        (0.02, row),
+        xycoords=("axes fraction", "data"),
+        va="center",
+        fontsize=7,
+        color=MUTED,
+        bbox=box,
     )
 
 

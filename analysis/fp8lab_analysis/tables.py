@@ -49,6 +49,19 @@ def _stage_losses(study: Study, prefix: str) -> list[Field[GroupSummary]]:
     ]
 
 
+def _held_out_losses(study: Study, summaries: Sequence[GroupSummary]) -> list[Field[GroupSummary]]:
+    """Of the stages that were evaluated."""
+
+    def cell(stage: str) -> Callable[[GroupSummary], Cell]:
+        return lambda summary: summary.held_out[stage].mean
+
+    evaluated = [s for s in study.stages if any(x.held_out[s].count for x in summaries)]
+    return [
+        (Column(f"held-out loss {stage}", "nats/token", "{:.4f}"), cell(stage))
+        for stage in evaluated
+    ]
+
+
 def _last_match(summary: GroupSummary) -> MatchSummary | None:
     return summary.matches[list(summary.matches)[-1]] if summary.matches else None
 
@@ -73,7 +86,7 @@ def summary_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
         (Column("recipe"), _group_label),
         (Column("operands"), lambda s: s.format_text),
         (Column("seeds"), lambda s: len(s.runs)),
-        *_stage_losses(study, "final loss"),
+        *_stage_losses(study, "final training loss"),
         (Column("final gap", "nats/token", "{:+.4f}"), lambda s: s.final_gap.mean),
         (Column("gap sd over seeds", "nats/token", "{:.4f}"), lambda s: s.final_gap.sd),
         (Column("judged gap", "%", "{:+.3f}"), lambda s: 100.0 * s.verdict.gap.mean),
@@ -101,7 +114,8 @@ def overview_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
         (Column("verdict"), verdict_text),
         (Column("gap", "% of the baseline's loss", "{} "), _judged_gap),
         (Column("final training gap", "nats/token", "{} "), gap_text),
-        *_stage_losses(study, "loss"),
+        *_held_out_losses(study, summaries),
+        *_stage_losses(study, "training loss"),
         (Column("gap area", "nats/token × step", "{:+.2f}"), lambda s: s.area.mean),
         (Column("exact match", "% [95 % interval]", "{} "), match_text),
         (Column("SQNR x / w / dy", "dB", "{} "), sqnr_text),

@@ -124,6 +124,35 @@ def test_the_answers_are_on_the_first_screen(page: Path, tmp_path: Path) -> None
     assert top + height <= SCREEN
 
 
+HINT = """
+<script>
+window.addEventListener("load", () => {
+  const drawing = document.querySelector(".drawing");
+  const hint = getComputedStyle(drawing, "::before");
+  const note = document.createElement("pre");
+  note.id = "probe";
+  note.textContent = JSON.stringify(
+    {content: hint.content, scrolls: drawing.scrollWidth > drawing.clientWidth});
+  document.body.append(note);
+});
+</script>
+"""
+
+
+@pytest.mark.parametrize("width, scrolls", [(600, True), (WIDTH, False)])
+def test_a_figure_that_scrolls_says_so(
+    width: int, scrolls: bool, page: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "hint.html"
+    copy.write_text(page.read_text().replace("</body>", HINT + "</body>"))
+    text = browse(copy, tmp_path, f"--window-size={width},{SCREEN}", "--dump-dom")
+    found = re.search(r'<pre id="probe">(.*?)</pre>', text, re.DOTALL)
+    assert found, "the page did not load"
+    said = json.loads(found[1])
+    assert said["scrolls"] == scrolls
+    assert ("sideways" in said["content"]) == scrolls
+
+
 def test_the_page_prints(page: Path, tmp_path: Path) -> None:
     paper = tmp_path / "page.pdf"
     browse(page, tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={paper}")
@@ -211,7 +240,8 @@ def test_the_value_under_the_pointer_is_told(page: Path, tmp_path: Path) -> None
     low, high = (f"{float(rows[0][edge]):.4g}" for edge in ("low", "high"))  # of two seeds
     assert said["held_out"].split("\n")[-1] == f"te_current {number}, {low} to {high}"
     assert "held-out loss (nats per token):" in said["held_out start"]
-    told = said["held_out start"].split("\n")[3:]  # where all arms are one
+    told = said["held_out start"].replace(", diverged", "").split("\n")[3:]  # where all are one
+    assert "e5m2_tensor, diverged" in said["held_out start"]
     assert [line.split()[0] for line in told] == ["bf16", "infir2", "te_current", "e5m2_tensor"]
     assert len({line.split(" ", 1)[1] for line in told}) == 1
     assert said["held_out outside"] is None and said["held_out between"] is None

@@ -135,7 +135,8 @@ def test_the_sentence_names_the_detector_that_warned_first(
         study, with_scores(broken, (step - 12, "amax_lag", 2.0), (step - 5, "kurtosis", 9.0))
     )
     text = lead_text(BROKEN, runs)
-    assert text.startswith(f"{BROKEN}: amax lag warned 12 steps before the loss {trouble.how}")
+    assert text.startswith(f"{BROKEN}: amax lag warned at step {step - 12}, ")
+    assert f" 12 steps before it {trouble.how} (step {step};" in text
     assert "layers.0.mlp.down/fprop.x" in text
     late = watched(study, with_scores(broken, (step, "amax_lag", 2.0)))
     assert "nothing warned before" in lead_text(BROKEN, late)
