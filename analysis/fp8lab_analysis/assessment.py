@@ -109,6 +109,19 @@ class SensitivityMap:
     sequences: int
     whole: Estimate
     layers: tuple[MapEntry, ...]
+    noise: float  # deviation of the baseline's loss when one layer moves by next to nothing
+
+    @property
+    def noise_sentence(self) -> str:
+        """What a layer must add to be more than another fall of the roundings."""
+        if not math.isfinite(self.noise):
+            return ""
+        above = sum(abs(entry.both.value) > 2 * self.noise for entry in self.layers)
+        return (
+            f"A layer that moves by one unit in the last place already moves the loss by "
+            f"{100 * self.noise:.3f} %; {above} of {len(self.layers)} layers add or take twice "
+            "that or more."
+        )
 
     @property
     def additive(self) -> float:
@@ -272,7 +285,11 @@ class Assessment:
         }
 
     def _map(self, facts: Mapping[str, Any]) -> SensitivityMap:
-        baseline = np.asarray(facts["baseline"], np.float64)
+        taken = [facts["baseline"], *facts["replicates"]]  # the baseline, moved by next to nothing
+        sums = np.asarray(taken, np.float64)
+        baseline = sums.mean(axis=0)
+        totals = sums.sum(axis=1) / baseline.sum()
+        noise = float(np.std(totals, ddof=1)) if len(taken) > 1 else math.nan
 
         def added(sums: Sequence[float]) -> Estimate:
             return clustered_ratio(np.asarray(sums, np.float64) - baseline, baseline)
@@ -286,7 +303,9 @@ class Assessment:
             )
             for item in facts["layers"]
         )
-        return SensitivityMap(facts["recipe"], facts["sequences"], added(facts["whole"]), layers)
+        return SensitivityMap(
+            facts["recipe"], facts["sequences"], added(facts["whole"]), layers, noise
+        )
 
     # --- sentences ------------------------------------------------------------------------------
 
@@ -338,7 +357,7 @@ class Assessment:
         return (
             f"Under {found.recipe} most is added by {parts}. The layers one by one add "
             f"{100 * found.additive:+.2f} %, all together {percent(found.whole)}; the remainder is "
-            f"{100 * found.remainder:+.2f} %."
+            f"{100 * found.remainder:+.2f} %. {found.noise_sentence}"
         )
 
     def outlier_sentences(self) -> list[str]:

@@ -41,6 +41,11 @@ class AssessedModel {
   LinearProducts& products() { return products_; }
   const ModelConfig& model() const { return model_; }
   const Parameters& parameters() const { return parameters_; }
+  /// Sets the first weights of `parameter`, as models under recipes with BF16 activations read
+  /// them.
+  void upload(const Parameter& parameter, const std::vector<float>& first) {
+    parameters_.upload(parameter, 0, first);
+  }
   const std::vector<LinearDeclaration>& linears() const {
     return parameters_.declaration().linears();
   }

@@ -1,6 +1,10 @@
 #include "src/assessment/sensitivity.hpp"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
+
+#include ""
 
 namespace fp8lab {
 namespace {
@@ -57,7 +61,39 @@ class OneOperand {
   RandomKey key_;
 };
 
+/// While it lives, every weight of the first output of a layer is the next BF16 number away from
+/// zero.
+class MovedWeights {
+ public:
+  MovedWeights(AssessedModel& model, std::size_t linear)
+      : model_(model),
+        parameter_(model.parameters()[model.linears()[linear].weight]),
+        before_(static_cast<std::size_t>(model.linears()[linear].in)) {
+    model_.parameters().download(parameter_, 0, before_);
+    std::vector<float> moved = before_;
+    for (float& weight : moved) {
+      const std::uint32_t bits = numerics::float_bits(weight) & 0xffff0000u;
+      weight = numerics::bits_float(bits + 0x10000u);
+    }
+    model_.upload(parameter_, moved);
+  }
+  MovedWeights(const MovedWeights&) = delete;
+  MovedWeights& operator=(const MovedWeights&) = delete;
+  ~MovedWeights() { model_.upload(parameter_, before_); }
+
+ private:
+  AssessedModel& model_;
+  const Parameter& parameter_;
+  std::vector<float> before_;
+};
+
 }  // namespace
+
+double SensitivityMap::baseline_loss() const {
+  double sum = baseline.loss();
+  for (const DocumentLosses& one : replicates) sum += one.loss();
+  return sum / static_cast<double>(1 + replicates.size());
+}
 
 SensitivityMap map_sensitivity(
     AssessedModel& model, const Recipe& baseline, const Recipe& recipe, const DataSources& data,
@@ -80,12 +116,20 @@ SensitivityMap map_sensitivity(
     }
   }
   map.recipe = losses_under(recipe);
+  const std::size_t replicates = std::min(kReplicates, quantized.size());
+  const std::size_t parts = replicates + 2 * quantized.size();
   // The operands first, all under one model of the baseline.
   model.under(baseline, [&](Transformer& transformer) {
     map.baseline = document_losses(model, transformer, data, sequences);
+    for (std::size_t n = 0; n < replicates; ++n) {
+      const std::size_t linear = quantized[n * quantized.size() / replicates];
+      progress("the baseline, " + model.linears()[linear].name + " moved", n, parts);
+      const MovedWeights moved(model, linear);
+      map.replicates.push_back(document_losses(model, transformer, data, sequences));
+    }
     for (std::size_t n = 0; n < quantized.size(); ++n) {
       const std::string& name = model.linears()[quantized[n]].name;
-      progress(name, n, 2 * quantized.size());
+      progress(name, replicates + n, parts);
       LayerSensitivity entry;
       entry.linear = quantized[n];
       const LinearRecipe& layer = recipe.for_layer(name, count);
@@ -102,7 +146,7 @@ SensitivityMap map_sensitivity(
     }
   });
   for (std::size_t n = 0; n < quantized.size(); ++n) {
-    progress(model.linears()[quantized[n]].name, quantized.size() + n, 2 * quantized.size());
+    progress(model.linears()[quantized[n]].name, replicates + quantized.size() + n, parts);
     map.layers[n].layer = losses_under(
         model.mixed(recipe, baseline, [&](std::size_t i) { return i == quantized[n]; }));
   }

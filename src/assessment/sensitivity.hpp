@@ -22,9 +22,20 @@ struct LayerSensitivity {
   std::optional<DocumentLosses> x, w;
 };
 
+/// How many times the baseline is taken with a layer moved by next to nothing.
+inline constexpr std::size_t kReplicates = 16;
+
 struct SensitivityMap {
   DocumentLosses baseline, recipe;
+  /// The baseline once more for kReplicates layers, or all if there are fewer, spread over the
+  /// model: every weight of the layer's first output moved by one unit in the last place of BF16.
+  /// Whatever is done to one layer lets roundings behind it fall otherwise; this is how much that
+  /// alone moves the loss, the baseline's own included.
+  std::vector<DocumentLosses> replicates;
   std::vector<LayerSensitivity> layers;  ///< those that the recipe quantizes
+
+  /// Mean loss of the baseline and its replicates: what layers are compared with.
+  double baseline_loss() const;
 };
 
 /// `baseline` multiplies x and w as they are stored (bf16). `progress` is told each layer, its

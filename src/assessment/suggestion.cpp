@@ -71,7 +71,7 @@ void SuggestionPlanner::order_layers() {
   std::vector<Worth> worths;
   for (const LayerSensitivity& entry : map_.layers) {
     const LinearDeclaration& linear = model_.linears()[entry.linear];
-    const double added = entry.layer.loss() - map_.baseline.loss();
+    const double added = entry.layer.loss() - map_.baseline_loss();
     worths.push_back({linear.name, added / static_cast<double>(linear.in * linear.out)});
   }
   std::stable_sort(worths.begin(), worths.end(), [](const Worth& a, const Worth& b) {
@@ -132,7 +132,7 @@ TriedRecipe SuggestionPlanner::run(const Variant& variant, std::size_t count) co
   const std::optional<Recipe> recipe = recipe_if_possible(tried.text);
   if (!recipe) return tried;
   progress_(tried.words);
-  tried.gap = loss_(*recipe) / map_.baseline.loss() - 1.0;
+  tried.gap = loss_(*recipe) / map_.baseline_loss() - 1.0;
   tried.seconds =
       product_seconds(*recipe, model_.linears(), model_.model().num_hidden_layers, kRatedTokens);
   return tried;

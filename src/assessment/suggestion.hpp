@@ -10,7 +10,8 @@
 
 namespace fp8lab {
 
-/// A recipe that was run. Gaps are (loss - baseline) / baseline on the data of the map, fractions.
+/// A recipe that was run. Gaps are (loss - baseline) / baseline on the data of the map, fractions,
+/// the baseline being SensitivityMap::baseline_loss().
 struct TriedRecipe {
   std::string words;  ///< what was changed: "FP32 scales; layers.3.mlp.down in bf16"
   std::string text;   ///< a recipe file

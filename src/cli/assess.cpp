@@ -139,8 +139,10 @@ ordered_json to_json(const SensitivityMap& map, const std::string& recipe,
   ordered_json json = {{"recipe", recipe},
                        {"documents", to_json(map.baseline.documents)},
                        {"baseline", map.baseline.sums},
+                       {"replicates", ordered_json::array()},
                        {"whole", map.recipe.sums},
                        {"layers", ordered_json::array()}};
+  for (const DocumentLosses& one : map.replicates) json["replicates"].push_back(one.sums);
   for (const LayerSensitivity& layer : map.layers) {
     ordered_json entry = {{"layer", model.linears()[layer.linear].name},
                           {"both", layer.layer.sums}};

@@ -198,6 +198,7 @@ def with_map(found: dict[str, Any], recipe: str) -> dict[str, Any]:
     whole = next(row["sums"] for row in found["recipes"] if row["name"] == recipe)
     layers = [item["layer"] for item in found["outliers"]["inputs"]]
     found["map"] = {
+        "replicates": [],
         "recipe": recipe,
         "documents": found["documents"],
         "baseline": base,
