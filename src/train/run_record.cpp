@@ -76,9 +76,10 @@ std::string part_of(const Identity& identity, const std::string& name) {
   return {};
 }
 
-bool has_content(const SourceConfig& source, DataForm form, const std::string& hash) {
+bool has_content(const SourceConfig& source, DataForm form, const fs::path& tokenizer,
+                 const std::string& hash) {
   try {
-    return hex16(open_corpus(source, form)->hash()) == hash;
+    return hex16(open_corpus(source, form, tokenizer)->hash()) == hash;
   } catch (const Error&) {
     return false;
   }
@@ -175,7 +176,10 @@ SourceConfig RunPlaces::located(const SourceConfig& source, DataForm form, const
     is_sure = is_sure && found.size() == 1;
     path = found.front();
   }
-  if (is_sure || hash.empty() || has_content(first, form, hash)) return first;
+  if (is_sure || hash.empty()) return first;
+  fs::path tokenizer = initial_folder();
+  if (!is_file(tokenizer / "tokenizer.json")) tokenizer.clear();
+  if (has_content(first, form, tokenizer, hash)) return first;
   const std::size_t count = places_of(source.paths.front()).size();
   for (std::size_t place = 0; place < count; ++place) {
     SourceConfig other = source;
@@ -185,7 +189,7 @@ SourceConfig RunPlaces::located(const SourceConfig& source, DataForm form, const
       is_there = is_there && place < places.size() && is_present(places[place]);
       if (is_there) path = places[place];
     }
-    if (is_there && has_content(other, form, hash)) return other;
+    if (is_there && has_content(other, form, tokenizer, hash)) return other;
   }
   throw missing(source.paths.front(), what, hash, kLookIn);
 }

@@ -56,22 +56,26 @@ def write_run(folder: Path, data: str, start: str = 'init_from = "model"') -> Pa
 
 
 def test_bytes_are_no_ids_of_another_tokenizer(folder: Path) -> None:
+    known = json.dumps(CONFIG | {"fp8lab_tokenizer": TOKENIZER})
+    shutil.copytree(folder / "model", folder / "bare")
+    (folder / "bare/config.json").write_text(known)
+    (folder / "bare/tokenizer.json").unlink()  # with one, text becomes ids: test_text_data.py
     for name in ("a.txt", "a.jsonl"):
         for command in ("eval", "certify"):
-            message = refused(command, "model", "--data", name, cwd=folder)
+            message = refused(command, "bare", "--data", name, cwd=folder)
             assert f"{name} would be read as bytes" in message
-            assert f"the weights of model are of the tokenizer {TOKENIZER}" in message
-            wanted = f"python3 -m fp8lab.tokens {name} --tokenizer model --out shards"
+            assert f"the weights of bare are of the tokenizer {TOKENIZER}" in message
+            wanted = f"python3 -m fp8lab.tokens {name} --tokenizer FOLDER --out shards"
             assert wanted in message
     message = refused("generate", "model", "--prompt", "x", "--vocabulary", "bytes", cwd=folder)
     assert TOKENIZER in message
-    for data in (TEXT, ""):
-        config = write_run(folder, data)
+    for data, start in ((TEXT, "bare"), ("", "bare"), ("", "model")):
+        config = write_run(folder, data, f'init_from = "{start}"')
         for words in ([], ["--dry-run"]):
             message = refused("train", "--config", config, "--out", "r", *words, cwd=folder)
             assert f"of the tokenizer {TOKENIZER}" in message
         plain = write_run(folder, data, 'model = "model"')
-        words = ["train", "--config", plain, "--init-from", "model", "--dry-run"]
+        words = ["train", "--config", plain, "--init-from", start, "--dry-run"]
         message = refused(*words, cwd=folder)
         assert f"of the tokenizer {TOKENIZER}" in message
     assert not (folder / "r").exists()
