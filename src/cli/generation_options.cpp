@@ -143,7 +143,10 @@ Vocabulary find_vocabulary(const Values& values, const ModelSource& source, cons
   try {
     return folder_vocabulary(source.vocabulary.folder, run.model.vocab_size);
   } catch (const std::exception& error) {
-    print_notes({fmt::format("ids are not spelled out: {}", error.what())});
+    // Where there are texts to encode, that fails for the same reason.
+    if (values.count("prompt") == 0) {
+      print_notes({fmt::format("ids are not spelled out: {}", error.what())});
+    }
     return opaque;
   }
 }

@@ -17,6 +17,7 @@
 #include "src/io/atomic_file.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
+#include "src/io/run_reader.hpp"
 
 namespace fp8lab {
 namespace {
@@ -68,6 +69,9 @@ std::vector<std::string> recorded_hashes(const RunMeta& meta, const std::string&
   }
   return hashes;
 }
+
+/// Runs that start from one another, of which the first started from a folder.
+constexpr int kLongestChain = 16;
 
 std::string part_of(const Identity& identity, const std::string& name) {
   for (const auto& [known, hash] : identity) {
@@ -227,13 +231,20 @@ fs::path RunPlaces::questions(const StageConfig& stage) const {
   return *same;
 }
 
-fs::path RunPlaces::initial_folder() const {
+fs::path RunPlaces::initial_folder() const { return initial_folder(kLongestChain); }
+
+fs::path RunPlaces::initial_folder(int runs_before) const {
   if (run_file_.empty()) return {};
   const toml::table config = parse_toml(meta_.config_text, run_file_.string());
   const auto tokenizer = meta_.extra.find(kTokenizerKey);
   fs::path first;
   for (const fs::path& folder : candidates(config["init_from"].value_or(std::string()))) {
-    if (!is_hugging_face_folder(folder)) continue;
+    if (!is_hugging_face_folder(folder)) {
+      const fs::path run = (is_folder(folder) ? folder : folder.parent_path()) / "run.h5";
+      if (runs_before == 0 || !first.empty() || !is_file(run)) continue;
+      first = RunPlaces(read_run_status(run).meta, run, look_in_).initial_folder(runs_before - 1);
+      continue;
+    }
     if (tokenizer == meta_.extra.end() || folder_tokenizer(folder) == tokenizer->second) {
       return folder;
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,24 @@ def test_what_does_not_say_its_tokenizer(folder: Path) -> None:
     result = run(*words, cwd=folder)
     assert result.returncode == 0
     assert "a.txt is read as bytes, which use 259 of the model's 4096 ids" in result.stderr
+
+
+def test_a_missing_library_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text of a model with a tokenizer.json needs the library; ids do not."""
+    block = folder / "block/tokenizers"
+    block.mkdir(parents=True)
+    raised = 'raise ModuleNotFoundError("No module named tokenizers", name="tokenizers")\n'
+    (block / "__init__.py").write_text(raised)
+    monkeypatch.setenv("PYTHONPATH", str(folder / "block"))
+    monkeypatch.setenv("FP8LAB_PYTHON", sys.executable)
+    monkeypatch.setenv("FP8LAB_CACHE", str(folder / "cache"))
+    message = refused("eval", "model", "--data", "a.txt", cwd=folder)
+    assert "tokenizers is not installed; encoding needs it" in message
+    assert f"{sys.executable} -m pip install tokenizers" in message
+    message = refused("generate", "model", "--prompt", "One", cwd=folder)
+    assert "tokenizers is not installed" in message
+    (folder / "p.jsonl").write_text('{"prompt": [5, 6]}\n')
+    words = ["generate", "model", "--prompts", "p.jsonl", "--max-new-tokens", "2"]
+    result = run(*words, cwd=folder)
+    assert result.returncode == 0 and errors(result) == ""
+    assert "note: ids are not spelled out: tokenizers is not installed" in result.stderr
