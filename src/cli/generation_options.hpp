@@ -46,8 +46,9 @@ std::int32_t end_token(const Values& values, const std::string& command,
 void check_shortest(const SamplingConfig& sampling, const std::string& command, std::int64_t most,
                     const std::string& option);
 
-/// Prompts of the command line, then those of the file. Throws Error for what is no prompt.
-std::vector<std::vector<std::int32_t>> read_prompts(const Values& values,
+/// Prompts of the command line, then those of the file; texts in the tokenizer of the model's
+/// folder, else in bytes. Throws Error for what is no prompt.
+std::vector<std::vector<std::int32_t>> read_prompts(const Values& values, const ModelSource& source,
                                                     const std::string& command,
                                                     const Vocabulary& vocabulary,
                                                     std::int64_t vocab_size);

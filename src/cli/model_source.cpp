@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "src/config/hub_cache.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/train/checkpoint.hpp"
@@ -67,7 +68,8 @@ std::vector<fs::path> folders_to_look_in(const Values& values, const std::string
   return folders;
 }
 
-ModelSource open_model(const std::string& path, const std::vector<fs::path>& look_in) {
+ModelSource open_model(const std::string& given, const std::vector<fs::path>& look_in) {
+  const std::string path = require_model_path(given);
   const bool directory = is_folder(path);
   ModelSource source;
   if (directory && is_present(fs::path(path) / kCheckpointFile)) {
@@ -85,7 +87,7 @@ ModelSource open_model(const std::string& path, const std::vector<fs::path>& loo
       source.vocabulary = start_vocabulary(path, source.model->vocab_size);
     }
   }
-  source.name = path;
+  source.name = given;
   return source;
 }
 

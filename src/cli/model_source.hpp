@@ -42,9 +42,10 @@ void add_look_in(Options& options);
 std::vector<std::filesystem::path> folders_to_look_in(const Values& values,
                                                       const std::string& command);
 
-/// `path` is a run directory, a checkpoint, a Hugging Face folder, or a safetensors file, beside
-/// which a config.json may lie; files of a run are also looked for in `look_in`. Throws Error for
-/// anything else, and for weights that do not fit the model.
-ModelSource open_model(const std::string& path, const std::vector<std::filesystem::path>& look_in);
+/// `given` is a run directory, a checkpoint, a Hugging Face folder, the name of a model in the
+/// Hub's cache, or a safetensors file, beside which a config.json may lie; files of a run are also
+/// looked for in `look_in`. Throws Error for anything else, and for weights that do not fit the
+/// model.
+ModelSource open_model(const std::string& given, const std::vector<std::filesystem::path>& look_in);
 
 }  // namespace fp8lab::cli

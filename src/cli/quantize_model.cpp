@@ -21,6 +21,7 @@
 #include "src/cli/seed_option.hpp"
 #include "src/cli/sqnr_summary.hpp"
 #include "src/config/config.hpp"
+#include "src/config/hub_cache.hpp"
 #include "src/config/spec_words.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/printable.hpp"
@@ -306,7 +307,7 @@ void print_json(const std::vector<MeasuredWeight>& weights, const std::string& m
 }  // namespace
 
 bool is_model(const std::string& input) {
-  return is_folder(input) || input.ends_with(".safetensors");
+  return is_folder(require_model_path(input)) || input.ends_with(".safetensors");
 }
 
 int quantize_model(const Values& values) {

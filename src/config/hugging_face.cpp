@@ -33,74 +33,15 @@ const Family& read_family(JsonFields& fields) {
                                         did_you_mean(type, accepted), accepted));
 }
 
-/// Fields without a part in the arithmetic of training.
-void ignore_harmless(JsonFields& fields) {
-  fields.ignore({"_name_or_path",
-                 "transformers_version",
-                 "torch_dtype",
-                 "dtype",
-                 "use_cache",
-                 "bos_token_id",
-                 "eos_token_id",
-                 "pad_token_id",
-                 "unk_token_id",
-                 "cls_token_id",
-                 "sep_token_id",
-                 "decoder_start_token_id",
-                 "tokenizer_class",
-                 "task_specific_params",
-                 "_attn_implementation",
-                 "_attn_implementation_autoset",
-                 "attn_implementation",
-                 "output_attentions",
-                 "output_hidden_states",
-                 "return_dict",
-                 "torchscript",
-                 "is_decoder",
-                 "is_encoder_decoder",
-                 "chunk_size_feed_forward",
-                 "problem_type",
-                 "id2label",
-                 "label2id",
-                 "finetuning_task",
-                 "prefix",
-                 "model_max_length",
-                 "unsloth_version",
-                 "unsloth_fixed",
-                 "transformers.js_config",
-                 "num_labels",
-                 "_num_labels",
-                 "gradient_checkpointing",
-                 "tf_legacy_loss",
-                 "use_bfloat16",
-                 "quantization_config",
-                 kTokenizerField});
-  // Of generation, which has options of its own here.
-  fields.ignore({"do_sample",
-                 "temperature",
-                 "top_k",
-                 "top_p",
-                 "typical_p",
-                 "max_length",
-                 "min_length",
-                 "num_beams",
-                 "num_beam_groups",
-                 "diversity_penalty",
-                 "num_return_sequences",
-                 "repetition_penalty",
-                 "length_penalty",
-                 "no_repeat_ngram_size",
-                 "encoder_no_repeat_ngram_size",
-                 "early_stopping",
-                 "bad_words_ids",
-                 "forced_bos_token_id",
-                 "forced_eos_token_id",
-                 "suppress_tokens",
-                 "begin_suppress_tokens",
-                 "exponential_decay_length_penalty",
-                 "remove_invalid_values",
-                 "return_dict_in_generate",
-                 "output_scores"});
+/// Idle fields must have the value under which they are.
+void read_idle(std::span<const IdleField> idle, JsonFields& fields) {
+  for (const IdleField& field : idle) {
+    if (std::string_view(field.value) == "*") {
+      fields.ignore({field.key});
+    } else {
+      fields.require(field.key, json::parse(field.value));
+    }
+  }
 }
 
 ModelConfig parse(const json& document, const std::string& origin) {
@@ -109,12 +50,9 @@ ModelConfig parse(const json& document, const std::string& origin) {
   const Family& family = read_family(fields);
   family.read(fields, origin, model);
   model.initializer_range = fields.number("initializer_range", 0.02, 0.0, 10.0);
-  fields.require("is_cross_attention_model", false);
-  fields.require("add_cross_attention", false);
-  fields.require("tie_encoder_decoder", false);
-  fields.require("cross_attention_hidden_size", nullptr);
-  fields.require("pruned_heads", json::object());
-  ignore_harmless(fields);
+  read_idle(idle_fields(), fields);
+  read_idle(family.idle, fields);
+  fields.ignore({kTokenizerField});
   fields.finish();
   return model;
 }

@@ -14,6 +14,7 @@
 #include "emulation/base/error.hpp"
 #include "src/config/config_difference.hpp"
 #include "src/config/experiments.hpp"
+#include "src/config/hub_cache.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"
 #include "src/config/nearest_name.hpp"
@@ -30,9 +31,12 @@ namespace {
 
 toml::table read_experiment(const std::string& folder, const std::string& name,
                             const std::string& where) {
-  if (folder == "models" && is_hugging_face_folder(name)) {
-    toml::table document = parse_toml(model_table_text(read_hugging_face_config(name)), name);
-    return std::move(*document["model"].as_table());
+  if (folder == "models") {
+    const std::string path = require_model_path(name);
+    if (is_hugging_face_folder(path)) {
+      toml::table document = parse_toml(model_table_text(read_hugging_face_config(path)), path);
+      return std::move(*document["model"].as_table());
+    }
   }
   const std::string file = find_experiment(folder, name, where).string();
   return parse_toml(read_file(file), file);
@@ -99,7 +103,15 @@ std::string start_of(const toml::table& document, const std::vector<Assignment>&
     if (assignment.key == "init_from")
       start = parse_value(assignment)["value"].value_or(std::string());
   }
-  return start;
+  return model_path(start);
+}
+
+// A run records the snapshot that the name of a model of the Hub stood for.
+void name_start(toml::table& document) {
+  const auto start = document["init_from"].value<std::string>();
+  if (!start) return;
+  std::string path = model_path(*start);
+  if (path != *start) document.insert_or_assign("init_from", std::move(path));
 }
 
 // The model that the file of the weights in `start` describes; nothing where none does.
@@ -328,6 +340,7 @@ toml::table build_run_document(const std::string& text, const std::string& origi
     }
     resolve_references(document, origin);
   }
+  name_start(document);
   require_model_of_start(document, start, own_keys, origin);
   return document;
 }

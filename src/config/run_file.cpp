@@ -7,6 +7,7 @@
 #include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
 #include "src/config/experiments.hpp"
+#include "src/config/hub_cache.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"
 #include "src/config/run_document.hpp"
@@ -65,7 +66,8 @@ RunConfig load_run_config(const std::filesystem::path& file,
 }
 
 ModelConfig load_model(const std::string& name_or_path) {
-  if (!is_hugging_face_folder(name_or_path)) find_experiment("models", name_or_path, "");
+  if (!is_hugging_face_folder(require_model_path(name_or_path)))
+    find_experiment("models", name_or_path, "");
   const std::string origin = "model " + name_or_path;
   const toml::table root = build_run_document("model = " + toml_quoted(name_or_path), origin, {});
   TomlReader document(root, "", origin);

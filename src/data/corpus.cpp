@@ -11,6 +11,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/config_names.hpp"
+#include "src/data/text_shards.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 
@@ -95,8 +96,12 @@ Vocabulary vocabulary_of(const std::vector<TokenShard>& shards) {
 
 class ShardCorpus final : public Corpus {
  public:
-  ShardCorpus(const SourceConfig& source, DataForm form)
-      : form_(form), shards_(open(source)), vocabulary_(vocabulary_of(shards_)) {
+  /// `text` names the files that the shards are made of, if they are made of text.
+  ShardCorpus(const SourceConfig& source, DataForm form, std::optional<SourceRecord> text = {})
+      : form_(form),
+        shards_(open(source)),
+        vocabulary_(vocabulary_of(shards_)),
+        text_(std::move(text)) {
     std::int64_t total = 0;
     Xxh3Stream hash;
     for (const TokenShard& shard : shards_) {
@@ -144,6 +149,7 @@ class ShardCorpus final : public Corpus {
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 
   std::vector<SourceRecord> records() const override {
+    if (text_) return {record_of_text()};
     std::vector<SourceRecord> records;
     for (const TokenShard& shard : shards_) {
       records.push_back({shard.name(), name_of(shard.layout().format), shard.documents(),
@@ -155,6 +161,17 @@ class ShardCorpus final : public Corpus {
   }
 
  private:
+  SourceRecord record_of_text() const {
+    SourceRecord record = *text_;
+    for (const TokenShard& shard : shards_) {
+      record.documents += shard.documents();
+      record.tokens += shard.layout().token_count;
+    }
+    record.hash = hex16(hash_);
+    record.tokenizer = vocabulary_.tokenizer();
+    return record;
+  }
+
   static std::vector<TokenShard> open(const SourceConfig& source) {
     std::vector<TokenShard> shards;
     for (const std::filesystem::path& path : source.paths) {
@@ -173,6 +190,11 @@ class ShardCorpus final : public Corpus {
                               shards_.front().name()));
     }
     if (form_ == DataForm::prompt_response && layout.loss_mask.empty()) {
+      if (text_) {
+        throw Error(text_->path +
+                    ": no record has a prompt; prompt_response needs questions, prompts or "
+                    "messages; accepted: form = \"running_text\"");
+      }
       throw Error(
           fmt::format("{}: has no loss mask; form = \"prompt_response\" needs one", shard.name()));
     }
@@ -190,6 +212,7 @@ class ShardCorpus final : public Corpus {
   DataForm form_;
   std::vector<TokenShard> shards_;
   Vocabulary vocabulary_;
+  std::optional<SourceRecord> text_;
   std::vector<std::int64_t> starts_;  ///< index of each shard's first document
   std::int64_t first_ = 0, last_ = 0;
   std::uint64_t hash_ = 0;
@@ -206,6 +229,19 @@ SourceRecord record_of(const SourceConfig& source) {
   return record;
 }
 
+/// The shards of text in the tokenizer of `folder`, under the names of the text.
+std::shared_ptr<const Corpus> open_text(const SourceConfig& source, DataForm form,
+                                        const std::filesystem::path& folder) {
+  SourceConfig shards = source;
+  shards.kind = DataKind::tokens;
+  shards.paths.clear();
+  for (const std::filesystem::path& path : source.paths) {
+    const std::vector<std::filesystem::path> more = text_shards(path, source.kind, folder);
+    shards.paths.insert(shards.paths.end(), more.begin(), more.end());
+  }
+  return std::make_shared<ShardCorpus>(shards, form, record_of(source));
+}
+
 }  // namespace
 
 std::int64_t prompt_length(const DocumentView& document) {
@@ -219,8 +255,11 @@ std::shared_ptr<const Corpus> make_corpus(std::vector<Document> documents, Sourc
   return std::make_shared<DocumentCorpus>(std::move(documents), std::move(record));
 }
 
-std::shared_ptr<const Corpus> open_corpus(const SourceConfig& source, DataForm form) {
+std::shared_ptr<const Corpus> open_corpus(const SourceConfig& source, DataForm form,
+                                          const std::filesystem::path& tokenizer) {
   if (source.kind == DataKind::tokens) return std::make_shared<ShardCorpus>(source, form);
+  const bool is_text = source.kind == DataKind::text || source.kind == DataKind::jsonl;
+  if (is_text && !tokenizer.empty()) return open_text(source, form, tokenizer);
   SourceRecord record = record_of(source);
   const std::string name = record.path.empty() ? record.name : record.path;
   try {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,8 +50,10 @@ std::int64_t prompt_length(const DocumentView& document);
 std::shared_ptr<const Corpus> make_corpus(std::vector<Document> documents,
                                           SourceRecord record = {});
 
-/// Opens a source: files of tokens are mapped, others are read or generated. Throws Error with the
-/// file for everything malformed, and when the chosen range is empty.
-std::shared_ptr<const Corpus> open_corpus(const SourceConfig& source, DataForm form);
+/// Opens a source: files of tokens are mapped, others are read or generated. Text and JSON lines
+/// become ids of the tokenizer in the folder `tokenizer` (text_shards), bytes where that is empty.
+/// Throws Error with the file for everything malformed, and when the chosen range is empty.
+std::shared_ptr<const Corpus> open_corpus(const SourceConfig& source, DataForm form,
+                                          const std::filesystem::path& tokenizer = {});
 
 }  // namespace fp8lab

@@ -96,7 +96,7 @@ DataSources open_sources(const DataConfig& config, const ModelVocabulary& model,
   DataSources sources;
   sources.form = config.form;
   for (const SourceConfig& source : config.sources) {
-    sources.corpora.push_back(open_corpus(source, config.form));
+    sources.corpora.push_back(open_corpus(source, config.form, model.tokenizer_folder()));
     sources.weights.push_back(source.weight);
     check_vocabulary(sources.corpora.back()->vocabulary(), model, where, files_of(source));
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include "src/data/vocabulary.hpp"
@@ -17,6 +18,12 @@ struct ModelVocabulary {
   std::string origin;     ///< what the weights are taken from; empty: drawn at random
   std::string tokenizer;  ///< as Vocabulary::tokenizer(); empty: not known
   std::string folder;     ///< that holds the tokenizer.json; empty: not known
+
+  /// The folder whose tokenizer.json makes ids of text; empty: bytes are the ids.
+  std::filesystem::path tokenizer_folder() const {
+    if (origin.empty() || tokenizer == "bytes") return {};
+    return folder;
+  }
 
   bool operator==(const ModelVocabulary&) const = default;
 };

@@ -13,6 +13,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/backend/factory.hpp"
+#include "src/config/hub_cache.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"
 #include "src/config/run_fields.hpp"
@@ -72,13 +73,13 @@ class Model {
  public:
   Model(const std::string& source, const std::string& recipe, const std::string& backend,
         const std::map<std::string, double>& optimizer, std::uint64_t seed, int threads)
-      : source_(source),
+      : source_(require_model_path(source)),
         backend_(make_backend(backend, threads)),
-        session_(*backend_, load_model(source),
+        session_(*backend_, load_model(source_),
                  {load_recipe(recipe), make_optimizer(optimizer), AttentionConfig{}, seed}) {
-    if (!is_hugging_face_folder(source)) return;
+    if (!is_hugging_face_folder(source_)) return;
     Parameters& parameters = session_.parameters();
-    load_parameters(*open_initial_state(source, parameters.model()).weights, source, parameters);
+    load_parameters(*open_initial_state(source_, parameters.model()).weights, source, parameters);
   }
 
   /// `dtype` as in a safetensors header; `recipe` empty: nothing is quantized.

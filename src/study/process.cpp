@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "src/io/command_output.hpp"
 #include "src/io/file_descriptor.hpp"
 
 namespace fp8lab {
@@ -176,46 +176,14 @@ class Children {
   std::map<pid_t, Running> running_;
 };
 
-/// All that comes out of a pipe, without white space at its end.
-std::string drained(const Pipe& pipe) {
-  std::string text;
-  std::array<char, 4096> buffer{};
-  for (;;) {
-    const ssize_t count = ::read(pipe.output.get(), buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    text.append(buffer.data(), static_cast<std::size_t>(count));
-  }
-  text.erase(text.find_last_not_of(" \n") + 1);
-  return text;
-}
-
 }  // namespace
 
 std::string output_of(std::vector<std::string> words) {
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  Pipe out, error;
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, out.input.get(), STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, error.input.get(), STDERR_FILENO);
-  pid_t child = 0;
-  const int failure =
-      posix_spawnp(&child, pointers[0], &actions, nullptr, pointers.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failure != 0) {
-    throw Error(fmt::format("{}: cannot be started ({})", words[0], error_text(failure)));
-  }
-  out.input.close();
-  error.input.close();
-  const std::string said = drained(out), complaint = drained(error);
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-  if (status == 0) return said;
+  const std::string name = words[0];
+  const CommandOutput output = run_command(std::move(words));
+  if (output.status == 0) return output.out;
   throw RuntimeFailure(
-      fmt::format("{} failed: {}", words[0], complaint.empty() ? said : complaint));
+      fmt::format("{} failed: {}", name, output.error.empty() ? output.out : output.error));
 }
 
 std::vector<ChildResult> run_children(

@@ -6,6 +6,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/spec/state_rules.hpp"
+#include "src/config/hub_cache.hpp"
 #include "src/config/model_table.hpp"
 #include "src/config/stage_recipes.hpp"
 #include "src/error_sources/run_sources.hpp"
@@ -75,7 +76,10 @@ std::optional<InitialState> open_start(const RunConfig& config,
     if (!config.growth) return std::nullopt;
     throw Error("growth: there is nothing to grow; accepted: with init_from or --init-from");
   }
-  if (!is_present(start)) throw Error(fmt::format("init_from: {} does not exist", start.string()));
+  if (!is_present(start)) {
+    require_model_path(start);
+    throw Error(fmt::format("init_from: {} does not exist", start.string()));
+  }
   return open_initial_state(start, config.model, config.growth);
 }
 

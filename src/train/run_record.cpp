@@ -17,6 +17,7 @@
 #include "src/io/atomic_file.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
+#include "src/io/run_reader.hpp"
 
 namespace fp8lab {
 namespace {
@@ -69,6 +70,9 @@ std::vector<std::string> recorded_hashes(const RunMeta& meta, const std::string&
   return hashes;
 }
 
+/// Runs that start from one another, of which the first started from a folder.
+constexpr int kLongestChain = 16;
+
 std::string part_of(const Identity& identity, const std::string& name) {
   for (const auto& [known, hash] : identity) {
     if (known == name) return hash;
@@ -76,9 +80,10 @@ std::string part_of(const Identity& identity, const std::string& name) {
   return {};
 }
 
-bool has_content(const SourceConfig& source, DataForm form, const std::string& hash) {
+bool has_content(const SourceConfig& source, DataForm form, const fs::path& tokenizer,
+                 const std::string& hash) {
   try {
-    return hex16(open_corpus(source, form)->hash()) == hash;
+    return hex16(open_corpus(source, form, tokenizer)->hash()) == hash;
   } catch (const Error&) {
     return false;
   }
@@ -175,7 +180,10 @@ SourceConfig RunPlaces::located(const SourceConfig& source, DataForm form, const
     is_sure = is_sure && found.size() == 1;
     path = found.front();
   }
-  if (is_sure || hash.empty() || has_content(first, form, hash)) return first;
+  if (is_sure || hash.empty()) return first;
+  fs::path tokenizer = initial_folder();
+  if (!is_file(tokenizer / "tokenizer.json")) tokenizer.clear();
+  if (has_content(first, form, tokenizer, hash)) return first;
   const std::size_t count = places_of(source.paths.front()).size();
   for (std::size_t place = 0; place < count; ++place) {
     SourceConfig other = source;
@@ -185,7 +193,7 @@ SourceConfig RunPlaces::located(const SourceConfig& source, DataForm form, const
       is_there = is_there && place < places.size() && is_present(places[place]);
       if (is_there) path = places[place];
     }
-    if (is_there && has_content(other, form, hash)) return other;
+    if (is_there && has_content(other, form, tokenizer, hash)) return other;
   }
   throw missing(source.paths.front(), what, hash, kLookIn);
 }
@@ -223,13 +231,20 @@ fs::path RunPlaces::questions(const StageConfig& stage) const {
   return *same;
 }
 
-fs::path RunPlaces::initial_folder() const {
+fs::path RunPlaces::initial_folder() const { return initial_folder(kLongestChain); }
+
+fs::path RunPlaces::initial_folder(int runs_before) const {
   if (run_file_.empty()) return {};
   const toml::table config = parse_toml(meta_.config_text, run_file_.string());
   const auto tokenizer = meta_.extra.find(kTokenizerKey);
   fs::path first;
   for (const fs::path& folder : candidates(config["init_from"].value_or(std::string()))) {
-    if (!is_hugging_face_folder(folder)) continue;
+    if (!is_hugging_face_folder(folder)) {
+      const fs::path run = (is_folder(folder) ? folder : folder.parent_path()) / "run.h5";
+      if (runs_before == 0 || !first.empty() || !is_file(run)) continue;
+      first = RunPlaces(read_run_status(run).meta, run, look_in_).initial_folder(runs_before - 1);
+      continue;
+    }
     if (tokenizer == meta_.extra.end() || folder_tokenizer(folder) == tokenizer->second) {
       return folder;
     }

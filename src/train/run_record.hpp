@@ -50,7 +50,8 @@ class RunPlaces {
   /// The file of questions; empty where the stage asks none. Throws Error like them.
   std::filesystem::path questions(const StageConfig& stage) const;
 
-  /// The Hugging Face folder that the run started from, if it is still there.
+  /// The Hugging Face folder that the run started from, or the run that it started from, and so on,
+  /// if it is still there.
   std::filesystem::path initial_folder() const;
 
   /// Those that are there, the likeliest first, each file once.
@@ -61,6 +62,7 @@ class RunPlaces {
                 const std::string& hash, const std::string& option) const;
 
  private:
+  std::filesystem::path initial_folder(int runs_before) const;
   /// All places of a path, whether there is something or not.
   std::vector<std::filesystem::path> places_of(const std::filesystem::path& recorded) const;
   DataConfig located(DataConfig data, const std::string& stage, const std::string& use,

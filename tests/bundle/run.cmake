@@ -24,6 +24,8 @@ expect("infir2" "${output}")
 run(env -i "${bundle}/bin/fp8lab" train --preset quickstart --dry-run)
 run(env -i PYTHONPATH=${bundle}/share/fp8lab/analysis PYTHONDONTWRITEBYTECODE=1
   /usr/bin/python3 -m fp8lab_analysis.report --help)
+run(env -i PYTHONPATH=${bundle}/share/fp8lab/python PYTHONDONTWRITEBYTECODE=1
+  /usr/bin/python3 -m fp8lab.tokens --help)
 
 # Every library that the program loads is the bundle's, but for the machine's own.
 run(env -i ldd "${bundle}/bin/fp8lab")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,22 +57,26 @@ def write_run(folder: Path, data: str, start: str = 'init_from = "model"') -> Pa
 
 
 def test_bytes_are_no_ids_of_another_tokenizer(folder: Path) -> None:
+    known = json.dumps(CONFIG | {"fp8lab_tokenizer": TOKENIZER})
+    shutil.copytree(folder / "model", folder / "bare")
+    (folder / "bare/config.json").write_text(known)
+    (folder / "bare/tokenizer.json").unlink()  # with one, text becomes ids: test_text_data.py
     for name in ("a.txt", "a.jsonl"):
         for command in ("eval", "certify"):
-            message = refused(command, "model", "--data", name, cwd=folder)
+            message = refused(command, "bare", "--data", name, cwd=folder)
             assert f"{name} would be read as bytes" in message
-            assert f"the weights of model are of the tokenizer {TOKENIZER}" in message
-            wanted = f"python3 -m fp8lab.tokens {name} --tokenizer model --out shards"
+            assert f"the weights of bare are of the tokenizer {TOKENIZER}" in message
+            wanted = f"python3 -m fp8lab.tokens {name} --tokenizer FOLDER --out shards"
             assert wanted in message
     message = refused("generate", "model", "--prompt", "x", "--vocabulary", "bytes", cwd=folder)
     assert TOKENIZER in message
-    for data in (TEXT, ""):
-        config = write_run(folder, data)
+    for data, start in ((TEXT, "bare"), ("", "bare"), ("", "model")):
+        config = write_run(folder, data, f'init_from = "{start}"')
         for words in ([], ["--dry-run"]):
             message = refused("train", "--config", config, "--out", "r", *words, cwd=folder)
             assert f"of the tokenizer {TOKENIZER}" in message
         plain = write_run(folder, data, 'model = "model"')
-        words = ["train", "--config", plain, "--init-from", "model", "--dry-run"]
+        words = ["train", "--config", plain, "--init-from", start, "--dry-run"]
         message = refused(*words, cwd=folder)
         assert f"of the tokenizer {TOKENIZER}" in message
     assert not (folder / "r").exists()
@@ -138,3 +143,24 @@ def test_what_does_not_say_its_tokenizer(folder: Path) -> None:
     result = run(*words, cwd=folder)
     assert result.returncode == 0
     assert "a.txt is read as bytes, which use 259 of the model's 4096 ids" in result.stderr
+
+
+def test_a_missing_library_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text of a model with a tokenizer.json needs the library; ids do not."""
+    block = folder / "block/tokenizers"
+    block.mkdir(parents=True)
+    raised = 'raise ModuleNotFoundError("No module named tokenizers", name="tokenizers")\n'
+    (block / "__init__.py").write_text(raised)
+    monkeypatch.setenv("PYTHONPATH", str(folder / "block"))
+    monkeypatch.setenv("FP8LAB_PYTHON", sys.executable)
+    monkeypatch.setenv("FP8LAB_CACHE", str(folder / "cache"))
+    message = refused("eval", "model", "--data", "a.txt", cwd=folder)
+    assert "tokenizers is not installed; encoding needs it" in message
+    assert f"{sys.executable} -m pip install tokenizers" in message
+    message = refused("generate", "model", "--prompt", "One", cwd=folder)
+    assert "tokenizers is not installed" in message
+    (folder / "p.jsonl").write_text('{"prompt": [5, 6]}\n')
+    words = ["generate", "model", "--prompts", "p.jsonl", "--max-new-tokens", "2"]
+    result = run(*words, cwd=folder)
+    assert result.returncode == 0 and errors(result) == ""
+    assert "note: ids are not spelled out: tokenizers is not installed" in result.stderr

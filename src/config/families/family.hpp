@@ -25,6 +25,12 @@ struct WeightName {
   Kind kind = Kind::other;
 };
 
+/// A field of config.json without a part in the arithmetic as long as it has this value.
+struct IdleField {
+  const char* key;
+  const char* value;  ///< JSON; "*": any
+};
+
 struct Family {
   const char* model_type;
   const char* architecture;
@@ -39,9 +45,14 @@ struct Family {
   std::span<const WeightName> weights;
   /// Older files lack this at the beginning of names.
   std::string_view optional_prefix;
+  /// Beside those of all families (idle_fields); absent fields are idle too.
+  std::span<const IdleField> idle;
 };
 
 extern const Family kLlama, kQwen2, kQwen3, kGpt2;
+
+/// Idle fields of every family.
+std::span<const IdleField> idle_fields();
 
 /// Every family; at most one describes a model.
 std::span<const Family* const> families();

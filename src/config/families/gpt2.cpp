@@ -59,26 +59,34 @@ void read(JsonFields& fields, const std::string&, ModelConfig& model) {
     fields.fail("activation_function", fmt::format("is '{}'; accepted: gelu_new, gelu_pytorch_tanh",
                                                    activation.substr(0, 80)));
   }
-  fields.require("scale_attn_weights", true);
-  fields.require("scale_attn_by_inverse_layer_idx", false);
-  fields.require("reorder_and_upcast_attn", false);
-  // Nothing is dropped in training here, whatever the rates; summaries are for other heads.
-  // Of the models that GPT-2 came from, and the names that other families have for its fields.
-  const std::pair<const char*, nlohmann::json> without_effect[] = {
-      {"n_special", 0},
-      {"predict_special_tokens", true},
-      {"output_past", true},
+  // Older names, and those that other families have for its fields.
+  const std::pair<const char*, std::int64_t> again[] = {
       {"n_ctx", model.max_position_embeddings},
       {"max_position_embeddings", model.max_position_embeddings},
       {"hidden_size", model.hidden_size},
       {"num_hidden_layers", model.num_hidden_layers},
       {"num_attention_heads", model.num_attention_heads},
   };
-  for (const auto& [key, value] : without_effect) fields.require(key, value);
-  fields.ignore({"resid_pdrop", "embd_pdrop", "attn_pdrop", "summary_activation",
-                 "summary_first_dropout", "summary_proj_to_labels", "summary_type",
-                 "summary_use_proj"});
+  for (const auto& [key, value] : again) fields.require(key, value);
 }
+
+/// Nothing is dropped in training here, whatever the rates; summaries are for other heads.
+constexpr std::array<IdleField, 14> kIdle = {{
+    {"scale_attn_weights", "true"},
+    {"scale_attn_by_inverse_layer_idx", "false"},
+    {"reorder_and_upcast_attn", "false"},
+    {"n_special", "0"},
+    {"predict_special_tokens", "true"},
+    {"output_past", "true"},
+    {"resid_pdrop", "*"},
+    {"embd_pdrop", "*"},
+    {"attn_pdrop", "*"},
+    {"summary_activation", "*"},
+    {"summary_first_dropout", "*"},
+    {"summary_proj_to_labels", "*"},
+    {"summary_type", "*"},
+    {"summary_use_proj", "*"},
+}};
 
 bool has_structure(const ModelConfig& model) {
   return model.norm == NormKind::layernorm && model.feed_forward == FeedForwardKind::gelu_tanh &&
@@ -109,7 +117,7 @@ nlohmann::ordered_json write(const ModelConfig& model) {
 
 }  // namespace
 
-const Family kGpt2 = {"gpt2", "GPT2LMHeadModel", read,          has_structure, describes,
-                      write,  kWeights,          "transformer."};
+const Family kGpt2 = {"gpt2", "GPT2LMHeadModel", read,           has_structure, describes,
+                      write,  kWeights,          "transformer.", kIdle};
 
 }  // namespace fp8lab

@@ -108,7 +108,6 @@ StatedRope stated_rope(JsonFields& fields, const std::string& origin, const char
 /// Old files say rope_theta and rope_scaling, those of transformers 5 rope_parameters; where a file
 /// has both, readers differ in which they take.
 void read_rope(JsonFields& fields, const std::string& origin, ModelConfig& model) {
-  fields.require("partial_rotary_factor", 1.0);
   const StatedRope parameters =
       stated_rope(fields, origin, "rope_parameters", model.max_position_embeddings);
   const StatedRope scaling =
@@ -190,17 +189,29 @@ void read_common(JsonFields& fields, const std::string& origin,
   refuse_windows(fields);
   model.rms_norm_eps = fields.number("rms_norm_eps", 1e-6, 0.0, 1.0);
   model.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
-  fields.require("hidden_act", "silu");
-  fields.require("attention_dropout", 0.0);
-  fields.require("use_mrope", false);
-  fields.require("pretraining_tp", 1);
 }
+
+constexpr std::array<IdleField, 5> kIdle = {{
+    {"hidden_act", "\"silu\""},
+    {"attention_dropout", "0.0"},
+    {"use_mrope", "false"},
+    {"pretraining_tp", "1"},
+    {"partial_rotary_factor", "1.0"},
+}};
+
+/// The last two are left in files by the tools that made them.
+constexpr std::array<IdleField, 7> kIdleLlama = {{
+    kIdle[0],
+    kIdle[1],
+    kIdle[2],
+    kIdle[3],
+    kIdle[4],
+    {"is_llama_config", "true"},
+    {"rope_interleaved", "false"},
+}};
 
 void read_llama(JsonFields& fields, const std::string& origin, ModelConfig& model) {
   read_common(fields, origin, std::nullopt, model);
-  // Left in files by the tools that made them.
-  fields.require("is_llama_config", true);
-  fields.require("rope_interleaved", false);
   fields.require("max_sequence_length", model.max_position_embeddings);
   model.qkv_bias = model.o_bias = fields.boolean("attention_bias", false);
   model.mlp_bias = fields.boolean("mlp_bias", false);
@@ -295,11 +306,11 @@ ordered_json write_qwen3(const ModelConfig& model) {
 
 }  // namespace
 
-const Family kLlama = {"llama",  "LlamaForCausalLM", read_llama, has_structure,
-                       is_llama, write_llama,        kWeights,   ""};
-const Family kQwen2 = {"qwen2",  "Qwen2ForCausalLM", read_qwen2, has_structure,
-                       is_qwen2, write_qwen2,        kWeights,   ""};
-const Family kQwen3 = {"qwen3",  "Qwen3ForCausalLM", read_qwen3, has_structure,
-                       is_qwen3, write_qwen3,        kWeights,   ""};
+const Family kLlama = {"llama",     "LlamaForCausalLM", read_llama, has_structure, is_llama,
+                       write_llama, kWeights,           "",         kIdleLlama};
+const Family kQwen2 = {"qwen2",     "Qwen2ForCausalLM", read_qwen2, has_structure, is_qwen2,
+                       write_qwen2, kWeights,           "",         kIdle};
+const Family kQwen3 = {"qwen3",     "Qwen3ForCausalLM", read_qwen3, has_structure, is_qwen3,
+                       write_qwen3, kWeights,           "",         kIdle};
 
 }  // namespace fp8lab

@@ -12,6 +12,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/backend/factory.hpp"
+#include "src/config/families/family.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"
 #include "src/io/tensor_store.hpp"
@@ -52,7 +53,7 @@ constexpr const char* kLlama32 = R"({"architectures": ["LlamaForCausalLM"],
   "rope_type": "llama3"}, "rope_theta": 500000.0, "tie_word_embeddings": true,
   "torch_dtype": "bfloat16", "transformers_version": "4.45.0.dev0", "use_cache": true,
   "vocab_size": 128256})";
-constexpr const char* kQwen3 = R"({"architectures": ["Qwen3ForCausalLM"],
+constexpr const char* kQwen3Config = R"({"architectures": ["Qwen3ForCausalLM"],
   "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 151643,
   "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
   "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 40960,
@@ -152,7 +153,7 @@ TEST_CASE("published configurations") {
   CHECK_FALSE(llama3.qkv_bias);
   CHECK_FALSE(llama3.o_bias);
 
-  const ModelConfig qwen3 = parse(kQwen3);
+  const ModelConfig qwen3 = parse(kQwen3Config);
   CHECK(qwen3.qk_norm);
   CHECK_FALSE(qwen3.qkv_bias);
   CHECK(qwen3.head_dim == 128);
@@ -166,7 +167,7 @@ TEST_CASE("published configurations") {
 }
 
 TEST_CASE("what a config.json leaves out") {
-  nlohmann::ordered_json config = nlohmann::ordered_json::parse(kQwen3);
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(kQwen3Config);
   config.erase("head_dim");
   CHECK(parse(config.dump()).head_dim == 128);  // Qwen3 does not divide hidden_size
   config = nlohmann::ordered_json::parse(kLlama32);
@@ -228,6 +229,37 @@ TEST_CASE("fields that change nothing, under the values that change nothing") {
     INFO(key);
     CHECK(read(base, key, harmless) == parse(base));
     CHECK_THROWS_WITH(read(base, key, harmful), Catch::Contains(key));
+  }
+}
+
+TEST_CASE("every row of the tables of idle fields is read, and its value counts") {
+  using Json = nlohmann::ordered_json;
+  const auto base_of = [](const Family& family) {
+    const std::string type = family.model_type;
+    return type == "gpt2"    ? kGpt2Config
+           : type == "qwen3" ? kQwen3Config
+           : type == "qwen2" ? kQwen25
+                             : kLlama2;
+  };
+  for (const Family* family : families()) {
+    const char* const base = base_of(*family);
+    const ModelConfig plain = parse(base);
+    for (const std::span<const IdleField> table : {idle_fields(), family->idle}) {
+      REQUIRE_FALSE(table.empty());
+      for (const IdleField& field : table) {
+        INFO(family->model_type << " " << field.key << " " << field.value);
+        const bool any = std::string(field.value) == "*";
+        Json config = Json::parse(base);
+        config[field.key] = any ? Json(77) : Json::parse(field.value);
+        CHECK(parse(config.dump()) == plain);
+        config[field.key] = nullptr;
+        CHECK(parse(config.dump()) == plain);
+        if (any) continue;
+        config[field.key] = 77;
+        CHECK_THROWS_WITH(parse(config.dump()),
+                          Catch::Contains(field.key) && Catch::Contains("is not supported"));
+      }
+    }
   }
 }
 

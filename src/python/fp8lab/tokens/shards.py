@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +31,9 @@ def need(module: str, purpose: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         name = module.partition(".")[0]
-        raise TokenError(f"{name} is not installed; {purpose} needs it") from error
+        raise TokenError(
+            f"{name} is not installed; {purpose} needs it: {sys.executable} -m pip install {name}"
+        ) from error
     except ImportError as error:
         raise TokenError(f"{purpose}: {error}") from error
 
@@ -81,12 +84,14 @@ class NewFiles:
 
 
 def write_atomically(path: Path, *pieces: Any) -> None:
-    """Replaces `path` by the pieces; a reader never sees half of them."""
+    """Replaces `path` by the pieces; a reader never sees half of them, nor one after a crash."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         with temporary.open("wb") as file:
             for piece in pieces:
                 file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -230,9 +235,19 @@ def read_shard(path: Path | str) -> Shard:
     data = Path(path).read_bytes()
     if len(data) < HEADER.size or data[:8] != MAGIC:
         raise TokenError(f"{path}: not a shard of fp8lab.tokens")
-    _, version, bits, count, documents, vocabulary, begin, end, flags, tokenizer, content = (
-        HEADER.unpack_from(data)
-    )
+    (
+        _,
+        version,
+        bits,
+        count,
+        documents,
+        vocabulary,
+        begin,
+        end,
+        flags,
+        tokenizer,
+        content,
+    ) = HEADER.unpack_from(data)
     if version != VERSION or bits not in (16, 32):
         raise TokenError(f"{path}: version {version} with {bits}-bit ids")
     width = bits // 8

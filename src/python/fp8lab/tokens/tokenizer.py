@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ def _bytes_of_unicode() -> dict[str, int]:
     alphabet = {chr(byte): byte for byte in printable}
     alphabet.update({chr(256 + i): byte for i, byte in enumerate(others)})
     return alphabet
+
+
+_BYTES = _bytes_of_unicode()
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int, specials: Sequence[str] = ()) -> bytes:
@@ -232,23 +236,50 @@ def assistant_mask(rendered: Rendered, offsets: Sequence[tuple[int, int]]) -> li
     return mask
 
 
+def _spelled_in_bytes(token: str) -> bytes | None:
+    """A token of a byte-level BPE; None where it has a character that is no byte."""
+    try:
+        return bytes(_BYTES[character] for character in token)
+    except KeyError:
+        return None
+
+
+def _spelled_in_pieces(token: str) -> bytes:
+    """A token of a SentencePiece BPE: U+2581 is a space, <0x0A> a byte."""
+    if re.fullmatch("<0x[0-9A-F]{2}>", token):
+        return bytes([int(token[3:5], 16)])
+    return token.replace("\u2581", " ").encode()
+
+
+def _spelling(decoder: Any) -> Callable[[str], bytes | None] | None:
+    """How the tokens of a decoder are spelled; None where an id alone has no bytes."""
+    steps = (decoder or {}).get("decoders", [decoder or {}])
+    kinds = {step.get("type") for step in steps}
+    if "ByteLevel" in kinds:
+        return _spelled_in_bytes
+    space = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}
+    if "ByteFallback" in kinds and (space in steps or "Metaspace" in kinds):
+        return _spelled_in_pieces
+    return None
+
+
 def token_bytes(encoder: Encoder) -> bytes | None:
     """token_bytes.json: what each id says, hexadecimal, empty for special tokens and unused ids.
-    None when the tokenizer is not byte-level, since then an id alone has no bytes."""
+    None when an id alone has no bytes: where the tokenizer is neither byte-level nor a
+    SentencePiece BPE that falls back to bytes."""
     document = json.loads(encoder.json_bytes)
-    if "ByteLevel" not in json.dumps(document.get("decoder")):
-        return None
-    if not isinstance(document["model"].get("vocab"), dict):
-        return None  # Unigram's, which has no bytes either
-    alphabet = _bytes_of_unicode()
+    spelled = _spelling(document.get("decoder"))
+    if spelled is None or not isinstance(document["model"].get("vocab"), dict):
+        return None  # Unigram has a list, and no bytes either
     added = {token["id"]: token for token in document.get("added_tokens", [])}
     texts = [""] * encoder.tokenization.vocabulary
     for token, index in document["model"]["vocab"].items():
         if index in added:
             continue
-        if not set(token) <= alphabet.keys():
-            return None  # a token that is not spelled in the alphabet of bytes
-        texts[index] = bytes(alphabet[character] for character in token).hex()
+        said = spelled(token)
+        if said is None:
+            return None
+        texts[index] = said.hex()
     for index, token in added.items():
         texts[index] = "" if token["special"] else token["content"].encode().hex()
     table = {

@@ -1,0 +1,254 @@
+#include "src/data/text_shards.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "emulation/base/error.hpp"
+#include "src/config/config_names.hpp"
+#include "src/config/experiments.hpp"
+#include "src/data/token_shard.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/io/command_output.hpp"
+#include "src/io/file_kind.hpp"
+#include "src/io/file_lock.hpp"
+#include "src/io/hash.hpp"
+#include "src/io/json_document.hpp"
+#include "src/io/mapped_file.hpp"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Another number than that of shards which would be made otherwise today.
+constexpr const char* kMaker = "fp8lab-text-shards-1";
+constexpr const char* kTokenBytes = "token_bytes.json";
+constexpr const char* kManifest = "text.manifest.json";
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+/// The folder that holds the Python package: beside the experiments of an installed program, else
+/// that of the source tree.
+fs::path package_folder() {
+  const fs::path beside = experiments_directory().parent_path();
+  for (const fs::path& folder : {beside / "python", beside / "src/python"}) {
+    if (is_file(folder / "fp8lab/tokens/__main__.py")) return folder;
+  }
+  throw Error(fmt::format("{}: the Python package fp8lab is missing", beside.string()));
+}
+
+/// Runs fp8lab.tokens. Throws Error with its line for status 2, RuntimeFailure for any other.
+void run_tokens(std::vector<std::string> words) {
+  const std::string chosen = variable("FP8LAB_PYTHON");
+  words.insert(words.begin(), {chosen.empty() ? "python3" : chosen, "-m", "fp8lab.tokens"});
+  std::string path = "PYTHONPATH=" + package_folder().string();
+  if (const std::string before = variable("PYTHONPATH"); !before.empty()) path += ":" + before;
+  const std::string accepted =
+      "; accepted: python3 or FP8LAB_PYTHON=INTERPRETER with numpy, tokenizers and xxhash";
+  CommandOutput output;
+  try {
+    output = run_command(words, {path, "PYTHONDONTWRITEBYTECODE=1"});
+  } catch (const Error& error) {
+    throw Error(error.what() + accepted);
+  }
+  if (output.status == 0) return;
+  std::string said = output.error.substr(output.error.rfind('\n') + 1);
+  constexpr std::string_view kName = "fp8lab.tokens: ";
+  if (said.starts_with(kName)) said.erase(0, kName.size());
+  if (output.status == 2) throw Error(said);
+  throw RuntimeFailure(fmt::format("{} -m fp8lab.tokens ended with status {}: {}{}", words[0],
+                                   output.status, said.empty() ? "it said nothing" : said,
+                                   accepted));
+}
+
+/// A folder or file that is removed with all that is in it.
+class TemporaryTree {
+ public:
+  explicit TemporaryTree(fs::path path) : path_(std::move(path)) {}
+  TemporaryTree(const TemporaryTree&) = delete;
+  TemporaryTree& operator=(const TemporaryTree&) = delete;
+  ~TemporaryTree() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+std::string file_hash(const fs::path& file) {
+  const MappedFile mapped(file);
+  return hex16(xxh3(mapped.bytes().data(), mapped.bytes().size()));
+}
+
+/// What else than the text decides about the ids.
+std::string tokenizer_key(const fs::path& folder) {
+  std::string key = kMaker;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    const fs::path file = folder / name;
+    key += fmt::format("\n{} {}", name, is_present(file) ? file_hash(file) : "none");
+  }
+  return key;
+}
+
+/// `file` as it is now, if it can be tokenized at all.
+std::string key_of(const fs::path& file, DataKind kind, const fs::path& folder) {
+  if (!is_file(file)) read_file(file);  // says what is wrong with it
+  const std::string how =
+      fmt::format("{}\n{}", tokenizer_key(folder), word_for(kDataKindNames, kind));
+  return file_hash(file) + "-" + hex16(xxh3(how));
+}
+
+/// The shards of a folder of the cache in their order; nothing where one is missing or not whole.
+std::optional<std::vector<fs::path>> whole_shards(const fs::path& folder) {
+  if (!is_file(folder / kManifest)) return std::nullopt;
+  std::vector<fs::path> shards;
+  try {
+    const nlohmann::json manifest = read_json_object(folder / kManifest);
+    for (const nlohmann::json& shard : manifest.at("shards")) {
+      shards.push_back(folder / shard.at("file").get<std::string>());
+      const TokenShard whole(shards.back(), {});
+      if (hex16(whole.hash()) != shard.at("hash").get<std::string>()) return std::nullopt;
+    }
+    if (is_file(folder / kTokenBytes)) Vocabulary::read(folder / kTokenBytes);
+  } catch (const Error&) {
+    return std::nullopt;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+  if (shards.empty()) return std::nullopt;
+  return shards;
+}
+
+FileLock wait_for(const fs::path& path) {
+  for (;;) {
+    if (std::optional<FileLock> lock = FileLock::try_acquire(path)) return std::move(*lock);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+/// The folder `name` of the cache, after `is_whole` has been true of it. `make` writes it to a new
+/// folder, of which it is renamed. Who is killed meanwhile leaves that, and the next one removes
+/// it.
+void keep(const fs::path& name, const std::function<bool()>& is_whole,
+          const std::function<void(const fs::path&)>& make) {
+  if (is_whole()) return;
+  make_directories(name.parent_path());
+  const FileLock lock = wait_for(name);
+  if (is_whole()) return;
+  for (const fs::path& left : temporaries(name)) const TemporaryTree removed(left);
+  const TemporaryTree made(temporary_beside(name));
+  make(made.path());
+  const TemporaryTree damaged(temporary_beside(name));
+  std::error_code error;
+  if (is_present(name)) fs::rename(name, damaged.path(), error);
+  if (!error) fs::rename(made.path(), name, error);
+  if (error) throw RuntimeFailure(fmt::format("{}: {}", name.string(), error.message()));
+}
+
+}  // namespace
+
+fs::path cache_folder() {
+  if (const std::string own = variable("FP8LAB_CACHE"); !own.empty()) return own;
+  // As the XDG base directory specification has it, a relative path counts for nothing.
+  if (const fs::path base = variable("XDG_CACHE_HOME"); base.is_absolute()) return base / "fp8lab";
+  if (const std::string home = variable("HOME"); !home.empty()) {
+    return fs::path(home) / ".cache/fp8lab";
+  }
+  throw Error("no place for token shards: HOME is not set; accepted: FP8LAB_CACHE=FOLDER");
+}
+
+std::vector<fs::path> text_shards(const fs::path& file, DataKind kind, const fs::path& folder) {
+  const std::string key = key_of(file, kind, folder);
+  const fs::path name = cache_folder() / "shards" / key;
+  std::optional<std::vector<fs::path>> shards;
+  const auto is_whole = [&] {
+    shards = whole_shards(name);
+    return shards.has_value();
+  };
+  keep(name, is_whole, [&](const fs::path& out) {
+    run_tokens({fs::absolute(file).string(), "--tokenizer", folder.empty() ? "." : folder.string(),
+                "--out", out.string(), "--name", "text", "--format",
+                kind == DataKind::text ? "text" : "jsonl"});
+    if (key_of(file, kind, folder) != key) {
+      throw Error(fmt::format("{}: it, or the tokenizer in {}, changed while it was read",
+                              file.string(), folder.string()));
+    }
+  });
+  if (!shards && !is_whole()) {
+    throw RuntimeFailure(fmt::format("{}: is not what was written there", name.string()));
+  }
+  return *shards;
+}
+
+std::vector<std::vector<std::int32_t>> text_ids(const std::vector<std::string>& texts,
+                                                const fs::path& folder) {
+  const fs::path cache = cache_folder();
+  make_directories(cache);
+  const TemporaryTree work(temporary_beside(cache / "prompts"));
+  make_directories(work.path());
+  std::string lines;
+  for (const std::string& text : texts) {
+    nlohmann::json line = {{"prompt", text}};
+    try {
+      lines += line.dump() + "\n";
+    } catch (const nlohmann::json::exception&) {
+      throw Error("a prompt is not UTF-8");
+    }
+  }
+  write_file_atomically(work.path() / "prompts.jsonl", lines);
+  const fs::path out = work.path() / "ids";
+  run_tokens({(work.path() / "prompts.jsonl").string(), "--questions", "--tokenizer",
+              folder.empty() ? "." : folder.string(), "--out", out.string()});
+  const std::string written = read_file(out / "prompts.jsonl");
+  std::vector<std::vector<std::int32_t>> ids;
+  std::size_t begin = 0;
+  while (begin < written.size()) {
+    const std::size_t end = std::min(written.find('\n', begin), written.size());
+    const std::string line = written.substr(begin, end - begin);
+    const nlohmann::json object = parse_json(line, (out / "prompts.jsonl").string());
+    ids.push_back(object.at("prompt").get<std::vector<std::int32_t>>());
+    begin = end + 1;
+  }
+  if (ids.size() != texts.size()) throw RuntimeFailure("fp8lab.tokens has lost a prompt");
+  return ids;
+}
+
+Vocabulary folder_vocabulary(const fs::path& folder, std::int64_t size) {
+  const fs::path own = folder / kTokenBytes;
+  if (is_present(own)) return Vocabulary::read(own);
+  const fs::path name = cache_folder() / "vocabularies" / hex16(xxh3(tokenizer_key(folder)));
+  std::optional<Vocabulary> vocabulary;
+  const auto is_whole = [&] {
+    try {
+      if (is_file(name / kTokenBytes)) vocabulary = Vocabulary::read(name / kTokenBytes);
+      return is_file(name / "none.jsonl");
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  keep(name, is_whole, [&](const fs::path& out) {
+    const TemporaryTree work(temporary_beside(name.parent_path() / "questions"));
+    make_directories(work.path());
+    write_file_atomically(work.path() / "none.jsonl", "");
+    run_tokens({(work.path() / "none.jsonl").string(), "--questions", "--tokenizer",
+                folder.empty() ? "." : folder.string(), "--out", out.string()});
+  });
+  if (!vocabulary) is_whole();
+  return vocabulary ? *vocabulary : Vocabulary::opaque(size, -1, -1, "");
+}
+
+}  // namespace fp8lab

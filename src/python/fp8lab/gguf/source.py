@@ -1,0 +1,155 @@
+"""What a GGUF file holds: metadata by key, tensors as float32 a few rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp8lab.errors import Error
+
+Floats = NDArray[np.float32]
+CHUNK = 1 << 23
+"""Most elements of a tensor that are floats at a time, but for at least one row."""
+
+
+def need(module: str) -> Any:
+    """A library that only this tool needs. Raises Error with what to install."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise Error(
+            f"{module.partition('.')[0]} is not installed; pip install gguf tokenizers"
+        ) from error
+
+
+class Tensor:
+    """A tensor of the file. `shape` is that of transformers: rows first."""
+
+    def __init__(self, entry: Any, where: str) -> None:
+        self.name: str = entry.name
+        self.shape = tuple(int(size) for size in reversed(entry.shape))
+        self.type: str = entry.tensor_type.name
+        self._entry = entry
+        self._where = f"{where}: {self.name}"
+        self._quants = need("gguf.quants")
+
+    def rows(self, order: NDArray[np.intp] | None = None) -> Iterator[Floats]:
+        """Consecutive rows, in `order` if that is given; a vector is one row. Raises Error for a
+        type that holds no floats, and for values that are not finite."""
+        data = self._entry.data.reshape(max(1, int(np.prod(self.shape[:-1]))), -1)
+        step = max(1, CHUNK // max(1, self.shape[-1]))
+        for begin in range(0, len(data), step):
+            part = slice(begin, begin + step)
+            raw = np.ascontiguousarray(data[part] if order is None else data[order[part]])
+            try:
+                values = self._quants.dequantize(raw, self._entry.tensor_type)
+            except (NotImplementedError, ValueError) as error:
+                raise Error(f"{self._where}: is of the type {self.type}: {error}") from error
+            floats: Floats = np.asarray(values, np.float32).reshape(len(raw), self.shape[-1])
+            if not np.isfinite(floats).all():
+                raise Error(f"{self._where}: holds values that are not finite")
+            yield floats
+
+    def whole(self) -> Floats:
+        """All of it, in its shape."""
+        return np.concatenate(list(self.rows())).reshape(self.shape)
+
+    def equals(self, other: Tensor) -> bool:
+        """Whether both hold the same bytes of the same type."""
+        same = self.type == other.type and self.shape == other.shape
+        return same and bool(np.array_equal(self._entry.data, other._entry.data))
+
+
+class Source:
+    """An open GGUF file. Every complaint is an Error that names file and key."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        gguf = need("gguf")
+        try:
+            with path.open("rb") as file:
+                magic = file.read(4)
+        except OSError as error:
+            raise Error(f"{path}: {error.strerror}") from error
+        if magic != b"GGUF":
+            raise Error(f"{path}: is no GGUF file")
+        try:
+            reader = gguf.GGUFReader(path)
+            self._fields = {key: field.contents() for key, field in reader.fields.items()}
+        except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise Error(f"{path}: is cut off or damaged: {reason}") from error
+        self._read: set[str] = set()
+        self.tensors = {entry.name: Tensor(entry, str(path)) for entry in reader.tensors}
+
+    def fail(self, key: str, what: str) -> Error:
+        return Error(f"{self.path}: {key} {what}")
+
+    def has(self, key: str) -> bool:
+        return self._fields.get(key) is not None
+
+    def get(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        """A value of the type `kind`. Raises Error for another one, and where it is missing and has
+        no default."""
+        self._read.add(key)
+        value = self._fields.get(key)
+        if value is None:
+            if default is None:
+                raise self.fail(key, "is missing")
+            return default
+        wrong = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+        if wrong:
+            raise self.fail(key, f"is {str(value)[:80]!r}; accepted: {_names(kind)}")
+        return value
+
+    def count(self, key: str, default: int | None = None) -> int:
+        value: int = self.get(key, int, default)
+        if not 0 < value < 1 << 40:
+            raise self.fail(key, f"is {value}; accepted: a positive number")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A float32 as the shortest decimal that rounds to it: 1e-05, not 9.99999975e-06."""
+        value = float(self.get(key, (float, int), default))
+        if not np.isfinite(value):
+            raise self.fail(key, f"is {value}; accepted: a finite number")
+        return float(str(np.float32(value)))
+
+    def words(self, key: str) -> list[str]:
+        values: list[str] = self.get(key, list)
+        if not all(isinstance(value, str) for value in values):
+            raise self.fail(key, "holds what is no text")
+        return values
+
+    def expect(self, key: str, accepted: Sequence[Any]) -> None:
+        """Absent, or one of `accepted`, of which the rest of the file's meaning is free."""
+        self._read.add(key)
+        value = self._fields.get(key)
+        if value is not None and value not in accepted:
+            said = ", ".join(str(item) for item in accepted)
+            raise self.fail(key, f"= {str(value)[:80]} is not supported; accepted: {said}")
+
+    def ignore(self, *keys: str) -> None:
+        self._read.update(keys)
+
+    def refuse_unread(self, prefix: str) -> None:
+        """What nothing asked for may change what the model computes."""
+        for key in self._fields:
+            if key.startswith(prefix) and key not in self._read:
+                raise self.fail(key, "is not known; it may change what the model computes")
+
+
+def _names(kind: type | tuple[type, ...]) -> str:
+    words = {
+        str: "text",
+        int: "an integer",
+        float: "a number",
+        bool: "true or false",
+        list: "a list",
+    }
+    return words[kind[0] if isinstance(kind, tuple) else kind]
