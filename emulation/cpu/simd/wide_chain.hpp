@@ -53,8 +53,8 @@ struct WideLayout {
     // A pair of gaps, or of exponents, is two bytes.
     const int gap = static_cast<int>(a[kGaps + k / 2 * 4 + k % 2]);
     const int code = static_cast<int>(b[kExponents + k / 2 * kLaneBytes + lane * 2 + k % 2]);
-    const bool zero = gap == WideCodes::kLeftZero || code == 0;
-    return {zero ? 0.0 : WideValue::value(x), zero ? 0.0 : WideValue::value(y),
+    return {gap == WideCodes::kLeftZero ? 0.0 : WideValue::value(x),
+            code == 0 ? 0.0 : WideValue::value(y),
             WideValue::exponent(x, WideCodes::kMostExponent - gap) +
                 WideValue::exponent(y, code - WideCodes::kRight)};
   }

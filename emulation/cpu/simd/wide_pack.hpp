@@ -24,16 +24,19 @@ inline std::int32_t scale_exponent(float scale) {
   return bits >> 23 != 0 ? static_cast<std::int32_t>(bits >> 23) - 127 : -127;  // 2^-127
 }
 
-/// The largest of two without a branch, which would keep GCC 12 from vectorising.
-constexpr std::int32_t larger(std::int32_t x, std::int32_t y) { return x > y ? x : y; }
-
 /// An un-normalised exponent: numbers below 2^least count there. See WideSource.
 constexpr std::int32_t wide_exponent(std::uint32_t bits, std::int32_t least) {
-  return larger(static_cast<std::int32_t>(bits >> 23 & 0xFFu) - 127, least);
+  return std::max(static_cast<std::int32_t>(bits >> 23 & 0xFFu) - 127, least);
 }
-constexpr bool is_nonzero(std::uint32_t bits) { return (bits & 0x7FFFFFFFu) != 0; }
+/// All bits of a zero, none of another number. Here and below no conditional expressions, which
+/// GCC 12 turns into branches.
+constexpr std::int32_t zero_mask(std::uint32_t bits) {
+  return -static_cast<std::int32_t>(bits << 1 == 0);
+}
 /// 1 below zero.
-constexpr std::uint32_t is_negative(std::uint32_t bits) { return bits > 0x80000000u ? 1u : 0u; }
+constexpr std::uint32_t is_negative(std::uint32_t bits) {
+  return static_cast<std::uint32_t>(bits > 0x80000000u);
+}
 
 /// Whether an element is packed as WideValue::escape says.
 inline bool is_escaped(float x, std::int32_t exponent, double factor) {
@@ -46,41 +49,42 @@ inline void pack_wide_group(const float* __restrict x, std::int32_t least, float
                             std::byte* __restrict out) {
   auto* values = reinterpret_cast<double*>(out);
   const std::int32_t shift = scale_exponent(scale);
-  const double factor = static_cast<double>(scale);
-  std::int32_t gaps[L::kGroup];
+  const double factor = static_cast<double>(scale), longer = factor * WideCodes::kLonger;
+  std::uint32_t bits[L::kGroup];
+  std::memcpy(bits, x, sizeof bits);
+  for (std::int64_t k = 0; k < L::kGroup; ++k) {
+    values[k] = static_cast<double>(x[k]) * longer + WideCodes::kZero;
+  }
+  std::uint8_t gaps[L::kGroup], negative[L::kGroup];
   std::int32_t largest = -WideValue::kExponentBias;
   for (std::int64_t k = 0; k < L::kGroup; ++k) {
-    const std::uint32_t bits = float_bits(x[k]);
-    const std::int32_t exponent = wide_exponent(bits, least) + shift;
-    largest = larger(largest, exponent);
-    const double value = static_cast<double>(x[k]) * factor * WideCodes::kLonger;
-    values[k] = is_nonzero(bits) ? value : WideCodes::kZero;
-    const std::int32_t gap = larger(WideCodes::kMostExponent - exponent, 0);
-    gaps[k] = is_nonzero(bits) ? gap : WideCodes::kLeftZero;
+    const std::int32_t exponent = wide_exponent(bits[k], least) + shift;
+    largest = std::max(largest, exponent);
+    const std::int32_t gap = std::max(WideCodes::kMostExponent - exponent, 0);
+    gaps[k] = static_cast<std::uint8_t>(gap | (zero_mask(bits[k]) & WideCodes::kLeftZero));
+    negative[k] = static_cast<std::uint8_t>(is_negative(bits[k]));
   }
   if (largest > WideCodes::kMostExponent) {
     for (std::int64_t k = 0; k < L::kGroup; ++k) {
-      const std::int32_t exponent = wide_exponent(float_bits(x[k]), least) + shift;
+      const std::int32_t exponent = wide_exponent(bits[k], least) + shift;
       if (!is_escaped(x[k], exponent, factor)) continue;
       values[k] =
           numerics::bits_double(WideValue::escape(static_cast<double>(x[k]) * factor, exponent));
     }
   }
-  for (std::int64_t k = 0; k < L::kGroup; k += 2) {
-    const auto pair = static_cast<std::uint32_t>(gaps[k] | gaps[k + 1] << 8);
-    const std::uint32_t twice = pair | pair << 16;
-    std::memcpy(out + L::kGaps + 2 * k, &twice, sizeof twice);
+  std::uint16_t pairs[L::kGroup / 2];
+  std::memcpy(pairs, gaps, sizeof pairs);
+  auto* twice = reinterpret_cast<std::uint32_t*>(out + L::kGaps);
+  for (std::int64_t i = 0; i < L::kGroup / 2; ++i) twice[i] = pairs[i] * 0x10001u;
+  std::uint16_t words[2 * L::kWords] = {};
+  for (std::int64_t k = 0; k < L::kGroup; k += 8) {
+    std::uint64_t eight;
+    std::memcpy(&eight, negative + k, sizeof eight);
+    const std::uint64_t byte = eight * 0x0102040810204080u >> 56;  // bit 0 of each
+    words[k / 16 * 2] |= static_cast<std::uint16_t>(byte << k % 16);
   }
-  constexpr std::int64_t kWordBits = std::min<std::int64_t>(L::kGroup, 16);
-  for (std::int64_t w = 0; w < L::kWords; ++w) {
-    std::uint32_t signs = 0;
-    for (std::int64_t k = 0; k < kWordBits; ++k) {
-      const std::uint32_t bits = float_bits(x[w * kWordBits + k]);
-      signs |= is_negative(bits) << k;
-    }
-    signs |= signs << 16;
-    std::memcpy(out + L::kLeftSigns + 4 * w, &signs, sizeof signs);
-  }
+  for (std::int64_t w = 0; w < L::kWords; ++w) words[2 * w + 1] = words[2 * w];
+  std::memcpy(out + L::kLeftSigns, words, sizeof words);
 }
 
 /// A left-operand row of BF16 codes.
@@ -138,30 +142,35 @@ inline void pack_wide_steps(const float (*__restrict x)[L::kColumns], std::int32
                             const ColumnScales<L>& scales, std::byte* __restrict out) {
   auto* values = reinterpret_cast<double*>(out);
   std::int32_t largest = -WideValue::kExponentBias;
-  std::uint16_t pairs[L::kColumns], signs[L::kColumns];
-  const auto arrange = [](const std::uint16_t* columns, std::byte* lanes) {
+  std::uint32_t pairs[L::kColumns] = {}, signs[L::kColumns] = {};
+  const auto arrange = [](const std::uint32_t* columns, std::byte* lanes) {
+    std::uint16_t narrow[L::kColumns];
+    for (int j = 0; j < L::kColumns; ++j) narrow[j] = static_cast<std::uint16_t>(columns[j]);
     for (int j = 0; j < L::kColumns; j += 2) {
-      std::memcpy(lanes + L::Lanes::position(j) * 2, columns + j, 4);
+      std::memcpy(lanes + L::Lanes::position(j) * 2, narrow + j, 4);
     }
   };
   for (std::int64_t k = 0; k < L::kGroup; ++k) {
-    const std::int64_t bit = k % 16;
     for (int j = 0; j < L::kColumns; ++j) {
-      const std::uint32_t bits = float_bits(x[k][j]);
-      const std::int32_t exponent = wide_exponent(bits, least) + scales.shifts[j];
-      largest = larger(largest, exponent);
-      const bool nonzero = is_nonzero(bits);
-      const double value = static_cast<double>(x[k][j]) * scales.factors[j];
-      values[k * L::kColumns + j] = nonzero ? value : WideCodes::kZero;
-      const std::int32_t code = WideCodes::kRight + WideCodes::kMostExponent -
-                                larger(WideCodes::kMostExponent - exponent, 0);
-      const auto before = static_cast<std::int32_t>(k % 2 == 0 ? 0 : pairs[j]);
-      pairs[j] = static_cast<std::uint16_t>(before | (nonzero ? code : 0) << (k % 2 * 8));
-      signs[j] = static_cast<std::uint16_t>((bit == 0 ? 0u : signs[j]) | is_negative(bits) << bit);
+      values[k * L::kColumns + j] =
+          static_cast<double>(x[k][j]) * scales.factors[j] + WideCodes::kZero;
     }
-    if (k % 2 == 1) arrange(pairs, out + L::kExponents + k / 2 * L::kLaneBytes);
+    const auto bit = static_cast<int>(k % 16), shift = static_cast<int>(k % 2 * 8);
+    const std::uint32_t before = k % 2 == 0 ? 0u : 0xFFu;
+    std::uint32_t bits[L::kColumns];
+    std::memcpy(bits, x[k], sizeof bits);
+    for (int j = 0; j < L::kColumns; ++j) {
+      const std::int32_t exponent = wide_exponent(bits[j], least) + scales.shifts[j];
+      largest = std::max(largest, exponent);
+      const std::int32_t code = std::min(exponent, WideCodes::kMostExponent) + WideCodes::kRight;
+      const auto present = static_cast<std::uint32_t>(code & ~zero_mask(bits[j]));
+      pairs[j] = (pairs[j] & before) | present << shift;
+      signs[j] |= is_negative(bits[j]) << bit;
+    }
+    if (shift != 0) arrange(pairs, out + L::kExponents + k / 2 * L::kLaneBytes);
     if (bit == 15 || k == L::kGroup - 1) {
       arrange(signs, out + L::kRightSigns + k / 16 * L::kLaneBytes);
+      std::fill_n(signs, L::kColumns, 0u);
     }
   }
   if (largest <= WideCodes::kMostExponent) return;
