@@ -7,13 +7,24 @@
 #include "emulation/cpu/simd/gemm_kernels.hpp"
 
 namespace fp8lab::cpu {
+namespace {
+
+constexpr std::int64_t kGroupBytes = wide_group_bytes(kBf16Group);
+
+/// Bytes of the first `k` of a panel, in whole groups.
+std::int64_t panel_bytes(std::int64_t k) {
+  const std::int64_t groups = (k + kBf16Group - 1) / kBf16Group;
+  return groups * gemm_kernels().bf16_columns * wide_panel_bytes(kBf16Group);
+}
+
+}  // namespace
 
 void Bf16Panel::pack(const Bf16Matrix& source, std::int64_t k, std::int64_t n) {
   const GemmKernels& kernels = gemm_kernels();
   k_ = k;
   n_ = n;
   const std::int64_t width = kernels.bf16_columns;
-  const std::int64_t bytes = k * width * kBf16PanelBytes;
+  const std::int64_t bytes = panel_bytes(k);
   const std::int64_t panels = (n + width - 1) / width;
   auto* out = memory_.reserve_as<std::byte>(static_cast<std::size_t>(panels * bytes));
   // Rows of the source of a panel are its columns.
@@ -26,17 +37,17 @@ void Bf16Panel::pack(const Bf16Matrix& source, std::int64_t k, std::int64_t n) {
 void Bf16Chain::multiply(const Bf16Matrix& a, std::int64_t m, const Bf16Panel& b,
                          std::int64_t k_first, std::int64_t k_count, std::int64_t n_first,
                          std::int64_t n_count, float* c, std::int64_t ldc) {
-  FP8LAB_ASSERT(k_first >= 0 && k_first + k_count <= b.k_);
+  FP8LAB_ASSERT(k_first >= 0 && k_first % kBf16Group == 0 && k_first + k_count <= b.k_);
   FP8LAB_ASSERT(n_first >= 0 && n_first + n_count <= b.n_);
   if (m == 0 || n_count == 0 || k_count == 0) return;
   const GemmKernels& kernels = gemm_kernels();
   const std::int64_t width = kernels.bf16_columns;
   const std::int64_t groups = (k_count + kBf16Group - 1) / kBf16Group;
-  const std::int64_t group_bytes = m * kBf16GroupBytes;
+  const std::int64_t group_bytes = m * kGroupBytes;
   auto* rows = packed_a_.reserve_as<std::byte>(static_cast<std::size_t>(groups * group_bytes));
   const Bf16Source source{a.data, a.row_stride, a.col_stride};
   for (std::int64_t i = 0; i < m; ++i) {
-    kernels.pack_bf16_row(&source, i, k_count, rows + i * kBf16GroupBytes, group_bytes);
+    kernels.pack_bf16_row(&source, i, k_count, rows + i * kGroupBytes, group_bytes);
   }
   float* accumulators = tile_.reserve_as<float>(static_cast<std::size_t>(m * width));
   std::fill_n(accumulators, m * width, 0.0f);
@@ -53,11 +64,11 @@ void Bf16Chain::multiply(const Bf16Matrix& a, std::int64_t m, const Bf16Panel& b
       std::copy_n(c_panel + i * ldc, columns, inside + i * width);
     }
     tile.a = rows;
-    tile.a_row_bytes = kBf16GroupBytes;
+    tile.a_row_bytes = kGroupBytes;
     tile.a_group_bytes = group_bytes;
     tile.rows = m;
-    tile.b = static_cast<const std::byte*>(b.memory_.data()) +
-             (p * b.k_ + k_first) * width * kBf16PanelBytes;
+    tile.b = static_cast<const std::byte*>(b.memory_.data()) + p * panel_bytes(b.k_) +
+             panel_bytes(k_first);
     tile.k = k_count;
     tile.c = accumulators;
     tile.start = c_panel;

@@ -206,7 +206,7 @@ void CarriedCodes::pack_panel(const GemmKernels& kernels, std::int64_t first,
     }
     case Carrier::wide: {
       const WideSource source = wide_source(0);
-      return kernels.pack_wide_panel(&source, first, rows_, k_, out);
+      return kernels.pack_wide_panel(&source, first, rows_, k_, method_.group, out);
     }
     case Carrier::bf16: {
       const Bf16Source source{static_cast<const std::uint16_t*>(data_), row_stride_, 1};
@@ -234,8 +234,8 @@ PackedSizes packed_sizes(const FastMethod& method, const GemmKernels& kernels) {
               group * kE4m3ProductBytes, kE4m3Rows};
     case Carrier::bf16:
     case Carrier::wide:
-      return {kernels.bf16_columns, kernels.bf16_columns * kBf16PanelBytes, group,
-              group * kWideProductBytes};
+      return {kernels.bf16_columns, kernels.bf16_columns * wide_panel_bytes(group) / group, group,
+              wide_group_bytes(group)};
     case Carrier::f32: return {kernels.f32_columns, kernels.f32_columns * 4, 1, 4};
     case Carrier::f64: return {kernels.f32_columns, kernels.f32_columns * 8, 1, 8};
   }

@@ -54,36 +54,6 @@ struct Fp8Codes {
   static constexpr int kSumField = 15;
 };
 
-/// BF16 and other wide operands in 16-bit words (e in [-141, 142] and l in [-143, 142], with the
-/// exponent of a block scale), likewise. The common exponent is stored as emax + 134, so the floor
-/// -133 is 1.
-///   right exponent e + 434 (zero: 0), left gap 300 - e (zero: 65535);
-///   low l + 150 with the sign in bit 15 (zero: 1024).
-struct Bf16Codes {
-  using Lane = std::uint16_t;
-  static constexpr int kRightExponent = 434;
-  static constexpr int kLeftExponent = 300;
-  static constexpr int kLeftZero = 65535;
-  static constexpr int kLow = 150;
-  static constexpr int kRightZeroLow = 1024;
-  static constexpr int kLeftZeroLow = 1024;
-  static constexpr int kNegativeLow = 0x8000;
-  static constexpr std::uint32_t kSplat = 0x00010001u;
-
-  static constexpr std::uint32_t kResultMask = ~0u;
-
-  static constexpr int kFloor = 1;
-  static constexpr int kExponentBias = 134;
-  /// FP32 exponent field to common exponent. min(8 f, f + 7) keeps field 0, a zero addend, at 0.
-  static constexpr int kAddendOffset = 7;
-  /// From emax = 121 on a result could overflow FP32: such lanes become NaN and are recomputed.
-  static constexpr int kTooLarge = 121 + 134;
-  /// FP64 exponent field of 2^52 grid units 2^(emax - 25).
-  static constexpr int kAnchorOffset = 1023 - 25 + 52 - 134;
-  /// A product is off the grid when l_a + l_b + 300 < emax - 25 + 300.
-  static constexpr int kLimitOffset = 2 * kLow - 25 - 134;
-};
-
 /// Counts per lane the negative products off the grid, in a register.
 template <class Lanes>
 class LaneCounter {

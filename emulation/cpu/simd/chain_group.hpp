@@ -33,6 +33,19 @@ enum class ChainOutput { f32, f16 };
 /// later products, keeps its sign, and is no reason to recompute the lane.
 inline constexpr std::uint32_t kOverflowedF16 = 0x71800000u;
 
+/// The factors of a product of numbers, their exponents un-normalised and added.
+struct ProductParts {
+  double a, b;
+  int exponent;
+};
+
+/// The un-normalised exponent of a number of e4m3.
+inline int e4m3_exponent(double value) {
+  const int exponent = std::ilogb(value);
+  constexpr int kLeast = numerics::kE4M3.min_exponent();
+  return exponent > kLeast ? exponent : kLeast;
+}
+
 /// Where the parts of packed operands lie, and what a group of them does besides summing: emax is
 /// at least kEmaxFloor, and results are rounded to kOutput. With kPowers, packed powers stand for
 /// the exponents, and the largest exponents of products come from PowerSums.
@@ -65,14 +78,30 @@ struct Layout {
   // One group of a right-operand panel: its k, then their powers.
   static constexpr std::int64_t kRightPowers = kGroup * kStep;
   static constexpr std::int64_t kPanelGroup = kRightPowers + (kPowers ? kColumns * kGroup * 2 : 0);
+
+  /// What is brought into the cache ahead: all but powers.
+  static constexpr std::int64_t kPrefetched = kRightPowers, kRowPrefetched = kLeftPowers;
+  static constexpr std::uint32_t kResultMask = Lanes::Codes::kResultMask;
+
+  /// Product k of a column, for the scalar reference.
+  static ProductParts product(const std::byte* a, const std::byte* b, std::int64_t column, int k) {
+    const std::byte* step = b + k * kStep;
+    Real x, y;
+    std::memcpy(&x, a + k * std::int64_t{sizeof x}, sizeof x);
+    std::memcpy(&y, step + column * std::int64_t{sizeof y}, sizeof y);
+    if constexpr (kPowers) return {x, y, e4m3_exponent(x) + e4m3_exponent(y)};
+    Lane gap, exponent;
+    std::memcpy(&gap, a + kGaps + 4 * k, sizeof gap);
+    const std::int64_t lane = Lanes::position(static_cast<int>(column));
+    std::memcpy(&exponent, step + kExponents + lane * std::int64_t{sizeof exponent},
+                sizeof exponent);
+    return {x, y, exponent - gap - Lanes::Codes::kExponentBias};
+  }
 };
 
 using Fp8Layout = Layout<Fp8Lanes, kFp8Group>;
-using Bf16Layout = Layout<Bf16Lanes, kBf16Group>;
 static_assert(Fp8Layout::kGroupBytes == kFp8Group * kFp8ProductBytes);
-static_assert(Bf16Layout::kGroupBytes == kBf16Group * kWideProductBytes);
 static_assert(Fp8Layout::kStep == Fp8Layout::kColumns * kFp8PanelBytes);
-static_assert(Bf16Layout::kStep == Bf16Layout::kColumns * kBf16PanelBytes);
 
 inline std::uint32_t load_u32(const std::byte* p) {
   std::uint32_t value;
@@ -218,7 +247,7 @@ constexpr std::int64_t kCacheLine = 64;
 /// rows would otherwise wait for it line by line.
 template <class L>
 inline void prefetch_part(const std::byte* next, std::int64_t index, std::int64_t parts) {
-  constexpr std::int64_t kLines = L::kRightPowers / kCacheLine;
+  constexpr std::int64_t kLines = L::kPrefetched / kCacheLine;
   for (std::int64_t i = kLines * index / parts; i < kLines * (index + 1) / parts; ++i) {
     __builtin_prefetch(next + i * kCacheLine);
   }
@@ -232,7 +261,7 @@ constexpr std::int64_t kBlocksAhead = 2;
 template <class L>
 inline void prefetch_rows(const std::byte* next, std::int64_t row_bytes) {
   for (int r = 0; r < L::Lanes::kRows; ++r) {
-    for (std::int64_t at = 0; at < L::kLeftPowers; at += kCacheLine) {
+    for (std::int64_t at = 0; at < L::kRowPrefetched; at += kCacheLine) {
       __builtin_prefetch(next + r * row_bytes + at);
     }
   }
@@ -290,19 +319,11 @@ inline numerics::GroupTerm real_term(double a, double b, int exponent) {
           std::signbit(product)};
 }
 
-/// The un-normalised exponent of a number of e4m3.
-inline int e4m3_exponent(double value) {
-  const int exponent = std::ilogb(value);
-  constexpr int kLeast = numerics::kE4M3.min_exponent();
-  return exponent > kLeast ? exponent : kLeast;
-}
-
 /// One group of one lane by the scalar reference, from the packed values and exponents: c is the
 /// accumulator's bits in and out.
 template <class L>
 std::uint32_t recompute_group(const numerics::GroupModel& model, const std::byte* a,
                               const std::byte* b, std::int64_t column, int count, std::uint32_t c) {
-  using Codes = typename L::Lanes::Codes;
   const numerics::FormatSpec format = numerics::accumulator_format(model.output);
   const numerics::Unpacked addend = numerics::unpack(format, c);
   numerics::GroupSpecials specials;
@@ -316,21 +337,9 @@ std::uint32_t recompute_group(const numerics::GroupModel& model, const std::byte
     terms[filled++] = term;
   };
   for (int k = 0; k < count; ++k) {
-    const std::byte* step = b + k * L::kStep;
-    typename L::Real x, y;
-    std::memcpy(&x, a + k * std::int64_t{sizeof x}, sizeof x);
-    std::memcpy(&y, step + column * std::int64_t{sizeof y}, sizeof y);
-    if (specials.add_product(unpack_real(x), unpack_real(y)) || x == 0 || y == 0) continue;
-    if constexpr (L::kPowers) {
-      add(real_term(x, y, e4m3_exponent(x) + e4m3_exponent(y)));
-      continue;
-    }
-    typename L::Lane gap, exponent;
-    std::memcpy(&gap, a + L::kGaps + 4 * k, sizeof gap);
-    const std::int64_t lane = L::Lanes::position(static_cast<int>(column));
-    std::memcpy(&exponent, step + L::kExponents + lane * std::int64_t{sizeof exponent},
-                sizeof exponent);
-    add(real_term(x, y, exponent - gap - Codes::kExponentBias));
+    const ProductParts p = L::product(a, b, column, k);
+    if (specials.add_product(unpack_real(p.a), unpack_real(p.b)) || p.a == 0 || p.b == 0) continue;
+    add(real_term(p.a, p.b, p.exponent));
   }
   if (specials.any()) return specials.result(format);
   if (addend.significand != 0) {
@@ -365,7 +374,7 @@ void finish_chain(const ChainTile& tile, const numerics::GroupModel& model) {
   constexpr std::uint32_t kExponentMask = 0x7F800000u;
   std::int32_t largest = 0;
   for (std::int64_t i = 0; i < tile.rows * L::kColumns; ++i) {
-    const std::uint32_t bits = float_bits(tile.c[i]) & L::Lanes::Codes::kResultMask;
+    const std::uint32_t bits = float_bits(tile.c[i]) & L::kResultMask;
     const auto magnitude = static_cast<std::int32_t>(bits & 0x7FFFFFFFu);
     tile.c[i] = bits_float(bits);
     largest = magnitude > largest ? magnitude : largest;

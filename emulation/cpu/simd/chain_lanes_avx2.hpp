@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "emulation/cpu/simd/chain_codes.hpp"
+#include "emulation/cpu/simd/wide_codes.hpp"
 
 namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
@@ -105,101 +106,137 @@ struct Fp8Lanes {
   }
 };
 
-/// 16 columns: 16-bit exponents, four vectors of 4 doubles.
-struct Bf16Lanes {
-  template <std::int64_t>
-  using Counter = LaneCounter<Bf16Lanes>;
-  using Codes = Bf16Codes;
-  using Real = double;
+/// 16 columns of wide operands: 16-bit lanes, four vectors of 4 doubles.
+struct WideLanes {
   using Float = __m256d;
   using Code = __m256i;
   static constexpr int kFloatLanes = 4;
-  static constexpr int kRows = 4;
-  static constexpr int kSumRows = 2;
-  static constexpr bool kFewRegisters = true;
+  static constexpr int kColumns = 16;
+  static constexpr int kRows = 2;
 
+  /// Each half of a register has the columns of the same half of all four vectors of doubles.
   static constexpr int position(int column) {
-    return 8 * (column % 8 / 4) + 4 * (column / 8) + column % 4;
+    return 8 * (column % 4 / 2) + 2 * (column / 4) + column % 2;
   }
 
-  static void arrange(const Codes::Lane* columns, std::byte* lanes) {
-    arrange_by_four<Bf16Lanes>(columns, lanes);
-  }
-
-  static Code zero() { return _mm256_setzero_si256(); }
   static Code load(const std::byte* p) { return load_integers(p); }
   static Code splat(std::uint32_t code) { return _mm256_set1_epi32(static_cast<int>(code)); }
-  static Code subtract(Code x, Code y) { return _mm256_subs_epu16(x, y); }
+  static Code bytes(int code) { return _mm256_set1_epi8(static_cast<char>(code)); }
+  static Code subtract_bytes(Code x, Code y) { return _mm256_subs_epu8(x, y); }
+  static Code max_bytes(Code x, Code y) { return _mm256_max_epu8(x, y); }
+  static Code larger_byte(Code pairs) {
+    return _mm256_and_si256(_mm256_max_epu8(pairs, _mm256_srli_epi16(pairs, 8)), words(0xFF));
+  }
+
+  static Code words(int code) { return _mm256_set1_epi16(static_cast<short>(code)); }
+  static Code add(Code x, Code y) { return _mm256_add_epi16(x, y); }
   static Code max(Code x, Code y) { return _mm256_max_epi16(x, y); }
+  /// Fields of numbers other than zero raised to `least`: twice theirs exceeds it.
+  static Code at_least(Code fields, int least) {
+    return max(fields, _mm256_min_epi16(add(fields, fields), words(least)));
+  }
+  static bool any_outside(Code fields, int least, int most) {
+    const Code from_end = add(fields, words(32767 - most));  // beyond the end it is negative
+    return _mm256_movemask_epi8(_mm256_cmpgt_epi16(words(32767 - most + least), from_end)) != 0;
+  }
+  static Code replace_above(Code fields, int most, int by) {
+    return _mm256_blendv_epi8(fields, words(by), _mm256_cmpgt_epi16(fields, words(most)));
+  }
+  static Code differing(Code x, Code y) { return _mm256_xor_si256(x, y); }
+  static Code count_ones(Code code) {
+    const Code nibble = bytes(0x0F);
+    const Code ones =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4));
+    const Code low = _mm256_shuffle_epi8(ones, _mm256_and_si256(code, nibble));
+    const Code high =
+        _mm256_shuffle_epi8(ones, _mm256_and_si256(_mm256_srli_epi16(code, 4), nibble));
+    return _mm256_maddubs_epi16(_mm256_add_epi8(low, high), bytes(1));
+  }
 
-  static Code all(int code) { return _mm256_set1_epi16(static_cast<short>(code)); }
-  static Code at_least(Code code, int least) {
-    return max(code, _mm256_min_epi16(_mm256_slli_epi16(code, 4), all(least)));
+  /// Signs in bit 11 and exponent fields of 16 doubles.
+  static Code fields_and_signs(const double* c) {
+    return _mm256_packus_epi32(_mm256_srli_epi32(upper(c, c + 4), 20),
+                               _mm256_srli_epi32(upper(c + 8, c + 12), 20));
   }
-  static Code exponents(const float* c) {
-    __m256i field[2];
-    for (int z = 0; z < 2; ++z) {
-      const __m256i bits = _mm256_slli_epi32(load_integers(c + 8 * z), 1);
-      const __m256i nonzero = _mm256_min_epu32(bits, _mm256_set1_epi32(1));
-      field[z] = _mm256_srli_epi32(_mm256_max_epu32(bits, _mm256_slli_epi32(nonzero, 24)), 24);
-    }
-    const __m256i words = _mm256_packus_epi32(field[0], field[1]);
-    return _mm256_min_epi16(_mm256_slli_epi16(words, 3),
-                            _mm256_add_epi16(words, _mm256_set1_epi16(Codes::kAddendOffset)));
-  }
-  static Code limit(Code top) {
-    return _mm256_add_epi16(top, _mm256_set1_epi16(Codes::kLimitOffset - 32768));
-  }
-  static Code count(Code counted, Code low_a, Code low_b, Code limits) {
-    return _mm256_sub_epi16(counted, _mm256_cmpgt_epi16(limits, _mm256_add_epi16(low_a, low_b)));
-  }
+  static Code fields_of(Code code) { return _mm256_and_si256(code, words(0x7FF)); }
+  static Code signs_of(Code code) { return _mm256_srli_epi16(code, 11); }
 
-  static Float load_values(const std::byte* p) {
-    return _mm256_loadu_pd(reinterpret_cast<const double*>(p));
+  static Float load_values(const double* p) {
+    Float values = _mm256_loadu_pd(p);
+    __asm__("" : "+v"(values));
+    return values;
   }
-  static Float splat_value(const Real* p) { return _mm256_broadcast_sd(p); }
+  static Float splat_value(const double* p) { return _mm256_broadcast_sd(p); }
   static Float multiply_add(Float a, Float b, Float y) { return _mm256_fmadd_pd(a, b, y); }
+  static Float subtract(Float x, Float y) { return _mm256_sub_pd(x, y); }
+  static void store(double* p, Float x) { _mm256_storeu_pd(p, x); }
 
-  static Float anchor(Code top, int v) {
-    const Code large = _mm256_cmpgt_epi16(top, _mm256_set1_epi16(Codes::kTooLarge - 1));
-    const Code field =
-        _mm256_blendv_epi8(_mm256_add_epi16(top, _mm256_set1_epi16(Codes::kAnchorOffset)),
-                           _mm256_set1_epi16(0x7FF), large);
-    const Code upper = _mm256_or_si256(_mm256_slli_epi16(field, 4), _mm256_set1_epi16(8));
-    return _mm256_castsi256_pd(_mm256_slli_epi64(words_of(upper, v), 48));
+  /// The upper words of anchors, 1.5 * 2^52 grid units, for the fields of common exponents.
+  static Code anchor_words(Code fields) {
+    return add(_mm256_slli_epi16(fields, 4), words(WideCodes::kAnchorOffset << 4 | 8));
   }
-  static Float start(Float anchor, const float* c, int v) {
-    const Float term = _mm256_cvtps_pd(_mm_loadu_ps(c + 4 * v));
-    const Float sign = _mm256_and_pd(term, _mm256_set1_pd(-0.0));
-    const Float magnitude = _mm256_xor_pd(term, sign);
-    const Float units = _mm256_sub_pd(_mm256_add_pd(anchor, magnitude), anchor);
-    return _mm256_add_pd(anchor, _mm256_or_pd(units, sign));
+  static Float anchor(Code anchors, int v) {
+    return _mm256_castsi256_pd(_mm256_shuffle_epi8(anchors, upper_word(4 * v)));
   }
-  /// Likewise, cut to FP32 (kCut), or rounded to odd for a second rounding to FP16.
+  /// Anchors and some units more.
+  class Starts {
+   public:
+    Starts(Code anchors, Code units)
+        : low_(_mm256_unpacklo_epi16(units, anchors)),
+          high_(_mm256_unpackhi_epi16(units, anchors)) {}
+    Float vector(int v) const {
+      return _mm256_castsi256_pd(_mm256_shuffle_epi8(v < 2 ? low_ : high_, both_ends(v % 2 * 8)));
+    }
+
+   private:
+    Code low_, high_;
+  };
+
+  /// Cut toward zero to the 24 bits of a normal number of FP32.
+  static Float cut_to_f32(Float x) {
+    return _mm256_and_pd(x, _mm256_castsi256_pd(_mm256_set1_epi64x(-0x20000000)));
+  }
+  /// To FP32, cut (kCut), or rounded to odd for a second rounding to FP16.
   template <bool kCut>
-  static void finish(Float y, Float anchor, Code counted, float* c, int v) {
-    const __m256i units = words_of(counted, v);
-    const Float sum = _mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(y), units));
-    const Float exact = _mm256_sub_pd(sum, anchor);
-    const __m128 narrow = _mm256_cvtpd_ps(exact);
+  static void narrow(Float x, float* out) {
+    const __m128 narrow = _mm256_cvtpd_ps(x);
     if constexpr (kCut) {
-      _mm_storeu_ps(c + 4 * v, _mm_add_ps(narrow, _mm_setzero_ps()));  // -0 becomes +0
+      _mm_storeu_ps(out, _mm_add_ps(narrow, _mm_setzero_ps()));  // -0 becomes +0
     } else {
-      const __m256d inexact = _mm256_cmp_pd(_mm256_cvtps_pd(narrow), exact, _CMP_NEQ_OQ);
+      const __m256d inexact = _mm256_cmp_pd(_mm256_cvtps_pd(narrow), x, _CMP_NEQ_OQ);
       // The lower halves of the four 64-bit masks.
       const __m256i words = _mm256_permutevar8x32_epi32(_mm256_castpd_si256(inexact),
                                                         _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
       const __m128i odd = _mm_and_si128(_mm256_castsi256_si128(words), _mm_set1_epi32(1));
-      _mm_storeu_ps(c + 4 * v, _mm_or_ps(narrow, _mm_castsi128_ps(odd)));
+      _mm_storeu_ps(out, _mm_or_ps(narrow, _mm_castsi128_ps(odd)));
     }
   }
+  static Float widen(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
 
  private:
-  // The words of columns 4v .. 4v+3, zero-extended to 64 bits.
-  static Code words_of(Code codes, int v) {
-    const __m128i lane =
-        v % 2 == 0 ? _mm256_castsi256_si128(codes) : _mm256_extracti128_si256(codes, 1);
-    return _mm256_cvtepu16_epi64(v / 2 == 0 ? lane : _mm_srli_si128(lane, 8));
+  // The upper halves of eight doubles.
+  static Code upper(const double* first, const double* second) {
+    return _mm256_castps_si256(
+        _mm256_shuffle_ps(_mm256_loadu_ps(reinterpret_cast<const float*>(first)),
+                          _mm256_loadu_ps(reinterpret_cast<const float*>(second)), 0xDD));
+  }
+  // Bytes at, at + 1 and at + 2, at + 3 of each half to the upper words of its 64-bit elements.
+  static Code upper_word(int at) {
+    const auto element = [](int from) {
+      return static_cast<long long>(0x0000808080808080ull |
+                                    static_cast<unsigned long long>((from + 1) << 8 | from) << 48);
+    };
+    return _mm256_setr_epi64x(element(at), element(at + 2), element(at), element(at + 2));
+  }
+  // Words at `at` and after it to both ends of the 64-bit elements.
+  static Code both_ends(int at) {
+    const auto element = [](int from) {
+      return static_cast<long long>(0x0000808080800000ull |
+                                    static_cast<unsigned long long>((from + 3) << 8 | (from + 2))
+                                        << 48 |
+                                    static_cast<unsigned long long>((from + 1) << 8 | from));
+    };
+    return _mm256_setr_epi64x(element(at), element(at + 4), element(at), element(at + 4));
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include "emulation/cpu/simd/chain_codes.hpp"
 #include "emulation/cpu/simd/intrinsics.hpp"
+#include "emulation/cpu/simd/wide_codes.hpp"
 
 namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
@@ -200,108 +201,132 @@ struct Fp8Lanes {
   }
 };
 
-/// 32 columns: 16-bit exponents, four vectors of 8 doubles.
-struct Bf16Lanes {
-  template <std::int64_t>
-  using Counter = LaneCounter<Bf16Lanes>;
-  using Codes = Bf16Codes;
-  using Real = double;
+/// 32 columns of wide operands: 16-bit lanes, four vectors of 8 doubles.
+struct WideLanes {
   using Float = __m512d;
   using Code = __m512i;
   static constexpr int kFloatLanes = 8;
+  static constexpr int kColumns = 32;
   static constexpr int kRows = 3;
-  static constexpr int kSumRows = 3;
-  static constexpr bool kFewRegisters = false;
 
+  /// Each quarter of a register has the columns of the same quarter of all four vectors of doubles.
   static constexpr int position(int column) {
-    return 8 * (column % 16 / 4) + 4 * (column / 16) + column % 4;
+    return 8 * (column % 8 / 2) + 2 * (column / 8) + column % 2;
   }
 
-  static void arrange(const Codes::Lane* columns, std::byte* lanes) {
-    arrange_by_four<Bf16Lanes>(columns, lanes);
-  }
-
-  static Code zero() { return _mm512_setzero_si512(); }
   static Code load(const std::byte* p) { return _mm512_load_si512(p); }
   static Code splat(std::uint32_t code) { return _mm512_set1_epi32(static_cast<int>(code)); }
-  static Code subtract(Code x, Code y) { return _mm512_subs_epu16(x, y); }
+  static Code bytes(int code) { return _mm512_set1_epi8(static_cast<char>(code)); }
+  static Code subtract_bytes(Code x, Code y) { return _mm512_subs_epu8(x, y); }
+  static Code max_bytes(Code x, Code y) { return _mm512_max_epu8(x, y); }
+  static Code larger_byte(Code pairs) {
+    return _mm512_and_si512(_mm512_max_epu8(pairs, _mm512_srli_epi16(pairs, 8)), words(0xFF));
+  }
+
+  static Code words(int code) { return _mm512_set1_epi16(static_cast<short>(code)); }
+  static Code add(Code x, Code y) { return _mm512_add_epi16(x, y); }
   static Code max(Code x, Code y) { return _mm512_max_epi16(x, y); }
-
-  static Code all(int code) { return _mm512_set1_epi16(static_cast<short>(code)); }
-  static Code at_least(Code code, int least) {
-    return max(code, _mm512_min_epi16(_mm512_slli_epi16(code, 4), all(least)));
+  /// Fields of numbers other than zero raised to `least`: twice theirs exceeds it.
+  static Code at_least(Code fields, int least) {
+    return max(fields, _mm512_min_epi16(add(fields, fields), words(least)));
   }
-  static Code exponents(const float* c) {
-    __m512i field[2];
-    for (int z = 0; z < 2; ++z) {
-      const __m512i bits = _mm512_slli_epi32(_mm512_loadu_si512(c + 16 * z), 1);
-      const __m512i nonzero = _mm512_min_epu32(bits, _mm512_set1_epi32(1));
-      field[z] = _mm512_srli_epi32(_mm512_max_epu32(bits, _mm512_slli_epi32(nonzero, 24)), 24);
-    }
-    const __m512i words = _mm512_packus_epi32(field[0], field[1]);
-    return _mm512_min_epi16(_mm512_slli_epi16(words, 3),
-                            _mm512_add_epi16(words, _mm512_set1_epi16(Codes::kAddendOffset)));
+  static bool any_outside(Code fields, int least, int most) {
+    const Code from_end = add(fields, words(32767 - most));  // beyond the end it is negative
+    return _mm512_cmpgt_epi16_mask(words(32767 - most + least), from_end) != 0;
   }
-  static Code limit(Code top) {
-    return _mm512_add_epi16(top, _mm512_set1_epi16(Codes::kLimitOffset - 32768));
+  static Code replace_above(Code fields, int most, int by) {
+    return _mm512_mask_blend_epi16(_mm512_cmpgt_epi16_mask(fields, words(most)), fields, words(by));
   }
-  static Code count(Code counted, Code low_a, Code low_b, Code limits) {
-    const __mmask32 off_grid = _mm512_cmpgt_epi16_mask(limits, _mm512_add_epi16(low_a, low_b));
-    __asm__("vpaddw %2, %0, %0 %{%1%}" : "+v"(counted) : "Yk"(off_grid), "v"(_mm512_set1_epi16(1)));
-    return counted;
+  static Code differing(Code x, Code y) { return _mm512_xor_si512(x, y); }
+  static Code count_ones(Code code) {
+    const Code nibble = bytes(0x0F);
+    const Code ones =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4));
+    const Code low = _mm512_shuffle_epi8(ones, _mm512_and_si512(code, nibble));
+    const Code high =
+        _mm512_shuffle_epi8(ones, _mm512_and_si512(_mm512_srli_epi16(code, 4), nibble));
+    return _mm512_maddubs_epi16(_mm512_add_epi8(low, high), bytes(1));
   }
 
-  static Float load_values(const std::byte* p) {
-    return in_register(_mm512_load_pd(reinterpret_cast<const double*>(p)));
+  /// Signs in bit 11 and exponent fields of 32 doubles.
+  static Code fields_and_signs(const double* c) {
+    return _mm512_packus_epi32(_mm512_srli_epi32(upper(c, c + 8), 20),
+                               _mm512_srli_epi32(upper(c + 16, c + 24), 20));
   }
-  static Float splat_value(const Real* p) { return _mm512_set1_pd(*p); }
+  static Code fields_of(Code code) { return _mm512_and_si512(code, words(0x7FF)); }
+  static Code signs_of(Code code) { return _mm512_srli_epi16(code, 11); }
+
+  static Float load_values(const double* p) { return in_register(_mm512_loadu_pd(p)); }
+  static Float splat_value(const double* p) { return _mm512_set1_pd(*p); }
   static Float multiply_add(Float a, Float b, Float y) { return _mm512_fmadd_pd(a, b, y); }
+  static Float subtract(Float x, Float y) { return _mm512_sub_pd(x, y); }
+  static void store(double* p, Float x) { _mm512_storeu_pd(p, x); }
 
-  static Float anchor(Code top, int v) {
-    const __mmask32 large = _mm512_cmpge_epi16_mask(top, _mm512_set1_epi16(Codes::kTooLarge));
-    const Code field = _mm512_mask_blend_epi16(
-        large, _mm512_add_epi16(top, _mm512_set1_epi16(Codes::kAnchorOffset)),
-        _mm512_set1_epi16(0x7FF));
-    const Code upper = _mm512_or_si512(_mm512_slli_epi16(field, 4), _mm512_set1_epi16(8));
-    return in_register(
-        _mm512_castsi512_pd(_mm512_maskz_permutexvar_epi16(0x88888888u, words_of(v), upper)));
+  /// The upper words of anchors, 1.5 * 2^52 grid units, for the fields of common exponents.
+  static Code anchor_words(Code fields) {
+    return add(_mm512_slli_epi16(fields, 4), words(WideCodes::kAnchorOffset << 4 | 8));
   }
-  static Float start(Float anchor, const float* c, int v) {
-    const __m256 narrow = _mm256_loadu_ps(c + 8 * v);
-    const __mmask8 negative = _mm256_movepi32_mask(_mm256_castps_si256(narrow));
-    const Float term = _mm512_cvtps_pd(narrow);
-    Float sum = _mm512_add_pd(anchor, term);
-    __asm__("vaddpd %{ru-sae%}, %2, %1, %0 %{%3%}"
-            : "+v"(sum)
-            : "v"(anchor), "v"(term), "Yk"(negative));
-    return sum;
+  static Float anchor(Code anchors, int v) {
+    return _mm512_castsi512_pd(_mm512_shuffle_epi8(anchors, upper_word(4 * v)));
   }
-  /// Likewise, cut to FP32 (kCut), or rounded to odd for a second rounding to FP16.
+  /// Anchors and some units more.
+  class Starts {
+   public:
+    Starts(Code anchors, Code units)
+        : low_(_mm512_unpacklo_epi16(units, anchors)),
+          high_(_mm512_unpackhi_epi16(units, anchors)) {}
+    Float vector(int v) const {
+      return _mm512_castsi512_pd(_mm512_shuffle_epi8(v < 2 ? low_ : high_, both_ends(v % 2 * 8)));
+    }
+
+   private:
+    Code low_, high_;
+  };
+
+  /// Cut toward zero to the 24 bits of a normal number of FP32.
+  static Float cut_to_f32(Float x) {
+    return _mm512_and_pd(x, _mm512_castsi512_pd(_mm512_set1_epi64(-0x20000000)));
+  }
+  /// To FP32, cut (kCut), or rounded to odd for a second rounding to FP16.
   template <bool kCut>
-  static void finish(Float y, Float anchor, Code counted, float* c, int v) {
-    const __m512i units = _mm512_maskz_permutexvar_epi16(0x11111111u, words_of(v), counted);
-    const Float sum = _mm512_castsi512_pd(_mm512_add_epi64(_mm512_castpd_si512(y), units));
-    const Float exact = _mm512_sub_pd(sum, anchor);
-    const __m256 narrow = _mm512_cvtpd_ps(exact);
+  static void narrow(Float x, float* out) {
+    const __m256 narrow = _mm512_cvtpd_ps(x);
     if constexpr (kCut) {
-      _mm256_storeu_ps(c + 8 * v, _mm256_add_ps(narrow, _mm256_setzero_ps()));  // -0 becomes +0
+      _mm256_storeu_ps(out, _mm256_add_ps(narrow, _mm256_setzero_ps()));  // -0 becomes +0
     } else {
-      const __mmask8 inexact = _mm512_cmp_pd_mask(_mm512_cvtps_pd(narrow), exact, _CMP_NEQ_OQ);
+      const __mmask8 inexact = _mm512_cmp_pd_mask(_mm512_cvtps_pd(narrow), x, _CMP_NEQ_OQ);
       const __m256i bits = _mm256_castps_si256(narrow);
       const __m256i odd = _mm256_mask_or_epi32(bits, inexact, bits, _mm256_set1_epi32(1));
-      _mm256_storeu_ps(c + 8 * v, _mm256_castsi256_ps(odd));
+      _mm256_storeu_ps(out, _mm256_castsi256_ps(odd));
     }
   }
+  static Float widen(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
 
  private:
-  // The words of columns 8v .. 8v+7, each in all four words of its 64-bit element.
-  static Code words_of(int v) {
-    const auto element = [&](int j) {
-      return static_cast<long long>(0x0001000100010001ull *
-                                    static_cast<unsigned long long>(position(8 * v + j)));
+  // The upper halves of sixteen doubles.
+  static Code upper(const double* first, const double* second) {
+    return _mm512_castps_si512(
+        _mm512_shuffle_ps(_mm512_loadu_ps(first), _mm512_loadu_ps(second), 0xDD));
+  }
+  // Bytes at, at + 1 and at + 2, at + 3 of each quarter to the upper words of its 64-bit elements.
+  static Code upper_word(int at) {
+    const auto element = [](int from) {
+      return static_cast<long long>(0x0000808080808080ull |
+                                    static_cast<unsigned long long>((from + 1) << 8 | from) << 48);
     };
-    return _mm512_setr_epi64(element(0), element(1), element(2), element(3), element(4), element(5),
-                             element(6), element(7));
+    return _mm512_setr_epi64(element(at), element(at + 2), element(at), element(at + 2),
+                             element(at), element(at + 2), element(at), element(at + 2));
+  }
+  // Words at `at` and after it to both ends of the 64-bit elements.
+  static Code both_ends(int at) {
+    const auto element = [](int from) {
+      return static_cast<long long>(0x0000808080800000ull |
+                                    static_cast<unsigned long long>((from + 3) << 8 | (from + 2))
+                                        << 48 |
+                                    static_cast<unsigned long long>((from + 1) << 8 | from));
+    };
+    return _mm512_setr_epi64(element(at), element(at + 4), element(at), element(at + 4),
+                             element(at), element(at + 4), element(at), element(at + 4));
   }
 };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "emulation/cpu/simd/chain_codes.hpp"
+#include "emulation/cpu/simd/wide_codes.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/host_device.hpp"
 
@@ -119,41 +120,126 @@ struct Fp8Lanes : PortableLanes<Fp8Codes, float, std::uint32_t, std::int8_t> {
   }
 };
 
-/// 8 columns: 16-bit exponents, four vectors of 2 doubles.
-struct Bf16Lanes : PortableLanes<Bf16Codes, double, std::uint64_t, std::int16_t> {
-  template <std::int64_t>
-  using Counter = LaneCounter<Bf16Lanes>;
-  static Code exponents(const float* c) {
+/// 8 columns of wide operands: 16-bit lanes, four vectors of 2 doubles. A column is its own lane.
+struct WideLanes {
+  using Float = Vector<double>;
+  using Code = Vector<std::int16_t>;
+  using Bytes = Vector<std::uint8_t>;
+  static constexpr int kFloatLanes = 2;
+  static constexpr int kColumns = 8;
+  static constexpr int kRows = 1;
+
+  static constexpr int position(int column) { return column; }
+
+  template <class V>
+  static V loaded(const void* p) {
+    V values;
+    std::memcpy(&values, p, sizeof values);
+    return values;
+  }
+  static Code load(const std::byte* p) { return loaded<Code>(p); }
+  static Code splat(std::uint32_t code) {
+    return reinterpret_cast<Code>(code - Vector<std::uint32_t>{});
+  }
+  static Code bytes(int code) {
+    return reinterpret_cast<Code>(static_cast<std::uint8_t>(code) - Bytes{});
+  }
+  static Code subtract_bytes(Code x, Code y) {
+    const auto a = reinterpret_cast<Bytes>(x), b = reinterpret_cast<Bytes>(y);
+    return reinterpret_cast<Code>(a > b ? a - b : Bytes{});
+  }
+  static Code max_bytes(Code x, Code y) {
+    const auto a = reinterpret_cast<Bytes>(x), b = reinterpret_cast<Bytes>(y);
+    return reinterpret_cast<Code>(a > b ? a : b);
+  }
+  static Code larger_byte(Code pairs) {
+    const Code low = pairs & words(0xFF), high = pairs >> 8 & words(0xFF);
+    return max(low, high);
+  }
+
+  static Code words(int code) { return static_cast<std::int16_t>(code) - Code{}; }
+  static Code add(Code x, Code y) { return x + y; }
+  static Code max(Code x, Code y) { return x > y ? x : y; }
+  /// Fields of numbers other than zero raised to `least`.
+  static Code at_least(Code fields, int least) {
+    return max(fields, fields != Code{} ? words(least) : Code{});
+  }
+  static bool any_outside(Code fields, int least, int most) {
+    const auto outside =
+        reinterpret_cast<Vector<std::uint64_t>>((fields < words(least)) | (fields > words(most)));
+    return (outside[0] | outside[1]) != 0;
+  }
+  static Code replace_above(Code fields, int most, int by) {
+    return fields > words(most) ? words(by) : fields;
+  }
+  static Code differing(Code x, Code y) { return x ^ y; }
+  static Code count_ones(Code code) {
+    using Unsigned = Vector<std::uint16_t>;
+    auto bits = reinterpret_cast<Unsigned>(code);
+    bits = bits - (bits >> 1 & 0x5555);
+    bits = (bits & 0x3333) + (bits >> 2 & 0x3333);
+    bits = (bits + (bits >> 4)) & 0x0F0F;
+    return reinterpret_cast<Code>((bits + (bits >> 8)) & 0x1F);
+  }
+
+  /// Signs in bit 11 and exponent fields of 8 doubles.
+  static Code fields_and_signs(const double* c) {
     Code codes;
     for (int j = 0; j < kColumns; ++j) {
-      const std::uint32_t bits = numerics::float_bits(c[j]) & 0x7FFFFFFFu;
-      const std::uint32_t field = bits >> 23 != 0 ? bits >> 23 : 1u;
-      codes[j] = static_cast<Lane>(bits == 0 ? 0 : field + std::uint32_t{Codes::kAddendOffset});
+      codes[j] = static_cast<std::int16_t>(numerics::double_bits(c[j]) >> 52);
     }
     return codes;
   }
-  static Code limit(Code top) { return top + all(Codes::kLimitOffset - 32768); }
-  static Float anchor(Code top, int v) {
-    Float anchors;
-    for (int j = 0; j < kFloatLanes; ++j) {
-      const std::uint64_t lane = top[v * kFloatLanes + j];
-      const std::uint64_t field = lane < std::uint64_t{Codes::kTooLarge}
-                                      ? lane + std::uint64_t{Codes::kAnchorOffset}
-                                      : 0x7FF;
-      anchors[j] = numerics::bits_double(field << 52 | std::uint64_t{1} << 51);
-    }
-    return anchors;
+  static Code fields_of(Code code) { return code & words(0x7FF); }
+  static Code signs_of(Code code) { return code >> 11 & words(1); }
+
+  static Float load_values(const double* p) { return loaded<Float>(p); }
+  static Float splat_value(const double* p) { return *p - Float{}; }
+  /// Products are exact, so a multiplication and an addition make one rounding.
+  static Float multiply_add(Float a, Float b, Float y) { return y + a * b; }
+  static Float subtract(Float x, Float y) { return x - y; }
+  static void store(double* p, Float x) { std::memcpy(p, &x, sizeof x); }
+
+  /// The upper words of anchors, 1.5 * 2^52 grid units, for the fields of common exponents.
+  static Code anchor_words(Code fields) {
+    return (fields << 4) + words(WideCodes::kAnchorOffset << 4 | 8);
   }
-  /// Likewise, cut to FP32 (kCut), or rounded to odd for a second rounding to FP16.
+  static Float anchor(Code anchors, int v) { return Starts(anchors, Code{}).vector(v); }
+  /// Anchors and some units more.
+  class Starts {
+   public:
+    Starts(Code anchors, Code units) : anchors_(anchors), units_(units) {}
+    Float vector(int v) const {
+      Vector<std::uint64_t> bits;
+      for (int j = 0; j < kFloatLanes; ++j) {
+        const auto word = static_cast<std::uint16_t>(anchors_[v * kFloatLanes + j]);
+        bits[j] =
+            std::uint64_t{word} << 48 | static_cast<std::uint16_t>(units_[v * kFloatLanes + j]);
+      }
+      return reinterpret_cast<Float>(bits);
+    }
+
+   private:
+    Code anchors_, units_;
+  };
+
+  /// Cut toward zero to the 24 bits of a normal number of FP32.
+  static Float cut_to_f32(Float x) {
+    return reinterpret_cast<Float>(reinterpret_cast<Vector<std::uint64_t>>(x) &
+                                   ~std::uint64_t{0x1FFFFFFF});
+  }
+  /// To FP32, cut (kCut), or rounded to odd for a second rounding to FP16.
   template <bool kCut>
-  static void finish(Float y, Float anchor, Code counted, float* c, int v) {
-    const Float result = sum(y, anchor, counted, v);
+  static void narrow(Float x, float* out) {
     for (int j = 0; j < kFloatLanes; ++j) {
-      const float narrow = static_cast<float>(result[j]);
-      const bool odd = !kCut && static_cast<double>(narrow) != result[j];
-      c[v * kFloatLanes + j] =
+      const float narrow = static_cast<float>(x[j]);
+      const bool odd = !kCut && static_cast<double>(narrow) != x[j];
+      out[j] =
           odd ? numerics::bits_float(numerics::float_bits(narrow) | 1u) : narrow + 0.0f;  // no -0
     }
+  }
+  static Float widen(const float* p) {
+    return Float{static_cast<double>(p[0]), static_cast<double>(p[1])};
   }
 };
 

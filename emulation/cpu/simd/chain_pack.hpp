@@ -1,4 +1,4 @@
-// Packing of operands for the emulated GEMM.
+// Packing of FP8 operands for the emulated GEMM.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,6 @@
 namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
-
-/// Elements along K that share a block scale of WideSource.
-inline constexpr std::int64_t kScaledElements = 32;
 
 /// An element as the kernels see it: value, un-normalised exponent, exponent of its lowest set bit.
 struct Parts {
@@ -56,24 +53,19 @@ struct Splitter {
 
  private:
   static constexpr std::uint32_t value_bits(const Parts& parts, std::int32_t significand) {
-    if constexpr (kExponentBits == 8) {  // the upper half of an FP32
-      return static_cast<std::uint32_t>(parts.magnitude) << 16;
-    } else {
-      const std::int32_t unit = parts.exponent - kMantissaBits;
-      const float value = static_cast<float>(significand) *
-                          bits_float(static_cast<std::uint32_t>(unit + 127) << 23);
-      constexpr bool kInfinities = kSpecial != kSign - 1;
-      const bool infinite = kInfinities && parts.magnitude == kSpecial;
-      const std::int32_t special = select(infinite, 0x7F800000, 0x7FC00000);
-      const auto finite = static_cast<std::int32_t>(float_bits(value));
-      return static_cast<std::uint32_t>(select(parts.magnitude >= kSpecial, special, finite));
-    }
+    const std::int32_t unit = parts.exponent - kMantissaBits;
+    const float value =
+        static_cast<float>(significand) * bits_float(static_cast<std::uint32_t>(unit + 127) << 23);
+    constexpr bool kInfinities = kSpecial != kSign - 1;
+    const bool infinite = kInfinities && parts.magnitude == kSpecial;
+    const std::int32_t special = select(infinite, 0x7F800000, 0x7FC00000);
+    const auto finite = static_cast<std::int32_t>(float_bits(value));
+    return static_cast<std::uint32_t>(select(parts.magnitude >= kSpecial, special, finite));
   }
 };
 
 using SplitE4M3 = Splitter<4, 3, 7, 0x7F>;
 using SplitE5M2 = Splitter<5, 2, 15, 0x7C>;
-using SplitBf16 = Splitter<8, 7, 127, 0x7F80>;
 
 template <class Codes>
 constexpr std::uint32_t left_gap(const Parts& p) {
@@ -89,34 +81,6 @@ template <class Split, class Codes>
 constexpr std::int32_t low_code(const Parts& p, std::int32_t zero) {
   static_assert(Split::kSign == Codes::kNegativeLow);
   return select(p.magnitude != 0, (p.low + Codes::kLow) | p.sign, zero);
-}
-
-/// Splits the FP32 bits of a wide operand; see WideSource. Numbers that are not finite have values
-/// that show in every result.
-struct SplitWide {
-  static constexpr std::int32_t kSign = 1 << 15;
-
-  static Parts split(std::uint32_t bits, std::int32_t min_exponent) {
-    const auto magnitude = static_cast<std::int32_t>(bits & 0x7FFFFFFFu);
-    const std::int32_t field = magnitude >> 23;
-    const std::int32_t significand = (magnitude & 0x7FFFFF) | select(field != 0, 1 << 23, 0);
-    const std::int32_t exponent = (field | select(field == 0, 1, 0)) - 127;
-    const std::int32_t lowest = significand & -significand;
-    const auto lowest_bits = static_cast<std::int32_t>(float_bits(static_cast<float>(lowest)));
-    Parts parts;
-    parts.value_bits = bits;
-    parts.exponent = select(exponent > min_exponent, exponent, min_exponent);
-    parts.low = exponent - 23 + (lowest_bits >> 23) - 127;
-    parts.magnitude = magnitude;
-    parts.sign = static_cast<std::int32_t>(bits >> 16) & kSign;
-    return parts;
-  }
-};
-
-/// The exponent of a block scale: a positive power of two, or anything for NaN.
-inline std::int32_t scale_exponent(float scale) {
-  const std::uint32_t bits = float_bits(scale);
-  return bits >> 23 != 0 ? static_cast<std::int32_t>(bits >> 23) - 127 : -127;  // 2^-127
 }
 
 /// Fp8Codes::power of a number of e4m3, 0 of zero.
@@ -259,30 +223,6 @@ inline void pack_group(const T* __restrict codes, std::byte* __restrict out) {
   }
 }
 
-/// A row of wide values, K contiguous, in groups with one scale for each 32 elements.
-template <class L>
-inline void pack_wide_groups(const float* data, const float* scales, int min_exponent,
-                             std::int64_t k, std::byte* out, std::int64_t group_bytes) {
-  using Codes = typename L::Lanes::Codes;
-  for (std::int64_t begin = 0; begin < k; begin += L::kGroup, out += group_bytes) {
-    const float scale = scales == nullptr ? 1.0f : scales[begin / kScaledElements];
-    const std::int32_t shift = scale_exponent(scale);
-    auto* values = reinterpret_cast<double*>(out);
-    auto* gaps = reinterpret_cast<std::uint32_t*>(out + L::kGaps);
-    auto* lows = reinterpret_cast<std::uint32_t*>(out + L::kLeftLows);
-    const std::int64_t count = k - begin < L::kGroup ? k - begin : L::kGroup;
-    for (std::int64_t l = 0; l < count; ++l) {
-      Parts p = SplitWide::split(float_bits(data[begin + l]), min_exponent);
-      p.exponent += shift;
-      p.low += shift;
-      values[l] = static_cast<double>(data[begin + l]) * static_cast<double>(scale);
-      gaps[l] = left_gap<Codes>(p);
-      const std::int32_t low = low_code<SplitWide, Codes>(p, Codes::kLeftZeroLow);
-      lows[l] = Codes::kSplat * static_cast<std::uint32_t>(low);
-    }
-  }
-}
-
 /// A left-operand row of `k` codes `stride` apart, its groups `group_bytes` apart.
 template <class Split, class L, class Codes, class T>
 inline void pack_row(const T* codes, std::int64_t stride, std::int64_t k, std::byte* out,
@@ -381,48 +321,6 @@ inline void pack_panel(const T* data, std::int64_t row_stride, std::int64_t k_st
       }
     }
 #endif
-  }
-}
-
-/// A right-operand panel of wide values.
-template <class L>
-inline void pack_wide_steps(const WideSource& source, std::int64_t first, std::int64_t rows,
-                            std::int64_t k, std::byte* out) {
-  using Codes = typename L::Lanes::Codes;
-  using Lane = typename L::Lane;
-  const std::int64_t present = rows - first < L::kColumns ? rows - first : L::kColumns;
-  float block[kScaledElements][L::kColumns] = {};
-  float scales[L::kColumns];
-  std::int32_t shifts[L::kColumns];
-  for (std::int64_t begin = 0; begin < k; begin += kScaledElements) {
-    const std::int64_t left = k - begin;
-    const std::int64_t count = left < kScaledElements ? left : kScaledElements;
-    for (std::int64_t j = 0; j < L::kColumns; ++j) {
-      const bool scaled = source.scales != nullptr && j < present;
-      scales[j] = scaled ? source.scales[(first + j) / source.scale_rows * source.scale_stride +
-                                         begin / kScaledElements]
-                         : 1.0f;
-      shifts[j] = scale_exponent(scales[j]);
-    }
-    for (std::int64_t j = 0; j < present; ++j) {
-      const float* row = source.data + (first + j) * source.row_stride + begin;
-      for (std::int64_t l = 0; l < count; ++l) block[l][j] = row[l];
-    }
-    for (std::int64_t l = 0; l < count; ++l) {
-      std::byte* step = out + (begin + l) * L::kStep;
-      auto* values = reinterpret_cast<double*>(step);
-      Lane exponents[L::kColumns], lows[L::kColumns];
-      for (int j = 0; j < L::kColumns; ++j) {
-        Parts p = SplitWide::split(float_bits(block[l][j]), source.min_exponent);
-        p.exponent += shifts[j];
-        p.low += shifts[j];
-        values[j] = static_cast<double>(block[l][j]) * static_cast<double>(scales[j]);
-        exponents[j] = static_cast<Lane>(right_exponent<Codes>(p));
-        lows[j] = static_cast<Lane>(low_code<SplitWide, Codes>(p, Codes::kRightZeroLow));
-      }
-      L::Lanes::arrange(exponents, step + L::kExponents);
-      L::Lanes::arrange(lows, step + L::kRightLows);
-    }
   }
 }
 

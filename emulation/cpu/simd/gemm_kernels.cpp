@@ -6,6 +6,8 @@
 
 #include "emulation/cpu/simd/chain_group.hpp"
 #include "emulation/cpu/simd/chain_pack.hpp"
+#include "emulation/cpu/simd/wide_chain.hpp"
+#include "emulation/cpu/simd/wide_pack.hpp"
 #include "emulation/numerics/codec.hpp"
 #if defined(FP8LAB_ISA_avx512_amx)
 #include "emulation/cpu/simd/chain_amx.hpp"
@@ -16,8 +18,8 @@ namespace FP8LAB_ISA {
 namespace {
 
 using HalfFp8Layout = Layout<Fp8Lanes, 16>;
-using Tf32Layout = Layout<Bf16Lanes, 8>;
-using Sm100Layout = Layout<Bf16Lanes, 32, ChainOutput::f32, -126>;
+using Tf32Layout = WideLayout<8>;
+using Sm100Layout = WideLayout<32, ChainOutput::f32, -126>;
 
 // --- packing ------------------------------------------------------------------------------------
 
@@ -53,8 +55,8 @@ void pack_wide_row(const WideSource* source, std::int64_t row, std::int64_t k, s
 
 void pack_bf16_row(const Bf16Source* source, std::int64_t row, std::int64_t k, std::byte* out,
                    std::int64_t group_bytes) {
-  pack_row<SplitBf16, Bf16Layout, Bf16Codes>(source->data + row * source->row_stride,
-                                             source->k_stride, k, out, group_bytes);
+  pack_bf16_groups<Bf16Layout>(source->data + row * source->row_stride, source->k_stride, k, out,
+                               group_bytes);
 }
 
 void pack_fp8_panel(const Fp8Source* source, std::int64_t first, std::int64_t rows, std::int64_t k,
@@ -81,13 +83,16 @@ void pack_e4m3_panel(const Fp8Source* source, std::int64_t first, std::int64_t r
 
 void pack_bf16_panel(const Bf16Source* source, std::int64_t first, std::int64_t rows,
                      std::int64_t k, std::byte* out) {
-  pack_panel<SplitBf16, Bf16Layout>(source->data, source->row_stride, source->k_stride, first, rows,
-                                    k, out);
+  pack_bf16_steps<Bf16Layout>(*source, first, rows, k, out);
 }
 
-void pack_wide_panel(const WideSource* source, std::int64_t first, std::int64_t rows,
-                     std::int64_t k, std::byte* out) {
-  pack_wide_steps<Bf16Layout>(*source, first, rows, k, out);
+void pack_wide_columns(const WideSource* source, std::int64_t first, std::int64_t rows,
+                       std::int64_t k, std::int64_t group, std::byte* out) {
+  switch (group) {
+    case 8: return pack_wide_panel<Tf32Layout>(*source, first, rows, k, out);
+    case 16: return pack_wide_panel<Bf16Layout>(*source, first, rows, k, out);
+    default: return pack_wide_panel<Sm100Layout>(*source, first, rows, k, out);
+  }
 }
 
 constexpr std::int64_t kF32Columns = 64;
@@ -110,6 +115,11 @@ void pack_plain_panel(const F32Source* source, std::int64_t first, std::int64_t 
 template <class L, numerics::GroupModel kModel>
 void group_chain(const ChainTile* tile) {
   run_chain<L>(*tile, kModel);
+}
+
+template <class L, numerics::GroupModel kModel>
+void wide_chain(const ChainTile* tile) {
+  run_wide_chain<L>(*tile, kModel);
 }
 
 #if defined(FP8LAB_ISA_avx512_amx)
@@ -310,7 +320,7 @@ const GemmKernels kGemm = {
     .pack_wide_row = pack_wide_row,
     .pack_fp8_panel = pack_fp8_panel,
     .pack_bf16_panel = pack_bf16_panel,
-    .pack_wide_panel = pack_wide_panel,
+    .pack_wide_panel = pack_wide_columns,
     .pack_f32_panel = pack_plain_panel<float>,
     .pack_f64_panel = pack_plain_panel<double>,
 #if defined(FP8LAB_ISA_avx512_amx)
@@ -328,10 +338,10 @@ const GemmKernels kGemm = {
             group_chain<Layout<Fp8Lanes, 32, ChainOutput::f16>, numerics::kSm90WgmmaFp8F16>,
             group_chain<HalfFp8Layout, numerics::kSm89MmaFp8F32>,
             group_chain<Layout<Fp8Lanes, 16, ChainOutput::f16>, numerics::kSm89MmaFp8F16>,
-            group_chain<Bf16Layout, numerics::kSm90Bf16F32>,
-            group_chain<Layout<Bf16Lanes, 16, ChainOutput::f16>, numerics::kSm90Fp16F16>,
-            group_chain<Tf32Layout, numerics::kSm90Tf32F32>,
-            group_chain<Sm100Layout, numerics::kSm100Mxf8f6f4>,
+            wide_chain<Bf16Layout, numerics::kSm90Bf16F32>,
+            wide_chain<WideLayout<16, ChainOutput::f16>, numerics::kSm90Fp16F16>,
+            wide_chain<Tf32Layout, numerics::kSm90Tf32F32>,
+            wide_chain<Sm100Layout, numerics::kSm100Mxf8f6f4>,
 #if defined(FP8LAB_ISA_avx512_amx)
             e4m3_chain,
 #else

@@ -36,16 +36,20 @@ inline constexpr std::int64_t kBf16Group = 16;
 /// Bytes of one element of a left-operand row: value, exponent, lowest bit, each broadcast to 32
 /// bits or more.
 inline constexpr std::int64_t kFp8ProductBytes = 4 + 4 + 4;
-inline constexpr std::int64_t kWideProductBytes = 8 + 4 + 4;
 /// Likewise of the E4M3 operands of ChainKind::e4m3_32: value, lowest bit, power.
 inline constexpr std::int64_t kE4m3ProductBytes = 4 + 4 + 2;
 inline constexpr std::int64_t kE4m3PanelBytes = 4 + 1 + 2;
 
-inline constexpr std::int64_t kBf16GroupBytes = kBf16Group * kWideProductBytes;
-
 /// Bytes per column and k of a packed right-operand panel: value, exponent, lowest bit.
 inline constexpr std::int64_t kFp8PanelBytes = 4 + 1 + 1;
-inline constexpr std::int64_t kBf16PanelBytes = 8 + 2 + 2;
+
+/// Wide operands: bytes of one group of a left-operand row and, per column, of a right-operand
+/// panel: values, exponents (left twice in a row), and words of 16 bits, twice in a row, with the
+/// signs of up to 16 elements.
+constexpr std::int64_t wide_group_bytes(std::int64_t group) { return group * (8 + 2) + 8; }
+constexpr std::int64_t wide_panel_bytes(std::int64_t group) {
+  return group * (8 + 1) + (group + 15) / 16 * 2;
+}
 
 /// A source matrix: element (i, l), l along K, is data[i * row_stride + l * k_stride].
 struct Fp8Source {
@@ -180,7 +184,7 @@ struct GemmKernels {
   void (*pack_bf16_panel)(const Bf16Source* source, std::int64_t first, std::int64_t rows,
                           std::int64_t k, std::byte* out);
   void (*pack_wide_panel)(const WideSource* source, std::int64_t first, std::int64_t rows,
-                          std::int64_t k, std::byte* out);
+                          std::int64_t k, std::int64_t group, std::byte* out);
   void (*pack_f32_panel)(const F32Source* source, std::int64_t first, std::int64_t rows,
                          std::int64_t k, std::byte* out);
   void (*pack_f64_panel)(const F32Source* source, std::int64_t first, std::int64_t rows,

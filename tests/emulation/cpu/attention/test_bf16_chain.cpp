@@ -18,7 +18,8 @@ void check_chain(CaseGenerator& cases, const std::vector<std::uint16_t>& a,
                  const std::vector<std::uint16_t>& b, std::int64_t m, std::int64_t n,
                  std::int64_t k, const std::vector<float>& c) {
   const bool transpose_a = cases.bits() % 2 == 0, transpose_b = cases.bits() % 2 == 0;
-  const std::int64_t k_first = draw(cases, 0, k - 1), k_count = draw(cases, 0, k - k_first);
+  const std::int64_t k_first = draw(cases, 0, (k - 1) / 16) * 16,
+                     k_count = draw(cases, 0, k - k_first);
   const std::int64_t n_first = draw(cases, 0, n - 1), n_count = draw(cases, 1, n - n_first);
   const cpu::Bf16Matrix left =
       transpose_a ? cpu::Bf16Matrix{a.data(), 1, m} : cpu::Bf16Matrix{a.data(), k, 1};
