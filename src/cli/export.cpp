@@ -79,6 +79,9 @@ int export_command(const std::vector<std::string>& arguments) {
   ExportOptions options;
   options.dtype = dtype_of(values);
   options.shard_bytes = values["shard-bytes"].as<std::uint64_t>();
+  if (options.shard_bytes == 0) {
+    throw Error("export: --shard-bytes 0; accepted: a size from 1 on, which one tensor may exceed");
+  }
   options.seed = values["seed"].as<std::uint64_t>();
   if (values.count("recipe") != 0) {
     options.recipe = load_recipe(values["recipe"].as<std::string>());

@@ -214,6 +214,7 @@ int train(const std::vector<std::string>& arguments) {
     phase.begin("whether it fits");
     const std::string refusal = describe_refusal(config, *backend);
     phase.begin("");
+    print_notes(check.notes());
     fmt::print("{}{}{}", plan, said, refusal);
     return ExitCode::kSuccess;
   }

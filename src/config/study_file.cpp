@@ -111,6 +111,12 @@ std::vector<Axis> read_axes(TomlReader& document) {
     if (values == nullptr || !values->is_array() || values->as_array()->empty()) {
       table.fail("values", "accepted: a list of at least one value");
     }
+    for (const Axis& other : axes) {
+      if (other.key != key) continue;
+      table.fail("key", fmt::format("two axes vary '{}', and an arm can have only one value of it; "
+                                    "accepted: each key once",
+                                    key));
+    }
     axes.push_back({key, values->as_array(), table});
   }
   return axes;

@@ -66,6 +66,21 @@ bool is_trained(const json& message, bool assistant, const std::string& where) {
   return chosen;
 }
 
+/// A document has no share of the loss of its own, and none is left out by a key.
+void require_trained_record(const json& object, const std::string& where) {
+  const auto require = [&](const char* key, bool fits, const char* accepted) {
+    if (!is_given(object, key) || fits) return;
+    throw Error(fmt::format("{}: \"{}\" of a whole record; accepted: {}, or the key in a message",
+                            where, key, accepted));
+  };
+  const auto is = [&](const char* key, const json& value) {
+    return is_given(object, key) && object[key].is_boolean() == value.is_boolean() &&
+           object[key] == value;
+  };
+  require("weight", is("weight", 1), "1");
+  require("train", is("train", true), "true");
+}
+
 /// ShareGPT's names, of a message with `from` and `value`.
 std::string sharegpt_role(const std::string& name, const std::string& where) {
   constexpr std::array<std::pair<const char*, const char*>, 5> kRoles = {
@@ -163,11 +178,21 @@ std::string_view without_byte_order_mark(std::string_view line) {
   return line;
 }
 
+bool is_running_text(std::string_view line) {
+  try {
+    const Passage passage = parse_record(line, "");
+    return passage.size() == 1 && passage.front().trained;
+  } catch (const Error&) {
+    return false;  // whoever reads the record says why
+  }
+}
+
 Passage parse_record(std::string_view line, const std::string& where) {
   const json object = parse_json(line, where);
   if (!object.is_object()) throw Error(where + ": expected an object");
   const auto given = [&](const char* key) { return is_given(object, key); };
   const auto text = [&](const char* key) { return string_field(object, key, where); };
+  require_trained_record(object, where);
   if (given("question")) return question_answer(text("question"), text("answer"));
   if (given("messages")) return read_messages(object, "messages", where);
   if (given("conversations")) return read_messages(object, "conversations", where);

@@ -5,6 +5,7 @@ src/data/README.md has the table of records, which the program's `kind = "jsonl"
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,6 +174,13 @@ def to_record(record: Any, where: str) -> Record:
     if not isinstance(record, dict):
         raise TokenError(f"{where}: expected an object")
     record = {key: value for key, value in record.items() if value is not None}
+    for key, trained in (("weight", 1), ("train", True)):
+        value = record.get(key, trained)
+        if isinstance(value, bool) != isinstance(trained, bool) or value != trained:
+            raise TokenError(
+                f'{where}: "{key}" of a whole record; accepted: {json.dumps(trained)}, or the key '
+                "in a message"
+            )
     if "question" in record:
         prompt = PROMPT.format(question=_string(record, "question", where))
         return Passage(prompt, _string(record, "answer", where), where)
