@@ -188,8 +188,8 @@ compile_jobs() {
 announce() {
   compile_jobs
   case "$action" in
-    build) time="8 to 25 minutes of processor time" disk="0.9 GB of packages, 0.1 GB of build" ;;
-    study) time="10 to 30 minutes of processor time" disk="1.5 GB of packages, 0.2 GB of build" ;;
+    build) time="8 to 25 minutes of processor time" disk="0.9 GB of packages, 0.6 GB of build" ;;
+    study) time="10 to 30 minutes of processor time" disk="1.5 GB of packages, 0.8 GB of build and runs" ;;
     test) time="several times the 8 to 25 minutes of processor time of build" \
       disk="1.9 GB of packages, some GB of build" ;;
     packages) time="1 to 3 minutes of processor time" disk="1.5 GB of packages" ;;
@@ -234,6 +234,12 @@ build_program() {
   build program "-DFP8LAB_CUDA=${FP8LAB_CUDA:-$cuda}" "-DFP8LAB_SIMD=${FP8LAB_SIMD:-native}"
 }
 
+# So that the commands of README.md are true in this folder.
+name_program() {
+  echo "quickstart: the program is $build_dir/src/fp8lab; to call it fp8lab in this shell:"
+  echo "  export PATH=\"$PWD/$build_dir/src:\$PATH\" PYTHONPATH=\"$PWD/src/python\""
+}
+
 groups_of() {
   case "$1" in
     build) echo "build" ;;
@@ -272,13 +278,14 @@ esac
 case "$action" in
   build)
     build_program
-    echo "quickstart: the program is $build_dir/src/fp8lab"
+    name_program
     ;;
   study)
     build_program
     "$build_dir/src/fp8lab" ablate --study experiments/studies/quickstart.toml --out runs/quickstart
     "$build_dir/src/fp8lab" report runs/quickstart --out runs/quickstart/report \
       --python "$python"
+    name_program
     echo "quickstart: open runs/quickstart/report/index.html"
     ;;
   test)

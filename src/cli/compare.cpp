@@ -162,8 +162,8 @@ int compare(const std::vector<std::string>& arguments) {
     phase.begin("");
     report.add(start, again, files);
   }
-  fmt::print("loss curves and differences of configuration: fp8lab report {} {} --out report\n", a.file.string(),
-             b.file.string());
+  fmt::print("loss curves and differences of configuration: fp8lab report {} {} --out report\n",
+             a.file.string(), b.file.string());
   if (values.count("json") != 0) {
     write_json(values["json"].as<std::string>(), report.json());
   }

@@ -99,7 +99,9 @@ int export_command(const std::vector<std::string>& arguments) {
   phase.begin("writing " + folder);
   export_model(*backend, *source.tensors, source.require_model(), options, folder);
   phase.begin("");
-  fmt::print("{}\n", folder);
+  fmt::print(
+      "{}{}\n", folder,
+      options.tokenizer.empty() ? ": without a tokenizer, which --tokenizer FOLDER copies" : "");
   return ExitCode::kSuccess;
 }
 

@@ -245,7 +245,7 @@ int train(const std::vector<std::string>& arguments) {
   const RunOutcome outcome = trainer.run();
   phase.begin("");
   if (outcome == RunOutcome::interrupted) {
-    fmt::print("interrupted after a checkpoint; --resume continues {}\n",
+    fmt::print("interrupted after a checkpoint; the same command with --resume continues {}\n",
                options.directory.string());
     return ExitCode::kInterrupted;
   }

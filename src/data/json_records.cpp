@@ -54,6 +54,12 @@ std::optional<bool> trained_by(const json& message, const char* key, bool is_wei
 }
 
 bool is_trained(const json& message, bool assistant, const std::string& where) {
+  // By which others say that a message is not trained on.
+  for (const char* key : {"loss", "train_on_turn"}) {
+    if (!is_given(message, key)) continue;
+    throw Error(
+        fmt::format("{}: \"{}\" is not read; accepted: \"weight\" or \"train\"", where, key));
+  }
   const std::optional<bool> weight = trained_by(message, "weight", true, where);
   const std::optional<bool> train = trained_by(message, "train", false, where);
   if (weight && train && *weight != *train) {

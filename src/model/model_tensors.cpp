@@ -44,6 +44,21 @@ std::string place_of(std::int64_t element, const std::vector<std::int64_t>& shap
   return fmt::format("{}", fmt::join(place, ", "));
 }
 
+/// Bit for bit as FP32, and of one shape.
+bool have_equal_values(const ModelTensors& tensors, std::size_t left, std::size_t right) {
+  bool equal = tensors.headers()[left].shape == tensors.headers()[right].shape;
+  std::vector<float> a, b;
+  for_each_piece(equal ? tensors.headers()[left].size() : 0,
+                 [&](std::int64_t first, std::size_t count) {
+                   a.resize(count);
+                   b.resize(count);
+                   tensors.read(left, first, a);
+                   tensors.read(right, first, b);
+                   equal = equal && std::memcmp(a.data(), b.data(), count * sizeof(float)) == 0;
+                 });
+  return equal;
+}
+
 /// Rotary frequencies, causal masks, and statistics of activations and caches beside FP8 weights.
 bool says_nothing_about_weights(const std::string& name) {
   for (const char* suffix : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
@@ -165,32 +180,35 @@ class OrientedTensors : public ModelTensors {
  public:
   OrientedTensors(std::unique_ptr<ModelTensors> tensors, const std::string& origin)
       : tensors_(std::move(tensors)) {
-    std::unordered_map<std::string, std::string> stored;  // name of the file by present name
-    for (TensorHeader header : tensors_->headers()) {
+    std::unordered_map<std::string, std::size_t> known;  // index in the file by present name
+    for (std::size_t index = 0; index < tensors_->headers().size(); ++index) {
+      TensorHeader header = tensors_->headers()[index];
       const bool is_turned = is_stored_transposed(header.name) && header.shape.size() == 2;
       if (is_turned) std::swap(header.shape[0], header.shape[1]);
       const std::string name = std::exchange(header.name, present_name(header.name));
-      const auto [other, is_new] = stored.emplace(header.name, name);
+      const auto [other, is_new] = known.emplace(header.name, index);
       if (!is_new) {
+        if (have_equal_values(*tensors_, index, other->second)) continue;
         throw Error(fmt::format(
-            "{}: tensors '{}' and '{}' are the same parameter under two names; accepted: one of "
-            "them",
-            origin, other->second, name));
+            "{}: tensors '{}' and '{}' are one parameter under two names, with different values; "
+            "accepted: one of them",
+            origin, tensors_->headers()[other->second].name, name));
       }
       headers_.push_back(std::move(header));
-      is_turned_.push_back(is_turned);
+      places_.push_back({index, is_turned});
     }
   }
 
   void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
-    if (!is_turned_[index]) return tensors_->read(index, first, destination);
+    const Place place = places_[index];
+    if (!place.is_turned) return tensors_->read(place.index, first, destination);
     // Rows of ours are columns of the file: a run of them from each of its rows.
     const std::int64_t n = headers_[index].shape[0], k = headers_[index].shape[1];
     const std::int64_t end = first + static_cast<std::int64_t>(destination.size());
     const std::int64_t row = first / k, rows = (end + k - 1) / k - row;
     std::vector<float> run(static_cast<std::size_t>(rows));
     for (std::int64_t col = 0; col < k; ++col) {
-      tensors_->read(index, col * n + row, run);
+      tensors_->read(place.index, col * n + row, run);
       for (std::int64_t i = 0; i < rows; ++i) {
         const std::int64_t at = (row + i) * k + col;
         if (at < first || at >= end) continue;
@@ -200,8 +218,13 @@ class OrientedTensors : public ModelTensors {
   }
 
  private:
+  struct Place {
+    std::size_t index;  ///< in the file
+    bool is_turned;
+  };
+
   std::unique_ptr<ModelTensors> tensors_;
-  std::vector<bool> is_turned_;
+  std::vector<Place> places_;
 };
 
 class TensorsOfParameters : public ModelTensors {
@@ -233,17 +256,7 @@ class TensorsOfParameters : public ModelTensors {
 /// Some files keep the head that a tied model does not use.
 void check_tied_head(const ModelTensors& tensors, std::size_t head, std::size_t embedding,
                      const std::string& origin) {
-  const std::int64_t size = tensors.headers()[head].size();
-  bool equal = tensors.headers()[embedding].size() == size;
-  std::vector<float> a, b;
-  for_each_piece(equal ? size : 0, [&](std::int64_t first, std::size_t count) {
-    a.resize(count);
-    b.resize(count);
-    tensors.read(head, first, a);
-    tensors.read(embedding, first, b);
-    equal = equal && std::memcmp(a.data(), b.data(), count * sizeof(float)) == 0;
-  });
-  if (equal) return;
+  if (have_equal_values(tensors, head, embedding)) return;
   throw Error(
       fmt::format("{}: tensor '{}' differs from '{}', but the model ties the two "
                   "(tie_word_embeddings)",

@@ -36,7 +36,8 @@ std::unique_ptr<ModelTensors> open_model_tensors(const std::filesystem::path& pa
 
 /// `tensors` of files as our parameters have them: weights of linear layers as (out, in) also where
 /// the family's files hold (in, out), and today's names for those of older files. Throws Error
-/// naming `origin` for two tensors that are one parameter.
+/// naming `origin` for two tensors that are one parameter and differ; of equal ones the first
+/// counts.
 std::unique_ptr<ModelTensors> oriented(std::unique_ptr<ModelTensors> tensors,
                                        const std::string& origin);
 

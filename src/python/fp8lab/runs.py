@@ -69,6 +69,15 @@ class Run:
     final_weight_hash: int
     """XXH3-64 of the weights of a complete run, else 0."""
 
+    def __repr__(self) -> str:
+        """One line: the fields hold thousands of numbers."""
+        state = "complete" if self.complete else "not complete"
+        steps = len(next(iter(self.metrics.values()), ()))
+        return (
+            f"<fp8lab run {self.meta.get('run_name', '')!r}: {steps} steps, {state}, recipe "
+            f"{self.meta.get('recipe_name', '')!r}>"
+        )
+
 
 class Sample(NamedTuple):
     """A captured tensor."""
@@ -89,6 +98,8 @@ def _open(path: Path) -> Any:
         import h5py
     except ModuleNotFoundError:
         raise ImportError("h5py is not installed; run files need it (pip install h5py)") from None
+    if path.is_dir():
+        path /= "run.h5"
     if not path.is_file():
         reason = "is no regular file" if path.exists() else "no such file"
         raise Error(f"{path}: {reason}; expected a run file of fp8lab")
@@ -237,7 +248,7 @@ def _all_statistics(file: Any) -> list[str]:
 
 
 def read_run(path: str | PathLike[str]) -> Run:
-    """Reads a run file, also of a run that goes on or was killed. Raises Error when `path` is none.
+    """Reads a run file, or that of a run's folder, also of a run that goes on or was killed. Raises Error when `path` is none.
 
     (h5py refuses the file of such a run with a plain `h5py.File(path, "r")`; to look into it with
     h5py open `h5py.File(path, "r", libver="latest", swmr=True)`.)

@@ -31,6 +31,8 @@ SHAREGPT_ROLES = {
     "user": "user",
     "assistant": "assistant",
 }
+OTHER_WORDS = ("loss", "train_on_turn")
+"""Keys by which others say that a message is not trained on."""
 ACCEPTED = (
     "{question, answer}, {messages}, {conversations}, {prompt, completion}, {instruction, output} "
     "and {text}"
@@ -79,6 +81,9 @@ def _string(record: dict[str, Any], key: str, where: str) -> str:
 def _is_trained(message: dict[str, Any], where: str) -> bool:
     """By the keys `weight` (0 or 1) and `train` (false or true); without them, whether the message
     is the assistant's."""
+    for key in OTHER_WORDS:
+        if message.get(key) is not None:
+            raise TokenError(f'{where}: "{key}" is not read; accepted: "weight" or "train"')
     assistant = message["role"] == "assistant"
     said = []
     for key, kind in (("weight", (int, float)), ("train", bool)):

@@ -229,7 +229,7 @@ def _with_unknown(document: dict[str, Any], unknown: int) -> dict[str, Any] | No
         return None
     if model.get("unk_token") is not None:
         return None
-    name = "unknown"
+    name = "\U0010ffff unknown"  # no word of a text: some models look words up before they merge
     taken = set(model["vocab"]) | {t["content"] for t in document.get("added_tokens") or []}
     while name in taken:
         name += "_"
