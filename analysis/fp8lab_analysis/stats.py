@@ -30,7 +30,9 @@ FINAL_ROWS = 10  # but at least so many
 DIVERGENCE_MARGIN = 0.5  # nats above the best of the first third, where the noise allows that
 LARGEST_DIVERGENCE_MARGIN = 4.0  # what noise explains of a loss in nats/token at most
 DIVERGENCE_ROWS = 12  # of finite losses, below which a curve is too short to measure its noise
-SHORT_DIVERGENCE_MARGIN = 10.0  # nats/token, of such a curve: more than one text differs from another
+SHORT_DIVERGENCE_MARGIN = (
+    10.0  # nats/token, of such a curve: more than one text differs from another
+)
 SPIKE_SIGMAS = 5.0
 SPIKE_WINDOW = 100
 BAND_SIGMAS = 2.0  # half width of the seed band in sample standard deviations
@@ -248,7 +250,8 @@ class Limit:
 def divergence_limit(loss: Array, margin: float = DIVERGENCE_MARGIN) -> Limit:
     """Of a curve of at least one loss, all finite. The noise of a smoothed loss is that of the
     differences between neighbouring rows of the first third; six times that, and more where there
-    are few differences, is no divergence. A curve too short for that ends beyond any text's loss."""
+    are few differences, is no divergence. A curve too short for that ends beyond any text's loss.
+    """
     data = np.asarray(loss, dtype=np.float64)
     third = max(1, data.size // 3)
     half_life = max(3.0, data.size / 25.0)
@@ -272,7 +275,8 @@ def has_diverged(loss: Array, margin: float = DIVERGENCE_MARGIN) -> bool:
 
 def divergence_row(loss: Array, margin: float = DIVERGENCE_MARGIN) -> int | None:
     """Row where a curve that `has_diverged` starts to: the first that is not finite, else the one
-    after the last at which the smoothed loss was within its limit. None for a curve that has not."""
+    after the last at which the smoothed loss was within its limit. None for a curve that has not.
+    """
     data = np.asarray(loss, dtype=np.float64)
     broken = np.flatnonzero(~np.isfinite(data))
     if broken.size:

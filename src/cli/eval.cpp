@@ -323,16 +323,16 @@ int eval(const std::vector<std::string>& arguments) {
   const DataSources data = open_sources(stage.eval->data, source.vocabulary, "eval");
   print_notes(vocabulary_notes(data, source.vocabulary));
   check_targets(data, stage.sequence_length, "eval");
-  const std::int64_t micro = stage.micro_batch_sequences;
-  const std::string repeated =
-      repetition_note(data, (stage.eval->sequences + micro - 1) / micro * micro,
-                      stage.sequence_length, "held-out-sequences");
-  if (!repeated.empty()) print_notes({repeated});
   const bool own_rollouts = !names(assignments, "rollout.recipe");
   const EvaluationInputs inputs =
       read_evaluation_inputs(*stage.eval, data, run.model, stage.sequence_length,
                              own_rollouts ? run.recorded : RecipeTexts());
   require_own_contents(source, assignments, stage.name, data, inputs);
+  const std::int64_t micro = stage.micro_batch_sequences;
+  const std::string repeated =
+      repetition_note(data, (stage.eval->sequences + micro - 1) / micro * micro,
+                      stage.sequence_length, "held-out-sequences");
+  if (!repeated.empty()) print_notes({repeated});
   phase.begin("");
   LoadedModel model(source, run, values);
   Evaluator evaluator(model.backend(), model.parameters(), model.transformer(), *stage.eval, data,

@@ -19,7 +19,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("outputs")
     (folder / "train.txt").write_text(TEXT)
     (folder / "held.txt").write_text(TEXT[: len(TEXT) // 2].replace("plus", "and"))
-    (folder / "run.toml").write_text(f"""
+    (folder / "run.toml").write_text(
+        f"""
 name = "outputs"
 recipe = "te_current"
 logging.weight_hash = true
@@ -33,7 +34,8 @@ batch_sequences = 2
 micro_batch_sequences = 2
 data = {{ kind = "text", path = "train.txt" }}
 eval = {{ sequences = 2, data = {{ kind = "text", form = "running_text", path = "held.txt" }} }}
-""")
+"""
+    )
     for seed, name in ((1, "a"), (2, "b")):
         words = ("train", "--config", "run.toml", "--set", f"seed={seed}", "--out", name)
         assert run(*words, cwd=folder).returncode == 0
@@ -139,6 +141,7 @@ def test_a_page_of_two_runs_needs_its_own_place(runs: Path) -> None:
     said = refused("report", "a/run.h5", "b/run.h5", cwd=runs)
     assert "2 inputs need --out FOLDER, as a/report is" in said
     assert contents(runs) == before
-    assert "fp8lab report a/run.h5 b/run.h5 --out report" in run(
-        "compare", "a", "b", "--files-only", cwd=runs
-    ).stdout
+    assert (
+        "fp8lab report a/run.h5 b/run.h5 --out report"
+        in run("compare", "a", "b", "--files-only", cwd=runs).stdout
+    )

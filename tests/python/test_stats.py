@@ -77,7 +77,10 @@ def test_a_few_rows_diverge_beyond_what_texts_differ_by_alone() -> None:
 def test_noise_widens_the_margin_of_a_divergence() -> None:
     rows = np.tile([4.0, 5.0], 18)
     assert stats.divergence_limit(rows).margin == pytest.approx(
-        6.0 * (1.0 + 8.0 / 11.0) / math.sqrt(2.0) * math.sqrt((1 - 2 ** (-1 / 3)) / (1 + 2 ** (-1 / 3)))
+        6.0
+        * (1.0 + 8.0 / 11.0)
+        / math.sqrt(2.0)
+        * math.sqrt((1 - 2 ** (-1 / 3)) / (1 + 2 ** (-1 / 3)))
     )
     rows[-12:] += 2.0
     assert stats.divergence_row(rows) is None

@@ -691,7 +691,10 @@ def published_tokenizer(folder: Path, family: str) -> Path:
 def test_special_tokens_beside_the_vocabulary_keep_their_ids(tmp_path: Path, family: str) -> None:
     folder = published_tokenizer(tmp_path / "model", family)
     own = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    talk = [{"role": "user", "content": "unknown?"}, {"role": "assistant", "content": "<tool_call>"}]
+    talk = [
+        {"role": "user", "content": "unknown?"},
+        {"role": "assistant", "content": "<tool_call>"},
+    ]
     run(write_lines(tmp_path / "c.jsonl", {"messages": talk}), "--out", tmp_path / "out",
         "--tokenizer", folder)  # fmt: skip
     text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in talk)
