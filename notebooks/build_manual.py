@@ -34,8 +34,8 @@ try:
     from nbclient.client import NotebookClient
 except ModuleNotFoundError as missing:
     sys.exit(
-        f"build_manual.py: {sys.executable} has no module '{missing.name}'; accepted: a Python with "
-        "mistune, nbclient and ipykernel (./quickstart.sh test installs them for /usr/bin/python3)"
+        f"build_manual.py: {sys.executable} has no module '{missing.name}'; accepted: a Python "
+        "with mistune, nbclient and ipykernel (./quickstart.sh test installs them for /usr/bin/python3)"
     )
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -62,7 +62,9 @@ def _map(found: SensitivityMap) -> Figure:
     axes: Axes = figure.subplots()
     limit = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
     image = axes.imshow(values, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit)
-    axes.set_yticks(range(len(rows)), [f"{m} {'layer' if s == 'both' else s}" for m, s in rows])
+    axes.set_yticks(
+        range(len(rows)), [f"{m} {'layer' if s == 'both' else s}" for m, s in rows]
+    )
     step = max(1, len(columns) // 32)
     axes.set_xticks(range(0, len(columns), step), columns[::step])
     axes.set_xlabel("decoder layer")

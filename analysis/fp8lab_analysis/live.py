@@ -74,9 +74,7 @@ class Trackio:
 def new_scalars(run: Run, after: int, written: set[tuple[int, str]]) -> list[exports.Scalar]:
     """Those of steps beyond `after` that are not `written` yet, in the order of steps."""
     found = [
-        item
-        for item in exports.scalars(run)
-        if item[0] > after and (item[0], item[2]) not in written
+        item for item in exports.scalars(run) if item[0] > after and (item[0], item[2]) not in written
     ]
     written.update((item[0], item[2]) for item in found)
     return sorted(found, key=lambda item: item[0])

@@ -24,7 +24,9 @@ steps = 3
 sequence_length = 32
 batch_sequences = 2
 data = {{ kind = "text", path = "{train}" }}
-eval = {{ sequences = {sequences}, data = {{ kind = "text", form = "running_text", path = "held.txt" }} }}
+[stages.eval]
+sequences = {sequences}
+data = {{ kind = "text", form = "running_text", path = "held.txt" }}
 {more}
 """
 

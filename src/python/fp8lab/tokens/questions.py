@@ -27,9 +27,7 @@ def encode_record(record: Any, encoder: Encoder, where: str) -> dict[str, Any]:
     if not isinstance(record, dict) or not any(key in record for key in BEGINNINGS):
         raise TokenError(f'{where}: expected an object with a "prompt" or a "question"')
     if "question" in record and not isinstance(record.get("choices"), list):
-        raise TokenError(
-            f'{where}: a "question" without a list of "choices"; accepted: a "prompt" to be completed'
-        )
+        raise TokenError(f'{where}: a "question" without a list of "choices"; accepted: a "prompt"')
     encoded = dict(record)
     begin = encoder.tokenization.begin
     for key in BEGINNINGS:

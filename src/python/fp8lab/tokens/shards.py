@@ -230,19 +230,9 @@ def read_shard(path: Path | str) -> Shard:
     data = Path(path).read_bytes()
     if len(data) < HEADER.size or data[:8] != MAGIC:
         raise TokenError(f"{path}: not a shard of fp8lab.tokens")
-    (
-        _,
-        version,
-        bits,
-        count,
-        documents,
-        vocabulary,
-        begin,
-        end,
-        flags,
-        tokenizer,
-        content,
-    ) = HEADER.unpack_from(data)
+    _, version, bits, count, documents, vocabulary, begin, end, flags, tokenizer, content = (
+        HEADER.unpack_from(data)
+    )
     if version != VERSION or bits not in (16, 32):
         raise TokenError(f"{path}: version {version} with {bits}-bit ids")
     width = bits // 8
