@@ -114,7 +114,13 @@ fs::path output_folder(const std::string& path, const std::string& what) {
   if (path.empty()) refuse(what, path, "accepted: the name of a folder");
   // The deepest part of the path that there is.
   fs::path there = path;
-  while (!is_present(there) && there != folder_of(there)) there = folder_of(there);
+  while (!is_present(there) && there != folder_of(there)) {
+    std::error_code ignored;
+    if (fs::is_symlink(fs::symlink_status(there, ignored))) {
+      refuse(what, path, fmt::format("{} is a link that leads nowhere", there.string()));
+    }
+    there = folder_of(there);
+  }
   if (!is_folder(there)) {
     const bool itself = there == fs::path(path);
     refuse(what, path,

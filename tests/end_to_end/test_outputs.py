@@ -23,7 +23,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"""
 name = "outputs"
 recipe = "te_current"
-logging.weight_hash = true
 {SMALL_MODEL}
 [[stages]]
 name = "cpt"
@@ -134,6 +133,16 @@ def test_quantize_writes_beside_and_again(matrices: Path) -> None:
     assert (matrices / "q.scale.npy").exists()
     # Without scales nothing is implied.
     succeeded("quantize", "x.scale.npy", "--spec", "bf16", "--out", "x.npy", cwd=matrices)
+
+
+def test_a_folder_that_is_a_link_to_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("none")
+    for out in ("loop", "dangling", "loop/in"):
+        for more in ((), ("--dry-run",)):
+            said = refused("train", "--preset", "quickstart", "--out", out, *more, cwd=tmp_path)
+            assert "is a link that leads nowhere" in said, said
+    assert "--resume needs the --config" in refused("train", "--resume", "--out", "x", cwd=tmp_path)
 
 
 def test_a_page_of_two_runs_needs_its_own_place(runs: Path) -> None:

@@ -32,6 +32,8 @@ def test_templates_run_in_a_sandbox_and_say_what_they_refuse() -> None:
         "{{ messages[9].content.x }}": "f:1",
         "{% for m in messages %}{{ messages | length }}{% endfor %}": "message 1 reads otherwise",
         "{% generation %}{% endgeneration %}x{{ strftime_now('%d') }}": "strftime_now",
+        "{{ ['a', 'b']|random }}": "No filter named 'random'",
+        "{{ lipsum() }}": "lipsum",
     }
     for source, message in cases.items():
         with pytest.raises(TokenError, match=message):
