@@ -632,7 +632,7 @@ TEST_CASE("bad studies are refused") {
       {base + "[[axis]]\nkey = \"recipe\"\nvalue = [1]\n", {"'axis.value'", "key, values"}},
       {base + axis + "[[arm]]\nname = \"bf16\"\n", {"'bf16'", "not unique"}},
       {base + axis + "[[axis]]\nkey = \"seed\"\nvalues = [1]\n" + axis,
-       {"s.toml:8:1", "'axis.key'", "two axes vary 'recipe'"}},
+       {"s.toml:9:1", "'axis.key'", "two axes vary 'recipe'"}},
       {base + axis + "[[arm]]\nname = \"../x\"\n", {"'../x'", "letters, digits"}},
       {base + axis + "[[arm]]\nname = \"shared\"\n", {"'shared'", "kept for"}},
       {base + axis + "[[arm]]\nname = \"report\"\n", {"s.toml:6:1", "'report'", "kept for"}},
