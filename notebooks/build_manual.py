@@ -28,9 +28,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import mistune
-import nbformat
-from nbclient.client import NotebookClient
+try:
+    import mistune
+    import nbformat
+    from nbclient.client import NotebookClient
+except ModuleNotFoundError as missing:
+    sys.exit(
+        f"build_manual.py: {sys.executable} has no module '{missing.name}'; accepted: a Python "
+        "with mistune, nbclient and ipykernel (./quickstart.sh test installs them for /usr/bin/python3)"
+    )
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src", "emulation", "kernels", "experiments", "analysis", "tests", "notebooks")

@@ -26,18 +26,33 @@ class Divergence:
 
 
 def find_divergence(run: Run, stage: str) -> Divergence | None:
-    """Where a stage of a run diverged: by its training loss, else by the last held-out one, which
-    stopped being finite at the first evaluation after the last finite one. None where it did not.
-    """
+    """Where a stage of a run diverged: by its training loss, unless held-out losses overrule that;
+    else by its held-out loss, at the first evaluation after the last one that was fine. None where
+    it did not."""
     rows = run.stage_rows(stage)
     loss = run.metrics.loss[rows]
+    steps, held_out = held_out_curve(run, stage)
     row = stats.divergence_row(loss)
     if row is not None:
         step = int(run.metrics.step[rows][row])
-        return Divergence(step, row, bool(np.isfinite(loss[row])), held_out=False)
-    steps, losses = held_out_curve(run, stage)
-    if losses.size == 0 or np.isfinite(losses[-1]):
+        finite = bool(np.isfinite(loss[row]))
+        if not finite or not _overrules(steps, held_out, step):
+            return Divergence(step, row, finite, held_out=False)
+    if held_out.size == 0:
         return None
-    fine = np.flatnonzero(np.isfinite(losses))
-    row = int(fine[-1]) + 1 if fine.size else 0
-    return Divergence(int(steps[row]), row, finite=False, held_out=True)
+    fine = np.isfinite(held_out)
+    if loss.size < stats.DIVERGENCE_ROWS and fine.any():
+        fine &= held_out <= np.nanmin(np.where(fine, held_out, np.nan)) + stats.DIVERGENCE_MARGIN
+    if fine[-1]:
+        return None
+    row = int(np.flatnonzero(fine)[-1]) + 1 if fine.any() else 0
+    return Divergence(int(steps[row]), row, bool(np.isfinite(held_out[-1])), held_out=True)
+
+
+def _overrules(steps: stats.Array, held_out: stats.Array, step: int) -> bool:
+    """Whether held-out losses say that what a training loss does at `step` is no divergence: one
+    was taken before, and the last, taken since, is within the margin of the best of those."""
+    before = held_out[(steps < step) & np.isfinite(held_out)]
+    if before.size == 0 or steps[-1] < step or not np.isfinite(held_out[-1]):
+        return False
+    return bool(held_out[-1] <= np.min(before) + stats.DIVERGENCE_MARGIN)

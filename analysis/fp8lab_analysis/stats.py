@@ -27,7 +27,12 @@ Curve = tuple[Array, Array]  # steps, values
 
 FINAL_FRACTION = 0.1  # of the rows of a stage: what "final" averages over,
 FINAL_ROWS = 10  # but at least so many
-DIVERGENCE_MARGIN = 0.5  # nats above the best of the first third (recipes.md section 8)
+DIVERGENCE_MARGIN = 0.5  # nats above the best of the first third, where the noise allows that
+LARGEST_DIVERGENCE_MARGIN = 4.0  # what noise explains of a loss in nats/token at most
+DIVERGENCE_ROWS = 12  # of finite losses, below which a curve is too short to measure its noise
+SHORT_DIVERGENCE_MARGIN = (
+    10.0  # nats/token, of such a curve: more than one text differs from another
+)
 SPIKE_SIGMAS = 5.0
 SPIKE_WINDOW = 100
 BAND_SIGMAS = 2.0  # half width of the seed band in sample standard deviations
@@ -233,32 +238,55 @@ def spike_rows(
     return starts
 
 
-def has_diverged(loss: Array, margin: float = DIVERGENCE_MARGIN) -> bool:
-    """True for a non-finite loss, or when the smoothed loss ends more than `margin` nats above its
-    minimum over the first third."""
+@dataclass(frozen=True)
+class Limit:
+    """How far up a curve of losses may end, by "When a run has diverged" of src/train/README.md."""
+
+    smooth: Array  # an exponential average, of a half-life of 4 % of the rows, at least 3
+    best: float  # its minimum in the first third, less the half-life in which it is of few rows
+    margin: float  # `margin`, or more where the rows are noisy, up to LARGEST_DIVERGENCE_MARGIN
+
+
+def divergence_limit(loss: Array, margin: float = DIVERGENCE_MARGIN) -> Limit:
+    """Of a curve of at least one loss, all finite. The noise of a smoothed loss is that of the
+    differences between neighbouring rows of the first third; six times that, and more where there
+    are few differences, is no divergence. A curve too short for that ends beyond any text's loss.
+    """
     data = np.asarray(loss, dtype=np.float64)
-    if data.size == 0:
-        return False
-    if not bool(np.all(np.isfinite(data))):
-        return True
-    smooth = smoothed(data)
     third = max(1, data.size // 3)
-    return bool(smooth[-1] > float(np.min(smooth[:third])) + margin)
+    half_life = max(3.0, data.size / 25.0)
+    smooth = ema(data, half_life)
+    if data.size < DIVERGENCE_ROWS:
+        return Limit(smooth, float(np.min(smooth[:third])), max(margin, SHORT_DIVERGENCE_MARGIN))
+    settled = min(math.ceil(half_life), third - 1)
+    keep = 0.5 ** (1.0 / half_life)
+    differences = np.diff(data[:third])
+    row_noise = math.sqrt(float(np.mean(differences**2)) / 2.0)
+    noise = row_noise * math.sqrt((1.0 - keep) / (1.0 + keep))
+    sigmas = 6.0 * (1.0 + 8.0 / differences.size)
+    allowed = min(sigmas * noise, LARGEST_DIVERGENCE_MARGIN)
+    return Limit(smooth, float(np.min(smooth[settled:third])), max(margin, allowed))
+
+
+def has_diverged(loss: Array, margin: float = DIVERGENCE_MARGIN) -> bool:
+    """True for a non-finite loss, or when the smoothed loss ends beyond its `divergence_limit`."""
+    return divergence_row(loss, margin) is not None
 
 
 def divergence_row(loss: Array, margin: float = DIVERGENCE_MARGIN) -> int | None:
     """Row where a curve that `has_diverged` starts to: the first that is not finite, else the one
-    after the last at which the smoothed loss was within `margin` of its minimum over the first
-    third. None for a curve that has not."""
+    after the last at which the smoothed loss was within its limit. None for a curve that has not.
+    """
     data = np.asarray(loss, dtype=np.float64)
-    if not has_diverged(data, margin):
-        return None
     broken = np.flatnonzero(~np.isfinite(data))
     if broken.size:
         return int(broken[0])
-    smooth = smoothed(data)
-    best = float(np.min(smooth[: max(1, data.size // 3)]))
-    return int(np.flatnonzero(smooth <= best + margin)[-1]) + 1
+    if data.size == 0:
+        return None
+    limit = divergence_limit(data, margin)
+    if not limit.smooth[-1] > limit.best + limit.margin:
+        return None
+    return int(np.flatnonzero(limit.smooth <= limit.best + limit.margin)[-1]) + 1
 
 
 def median_rate(counts: Array, seconds: Array) -> float:

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include ""
+#include "emulation/numerics/host_device.hpp"
 
 namespace fp8lab {
 namespace {

@@ -18,6 +18,7 @@
 #include "src/cli/run_choice.hpp"
 #include "src/cli/study_listing.hpp"
 #include "src/config/config.hpp"
+#include "src/io/shell_word.hpp"
 #include "src/study/slurm.hpp"
 #include "src/study/study.hpp"
 #include "src/train/stop_signal.hpp"
@@ -130,6 +131,9 @@ int run_here(const Values& values, const StudyConfig& study, StudyOptions option
   options.say(fmt::format("{} complete, {} failed, {} interrupted", result.complete, result.failed,
                           result.interrupted));
   if (result.interrupted > 0 || stop_requested().load()) return ExitCode::kInterrupted;
+  if (!options.only && !options.rank && result.complete > 0) {
+    options.say("next: fp8lab report " + shell_word(options.directory.string()));
+  }
   const bool speaks_for_all = !options.rank || options.rank->place == 0;
   return result.failed > 0 && speaks_for_all ? ExitCode::kRuntimeFailure : ExitCode::kSuccess;
 }

@@ -41,6 +41,10 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kCommand = "assess";
+
+/// Beside the page.
+constexpr const char* kFactsFile = "facts.json";
+constexpr const char* kSuggestedFile = "suggested.toml";
 constexpr const char* kBaseline = "bf16";
 constexpr std::int64_t kMostSequences = 150;  ///< unless --sequences says otherwise
 
@@ -344,6 +348,10 @@ int assess(const std::vector<std::string>& arguments) {
   PhaseLine phase;
   phase.begin("opening the data");
   const DataSources data = open_assessed_data(source, values, run);
+  require_unread(values, kCommand, {"json"});
+  for (const char* name : {kFactsFile, kSuggestedFile}) {
+    require_unread(folder / name, "assess: --out");
+  }
   const std::int64_t length = stage.sequence_length;
   const std::int64_t sequences = loss_sequences(values, data, length);
   const std::int64_t for_gradients = std::min(positive(values, "gradient-sequences", 0), sequences);
@@ -442,9 +450,9 @@ int assess(const std::vector<std::string>& arguments) {
   phase.begin("");
   std::filesystem::create_directories(folder);
   if (suggestion && suggestion->chosen) {
-    write_file_atomically(folder / "suggested.toml", suggestion->tried[*suggestion->chosen].text);
+    write_file_atomically(folder / kSuggestedFile, suggestion->tried[*suggestion->chosen].text);
   }
-  const std::filesystem::path file = folder / "facts.json";
+  const std::filesystem::path file = folder / kFactsFile;
   write_json(file.string(), facts);
   std::vector<std::string> words = {file.string(), "--out=" + folder.string()};
   if (values.count("json") != 0) words.push_back("--json=" + values["json"].as<std::string>());

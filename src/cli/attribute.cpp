@@ -123,6 +123,7 @@ int attribute(const std::vector<std::string>& arguments) {
   const Recipe recipe = values.count("recipe") != 0
                             ? load_recipe(values["recipe"].as<std::string>())
                             : source.run.recipe;
+  require_unread(values, kCommand, {"json"});
   const int threads = threads_of(values, kCommand);
   const auto backend = make_backend(source.run.config.backend, threads);
   phase.begin("");

@@ -458,6 +458,7 @@ int certify(const std::vector<std::string>& arguments) {
   }
   const Pair pair{model, *training, other != nullptr ? *other : model.transformer(),
                   rollout_recipe};
+  require_unread(values, kCommand, {"json"});
   PhaseLine phase;
   const Certificate certificate =
       fp8lab::certify(model.backend(), pair.training, pair.generation, model.context(),

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/io/shell_word.hpp"
 #include "src/train/identity.hpp"
 
 namespace fp8lab::cli {
@@ -56,8 +57,11 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
   }
   ModelSource model = open_model(path, folders_to_look_in(values, command));
   if (model.checkpoint == nullptr) {
-    throw Error(fmt::format("{}: {} is neither a run with a checkpoint nor a checkpoint of one",
-                            command, path));
+    throw Error(
+        fmt::format("{}: {} is neither a run with a checkpoint nor a checkpoint of one; what "
+                    "recipes cost a model "
+                    "that no run trained: fp8lab assess {} --data TEXT",
+                    command, path, shell_word(path)));
   }
   if (!model.run) {
     throw Error(fmt::format("{}: no run.h5 lies beside {}, which says what the run trains on",

@@ -147,6 +147,7 @@ int compare(const std::vector<std::string>& arguments) {
   const std::vector<std::filesystem::path> look_in = folders_to_look_in(values, "compare");
   const RecordedRun a = open_recorded_run(paths[0], look_in),
                     b = open_recorded_run(paths[1], look_in);
+  require_unread(values, "compare", {"json"});
   const FileComparison files = compare_files(a, b);
   CompareReport report(a, b);
   report.add(files);
@@ -161,8 +162,8 @@ int compare(const std::vector<std::string>& arguments) {
     phase.begin("");
     report.add(start, again, files);
   }
-  fmt::print("loss curves and differences of configuration: fp8lab report {} {}\n", a.file.string(),
-             b.file.string());
+  fmt::print("loss curves and differences of configuration: fp8lab report {} {} --out report\n",
+             a.file.string(), b.file.string());
   if (values.count("json") != 0) {
     write_json(values["json"].as<std::string>(), report.json());
   }

@@ -82,6 +82,7 @@ std::string lines_of(const ordered_json& facts) {
   }
   text += "\n";
   if (!facts.contains("ids")) return text;
+  text += "  ids, in brackets those that are not trained on\n";
   for (std::string& line : wrapped_lines(ids_of(facts), kColumns)) {
     if (line.ends_with(' ')) line.pop_back();
     text += "  " + line + "\n";

@@ -21,6 +21,8 @@
 #include "src/config/toml_text.hpp"
 #include "src/data/mixture.hpp"
 #include "src/evaluation/evaluator.hpp"
+#include "src/evaluation/held_out.hpp"
+#include "src/io/shell_word.hpp"
 #include "src/train/identity.hpp"
 
 namespace fp8lab::cli {
@@ -38,7 +40,9 @@ Options eval_options() {
   add_model_options(options, all_backends());
   options.add("data", value<std::vector<std::string>>(),
               "held-out documents: .jsonl or .txt files, or token shards; repeatable");
-  options.add("form", one_of({"running_text", "prompt_response"}), "of --data");
+  options.add("form", one_of({"running_text", "prompt_response"}),
+              "of --data (default: running_text for text, records of \"text\" and shards without a "
+              "loss mask)");
   options.add("held-out-sequences", value<std::int64_t>(), "sequences of the held-out loss");
   options.add("exact-match", value<std::int64_t>(), "problems answered greedily");
   options.add("pass-at", value<std::vector<std::int64_t>>(), "k of pass@k; repeatable");
@@ -254,9 +258,49 @@ void require_data(const ModelSource& source, const std::vector<Assignment>& assi
                           source.name));
 }
 
+/// Throws RuntimeFailure for a loss that is not finite, after it has been printed.
+void require_finite_loss(const HeldOutLoss& loss, const std::string& source,
+                         const std::string& recipe) {
+  if (!loss.nonfinite) return;
+  throw RuntimeFailure(
+      fmt::format("eval: {} tokens have a loss that is not finite, the first in document {} of {}; "
+                  "which weight "
+                  "or activation is too large for {}: fp8lab quantize {} --recipe {} --worst 0",
+                  loss.nonfinite->tokens, loss.nonfinite->document, loss.nonfinite->source, recipe,
+                  shell_word(source), recipe));
+}
+
+/// Throws Error for several recipes, with the command that takes them.
+void refuse_recipes(const std::vector<std::string>& arguments) {
+  std::string recipes;
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    std::string name;
+    if (arguments[i] == "--recipe" && i + 1 < arguments.size()) name = arguments[++i];
+    if (arguments[i].starts_with("--recipe=")) name = arguments[i].substr(9);
+    if (name.empty()) continue;
+    ++count;
+    recipes += " --recipe " + shell_word(name);
+  }
+  if (count < 2) return;
+  throw Error(fmt::format(
+      "eval: --recipe is given {} times; a table of several recipes is what fp8lab assess MODEL{} "
+      "makes",
+      count, recipes));
+}
+
+/// An evaluation by itself happens once, whatever a stage would do.
+void refuse_schedule(const std::vector<Assignment>& assignments) {
+  for (const Assignment& assignment : assignments) {
+    if (!assignment.key.ends_with(".eval.every_steps")) continue;
+    throw Error("eval: --set every_steps: is when a stage is evaluated in training, not read here");
+  }
+}
+
 }  // namespace
 
 int eval(const std::vector<std::string>& arguments) {
+  refuse_recipes(arguments);
   const Values values = parse_arguments("eval", eval_options(), arguments, {{"source", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const ModelSource source =
@@ -264,6 +308,7 @@ int eval(const std::vector<std::string>& arguments) {
   const RunConfig plain = model_run(source, values, {});
   const std::vector<Assignment> assignments =
       eval_assignments(values, last_stage(plain).name, last_stage(plain).eval);
+  refuse_schedule(assignments);
   require_data(source, assignments);
   RunConfig run = model_run(source, values, assignments);
   StageConfig& stage = run.stages.back();
@@ -283,6 +328,11 @@ int eval(const std::vector<std::string>& arguments) {
       read_evaluation_inputs(*stage.eval, data, run.model, stage.sequence_length,
                              own_rollouts ? run.recorded : RecipeTexts());
   require_own_contents(source, assignments, stage.name, data, inputs);
+  const std::int64_t micro = stage.micro_batch_sequences;
+  const std::string repeated =
+      repetition_note(data, (stage.eval->sequences + micro - 1) / micro * micro,
+                      stage.sequence_length, "held-out-sequences");
+  if (!repeated.empty()) print_notes({repeated});
   phase.begin("");
   LoadedModel model(source, run, values);
   Evaluator evaluator(model.backend(), model.parameters(), model.transformer(), *stage.eval, data,
@@ -298,10 +348,11 @@ int eval(const std::vector<std::string>& arguments) {
                          {"device", model.backend().device()}};
     json.update(to_json(evaluation));
     fmt::print("{}\n", json_text(json));
-    return ExitCode::kSuccess;
+  } else {
+    fmt::print("{} in {} on {}\n{}", source.name, model.recipe().name, model.backend().device(),
+               to_table(evaluation));
   }
-  fmt::print("{} in {} on {}\n{}", source.name, model.recipe().name, model.backend().device(),
-             to_table(evaluation));
+  require_finite_loss(evaluation.held_out, source.name, model.recipe().name);
   return ExitCode::kSuccess;
 }
 

@@ -2,20 +2,55 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
+#include <span>
+#include <string_view>
 
+#include "emulation/base/error.hpp"
 #include "src/config/toml_text.hpp"
+#include "src/data/json_records.hpp"
+#include "src/data/token_shard.hpp"
+#include "src/io/input_file.hpp"
+#include "src/io/text_lines.hpp"
 
 namespace fp8lab::cli {
 
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The form of the first document; prompt_response where that cannot be read, so that whoever opens
+/// the data says why.
+bool is_running_text_file(const fs::path& path, const std::string& kind) {
+  if (kind == "text") return true;
+  try {
+    if (kind == "tokens") return !has_loss_mask(shard_files(path).front());
+    const InputFile file(path);
+    constexpr std::uint64_t kMost = 1 << 20;  // bytes in which the first record ends
+    std::string begin(std::min(file.size(), kMost), '\0');
+    file.read(0, std::as_writable_bytes(std::span(begin)));
+    TextLines lines(begin);
+    for (std::string_view line; lines.next(line);) {
+      line = without_byte_order_mark(line);
+      if (!is_blank(line)) return is_running_text(line);
+    }
+  } catch (const Error&) {
+  }
+  return false;
+}
+
+}  // namespace
+
 std::string data_table_of(const std::vector<std::string>& paths) {
-  const std::filesystem::path first = paths.front();
+  const fs::path first = paths.front();
   const std::string kind = first.extension() == ".jsonl" ? "jsonl"
                            : first.extension() == ".txt" ? "text"
                                                          : "tokens";
   std::vector<std::string> quoted;
   for (const std::string& path : paths) quoted.push_back(toml_quoted(path));
-  const char* form = kind == "text" ? ", form = \"running_text\"" : "";
+  const char* form = is_running_text_file(first, kind) ? ", form = \"running_text\"" : "";
   return fmt::format("{{kind = \"{}\", path = [{}]{}}}", kind, fmt::join(quoted, ", "), form);
 }
 

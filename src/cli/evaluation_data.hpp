@@ -6,8 +6,9 @@
 
 namespace fp8lab::cli {
 
-/// The value of `[stages.eval] data` that reads `paths`, all of the kind of the first: .jsonl and
-/// .txt files, else token shards.
+/// The value of `[stages.eval] data` that reads `paths`, all of the kind and form of the first:
+/// .jsonl and .txt files, else token shards; running_text for text, records of `text`, and shards
+/// without a loss mask.
 std::string data_table_of(const std::vector<std::string>& paths);
 
 }  // namespace fp8lab::cli

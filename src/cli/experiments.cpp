@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -25,8 +26,13 @@ std::string summary_of(const std::filesystem::path& file) {
   for (std::string line; std::getline(lines, line) && line.starts_with("# ");) {
     text += (text.empty() ? "" : " ") + line.substr(2);
   }
-  const std::size_t end = std::min(text.find(". "), text.find(": "));
-  if (end != std::string::npos) return text.substr(0, end);
+  for (std::size_t end = text.find(". "); end != std::string::npos;
+       end = text.find(". ", end + 1)) {
+    // "et al. 2021" ends no sentence.
+    if (end + 2 < text.size() && std::isupper(static_cast<unsigned char>(text[end + 2])) != 0) {
+      return text.substr(0, end);
+    }
+  }
   if (text.ends_with('.') || text.ends_with(':')) text.pop_back();
   return text;
 }

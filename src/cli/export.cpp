@@ -79,6 +79,9 @@ int export_command(const std::vector<std::string>& arguments) {
   ExportOptions options;
   options.dtype = dtype_of(values);
   options.shard_bytes = values["shard-bytes"].as<std::uint64_t>();
+  if (options.shard_bytes == 0) {
+    throw Error("export: --shard-bytes 0; accepted: a size from 1 on, which one tensor may exceed");
+  }
   options.seed = values["seed"].as<std::uint64_t>();
   if (values.count("recipe") != 0) {
     options.recipe = load_recipe(values["recipe"].as<std::string>());
@@ -96,7 +99,9 @@ int export_command(const std::vector<std::string>& arguments) {
   phase.begin("writing " + folder);
   export_model(*backend, *source.tensors, source.require_model(), options, folder);
   phase.begin("");
-  fmt::print("{}\n", folder);
+  fmt::print(
+      "{}{}\n", folder,
+      options.tokenizer.empty() ? ": without a tokenizer, which --tokenizer FOLDER copies" : "");
   return ExitCode::kSuccess;
 }
 

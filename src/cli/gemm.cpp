@@ -134,8 +134,10 @@ int gemm(const std::vector<std::string>& arguments) {
   const Problem problem = read_problem(values);
   const std::string file_a = required(values, "a", "gemm");
   const std::string file_b = required(values, "b", "gemm");
-  const std::string out = output_file(required(values, "out", "gemm"), "gemm: --out").string();
-  check_files_apart(values, "gemm", {"out"}, {"a", "b", "c", "bias", "scale-a", "scale-b"});
+  const std::string out =
+      output_file(required(values, "out", "gemm"), "gemm: --out", Replaces::npy).string();
+  check_files_apart("gemm", named_files(values, {"out"}),
+                    named_files(values, {"a", "b", "c", "bias", "scale-a", "scale-b"}));
   const auto backend = make_backend(values["backend"].as<std::string>(), threads_of(values, "gemm"),
                                     values["implementation"].as<std::string>());
   const auto shapeless = [](const QuantSpec& spec) {
@@ -163,6 +165,7 @@ int gemm(const std::vector<std::string>& arguments) {
       read_operand(*backend, file_a, optional(values, "scale-a"), problem.a, seed);
   const MatrixOperand right =
       read_operand(*backend, file_b, optional(values, "scale-b"), problem.b, seed);
+  require_unread(out, "gemm: --out");
   const QuantizedOperand &a = left.operand, &b = right.operand;
   if (a.k != b.k) {
     throw Error(

@@ -53,7 +53,7 @@ int init(const std::vector<std::string>& arguments) {
   const std::string name = required(values, "kind", "init", "run, recipe or study");
   const Kind& kind = kind_of(name);
   const std::filesystem::path file =
-      output_file(text_of(values, "file", kind.name + ".toml"), "init: FILE");
+      output_file(text_of(values, "file", kind.name + ".toml"), "init: FILE", Replaces::nothing);
   if (is_present(file)) {
     throw Error(fmt::format("init: {} is there; accepted: the name of a new file", file.string()));
   }

@@ -13,12 +13,19 @@
 namespace fp8lab::cli {
 namespace {
 
-/// Arithmetic with NaN and infinity is a part of the emulation, but seldom what a file should hold.
-void note_special_values(const NpyArray& array, const std::string& file) {
-  if (array.dtype != DType::f32 && array.dtype != DType::bf16) return;
+bool is_special(float value) { return !std::isfinite(value); }
+
+/// Empty for codes.
+std::vector<float> values_of(const NpyArray& array) {
+  if (array.dtype != DType::f32 && array.dtype != DType::bf16) return {};
   std::vector<float> values(static_cast<std::size_t>(array.rows * array.cols));
   decode_elements(stored_type(array.dtype), array.data, values);
-  const auto is_special = [](float value) { return !std::isfinite(value); };
+  return values;
+}
+
+/// Arithmetic with NaN and infinity is a part of the emulation, but seldom what a file should hold.
+void note_special_values(const NpyArray& array, const std::string& file) {
+  const std::vector<float> values = values_of(array);
   const auto count = std::count_if(values.begin(), values.end(), is_special);
   if (count == 0) return;
   const auto first = std::find_if(values.begin(), values.end(), is_special) - values.begin();
@@ -27,6 +34,11 @@ void note_special_values(const NpyArray& array, const std::string& file) {
 }
 
 }  // namespace
+
+std::int64_t count_special(const NpyArray& array) {
+  const std::vector<float> values = values_of(array);
+  return std::count_if(values.begin(), values.end(), is_special);
+}
 
 NpyArray read_matrix(const std::string& file) {
   NpyArray array = read_npy(file);

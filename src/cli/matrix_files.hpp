@@ -15,6 +15,9 @@ namespace fp8lab::cli {
 /// Throws Error naming the file.
 NpyArray read_matrix(const std::string& file);
 
+/// How many elements are NaN or infinite; 0 for codes.
+std::int64_t count_special(const NpyArray& array);
+
 /// make_operand of `file`: codes (u8) with the scales of `scale_file`, or values that are
 /// quantized.
 MatrixOperand read_operand(Backend& backend, const std::string& file,

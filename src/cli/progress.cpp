@@ -30,19 +30,22 @@ void PartsLine::begin(const std::string& part, std::size_t done, std::size_t tot
   if (done == 0) began_ = now;
   if (done == 1) second_ = now;
   if (done == 0) return;
-  // The first part may be another kind of work, such as the reference.
-  const bool is_first = done == 1;
-  const auto spent = std::chrono::duration<double>(now - (is_first ? began_ : second_)).count();
-  const double each = spent / static_cast<double>(is_first ? 1 : done - 1);
+  const double so_far = std::chrono::duration<double>(now - began_).count();
+  // The first part may be another kind of work, such as the reference or a whole forward pass.
+  const bool is_known = done > 1;
+  const double each = std::chrono::duration<double>(now - second_).count() /
+                      static_cast<double>(is_known ? done - 1 : 1);
   const double left = each * static_cast<double>(total - done);
-  const double all = left + std::chrono::duration<double>(now - began_).count();
   constexpr double kShort = 5;
-  if (all < kShort && !said_) return;
-  if (!terminal_ && said_ && now - printed_ < std::chrono::seconds(10)) return;
+  if (so_far + left < kShort && !said_) return;
+  const bool is_new = !said_ || (is_known && !estimated_);
+  if (!terminal_ && !is_new && now - printed_ < std::chrono::seconds(10)) return;
   printed_ = now;
   said_ = true;
+  estimated_ = is_known;
+  const std::string rest = is_known ? fmt::format(", about {:.0f} s left", left) : "";
   const std::string line =
-      fmt::format("{}: {} of {} done, about {:.0f} s left: {}", command_, done, total, left, part);
+      fmt::format("{}: {} of {} done{}: {}", command_, done, total, rest, part);
   const std::string text = terminal_ ? fmt::format("\r{}\033[K", line) : line + " ...\n";
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);

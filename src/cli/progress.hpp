@@ -59,9 +59,10 @@ class StudyLine {
   Clock::time_point printed_ = began_;
 };
 
-/// Work in parts of about the same length: how many are done and how long the rest will take, from
-/// the first part that is done on. A terminal sees one line that is rewritten; elsewhere a line
-/// appears at once, then every ten seconds. What takes less than five seconds in all stays unsaid.
+/// Work in parts of about the same length, but for the first: how many are done, and from the
+/// second that is done on how long the rest will take. A terminal sees one line that is rewritten;
+/// elsewhere a line appears at once, with the first estimate, then every ten seconds. What takes
+/// less than five seconds in all stays unsaid.
 class PartsLine {
  public:
   explicit PartsLine(std::string command) : command_(std::move(command)) {}
@@ -78,7 +79,7 @@ class PartsLine {
 
   std::string command_;
   bool terminal_ = isatty(STDERR_FILENO) == 1;
-  bool dirty_ = false, said_ = false;
+  bool dirty_ = false, said_ = false, estimated_ = false;
   Clock::time_point began_, second_, printed_;  ///< of the first part, of the second one
 };
 

@@ -183,14 +183,28 @@ void print_report(const OperandStatistics& s, const QuantizedOperand& operand, b
   }
 }
 
+/// Says of finite elements that scale * decode(code) are beyond FP32: statistics leave them out.
+void note_overflow(const NpyArray& x, const OperandStatistics& statistics,
+                   const std::string& file) {
+  const double overflowed = statistics.nonfinite_count - static_cast<double>(count_special(x));
+  if (!(overflowed > 0)) return;
+  print_notes({fmt::format(
+      "{}: scale * code of {} finite elements is beyond FP32; amax and all other statistics but "
+      "nonfinite_count are of the rest",
+      file, overflowed)});
+}
+
+/// Beside the codes.
+std::filesystem::path scale_file(std::filesystem::path codes) {
+  return codes.replace_extension(".scale.npy");
+}
+
 void write_results(Backend& backend, const Values& values, const QuantizedOperand& operand) {
   if (values.count("out") != 0) {
     const std::filesystem::path codes = values["out"].as<std::string>();
     write_npy(codes, download(backend, operand.codes));
     if (operand.spec.has_scale()) {
-      std::filesystem::path scales = codes;
-      scales.replace_extension(".scale.npy");
-      write_npy(scales, download(backend, operand.scales));
+      write_npy(scale_file(codes), download(backend, operand.scales));
     }
   }
   if (values.count("dequantized") != 0) {
@@ -209,9 +223,15 @@ int quantize(const std::vector<std::string>& arguments) {
   threads_of(values, "quantize");
   if (is_model(file)) return quantize_model(values);
   refuse_given(values, "quantize", {"compare", "worst"}, "is for a model");
-  check_output_files(values, "quantize", {"out", "dequantized"});
-  check_files_apart(values, "quantize", {"out", "dequantized"}, {"input", "partner"});
+  check_output_files(values, "quantize", {"out", "dequantized"}, Replaces::npy);
   const Plan plan = read_plan(values);
+  std::vector<NamedFile> outputs = named_files(values, {"out", "dequantized"});
+  if (values.count("out") != 0 && plan.spec.has_scale()) {
+    const NamedFile scales{"the scales of --out", scale_file(values["out"].as<std::string>())};
+    output_file(scales.path.string(), "quantize: " + scales.what, Replaces::npy);
+    outputs.push_back(scales);
+  }
+  check_files_apart("quantize", outputs, named_files(values, {"input", "partner"}));
   const auto backend =
       make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
   NpyArray array = read_matrix(file);
@@ -238,10 +258,15 @@ int quantize(const std::vector<std::string>& arguments) {
   QuantizedOperand operand =
       quantize_values(*backend, source, plan.transpose, plan.spec, seed, file, partner);
   operand.source_space = source_space;
+  const OperandStatistics statistics = measure(*backend, x, plan, operand);
+  note_overflow(array, statistics, file);
+  for (const NamedFile& output : outputs) {
+    require_unread(output.path, "quantize: " + output.what);
+  }
   const bool json = values.count("json") != 0;
   const bool wanted = values.count("report") != 0 || json ||
                       (values.count("out") == 0 && values.count("dequantized") == 0);
-  if (wanted) print_report(measure(*backend, x, plan, operand), operand, json);
+  if (wanted) print_report(statistics, operand, json);
   write_results(*backend, values, operand);
   return ExitCode::kSuccess;
 }

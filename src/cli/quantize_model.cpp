@@ -107,7 +107,7 @@ class ModelQuantizer {
  private:
   /// A tied embedding is the head's weight too.
   std::optional<std::string> layer_of(const TensorHeader& header) const {
-    if (header.shape.size() != 2 || header.size() == 0 || !is_decodable(header.type)) {
+    if (header.shape.size() != 2 || header.size() == 0 || !is_weight_type(header.type)) {
       return std::nullopt;
     }
     if (header.name == tied_embedding_) return "lm_head";

@@ -149,6 +149,7 @@ int recipes(const std::vector<std::string>& arguments) {
   const Values values =
       parse_arguments("recipes", recipe_options(), arguments, {{"action", 1}, {"name", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
+  if (values.count("action") == 0) return list(values);
   return run_action("recipes", values, "action",
                     {{"list", "", {"json"}, list},
                      {"show", "name", {"tokens", "in", "out", "json"}, show},

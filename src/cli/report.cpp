@@ -27,7 +27,8 @@ namespace {
 Options report_options() {
   Options options("fp8lab report DIR | RUN.h5 ...\nfp8lab report --plan STUDY.toml [--from DIR]");
   options.add("input", value<std::vector<std::string>>(), "study directory or run files");
-  options.add("out", value<std::string>(), "report directory (default: DIR/report)");
+  options.add("out", value<std::string>(),
+              "report directory (default: DIR/report; of several inputs it must be given)");
   options.add("title", value<std::string>(), "title of the page");
   options.add("beside", value<std::string>(), "another study, laid beside this one arm by arm");
   options.add("follow", value<double>(),
@@ -121,6 +122,11 @@ int report(const std::vector<std::string>& arguments) {
     throw Error("report: --export needs --out");
   }
   const std::filesystem::path out = out_directory(values, inputs[0]);
+  if (values.count("out") == 0 && inputs.size() > 1) {
+    throw Error(fmt::format(
+        "report: {} inputs need --out FOLDER, as {} is the place of a page of the first alone",
+        inputs.size(), out.string()));
+  }
   const auto interpreter = values["python"].as<std::string>();
   std::vector<std::string> words = {"--out=" + out.string()};
   for (const char* name : {"title", "beside", "export"}) {

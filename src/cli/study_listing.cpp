@@ -14,6 +14,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/base/machine.hpp"
 #include "src/backend/factory.hpp"
+#include "src/cli/command.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
 #include "src/config/stage_recipes.hpp"
@@ -166,6 +167,7 @@ void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, 
       if (directory.empty() || !is_complete(directory, run->name)) check.check(*run);
     }
   }
+  print_notes(check.notes());
   if (!directory.empty()) {
     const auto complete = [&](const RunConfig* run) { return is_complete(directory, run->name); };
     const std::size_t done = std::erase_if(shared, complete) + std::erase_if(arms, complete);

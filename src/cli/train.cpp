@@ -192,6 +192,9 @@ TrainerOptions trainer_options(const Values& values, const RunConfig& config) {
 int train(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("train", train_options(), arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
+  if (values.count("resume") != 0 && values.count("config") + values.count("preset") == 0) {
+    throw Error("train: --resume needs the --config or --preset, and the --set, that the run has");
+  }
   const RunConfig config = chosen_run(values, "train");
   choose_simd(values, config.backend);
   if (values.count("dry-run") != 0) {
@@ -214,6 +217,7 @@ int train(const std::vector<std::string>& arguments) {
     phase.begin("whether it fits");
     const std::string refusal = describe_refusal(config, *backend);
     phase.begin("");
+    print_notes(check.notes());
     fmt::print("{}{}{}", plan, said, refusal);
     return ExitCode::kSuccess;
   }
@@ -244,7 +248,7 @@ int train(const std::vector<std::string>& arguments) {
   const RunOutcome outcome = trainer.run();
   phase.begin("");
   if (outcome == RunOutcome::interrupted) {
-    fmt::print("interrupted after a checkpoint; --resume continues {}\n",
+    fmt::print("interrupted after a checkpoint; the same command with --resume continues {}\n",
                options.directory.string());
     return ExitCode::kInterrupted;
   }

@@ -82,6 +82,7 @@ int verify(const std::vector<std::string>& arguments) {
   const RecordedRun run =
       open_recorded_run(required(values, "run", "verify"), folders_to_look_in(values, "verify"));
   const ReplaySource source = chosen_source(run, values, "backend", "verify");
+  require_unread(values, "verify", {"json"});
   PhaseLine phase;
   const Verification found =
       verify_run(run, source, from, steps, [&](const std::string& what) { phase.begin(what); });

@@ -396,16 +396,21 @@ int whatif(const std::vector<std::string>& arguments) {
   const StageConfig& stage = run.stage();
   std::optional<DataSources> held_out;
   if (!accumulators.empty() && stage.eval) held_out = open_evaluation_data(source);
+  require_unread(values, kCommand, {"json"});
   const auto backend = make_backend(run.config.backend, threads_of(values, kCommand));
   std::vector<RecipeReplay> replays;
   if (!recipes.empty()) {
-    phase.begin("");
     PartsLine parts(kCommand);
     const std::size_t layers = declaration_of(run.config.model).linears().size();
     std::size_t done = 0;
-    replays = replay_step(
-        *backend, run, source.step, recipes, threads_of(values, kCommand),
-        [&](const std::string& part) { parts.begin("replaying " + part, done++, layers); });
+    phase.begin(fmt::format("the forward pass, then {} layers backward under {} recipes", layers,
+                            recipes.size()));
+    replays = replay_step(*backend, run, source.step, recipes, threads_of(values, kCommand),
+                          [&](const std::string& part) {
+                            phase.begin(done == 0 ? "replaying " + part : "");
+                            parts.begin("replaying " + part, done++, layers);
+                          });
+    phase.begin("");
   }
   std::vector<AccumulatorEvaluation> rows;
   if (!accumulators.empty()) {

@@ -36,6 +36,17 @@ fs::path containing_file() {
   return found && info.dli_fname != nullptr ? fs::path(info.dli_fname) : fs::path();
 }
 
+/// That of the source tree which `file`, built in a folder of it, lies in; or empty.
+fs::path experiments_above(const fs::path& file) {
+  for (fs::path folder = file.parent_path(); folder.has_relative_path();
+       folder = folder.parent_path()) {
+    const bool is_source =
+        is_file(folder / "CMakePresets.json") && is_folder(folder / "experiments/recipes");
+    if (is_source) return folder / "experiments";
+  }
+  return {};
+}
+
 }  // namespace
 
 fs::path experiments_directory() {
@@ -48,11 +59,15 @@ fs::path experiments_directory() {
     const fs::path installed = program.parent_path().parent_path() / "share/fp8lab/experiments";
     if (is_folder(installed)) return installed;
   }
+  // A tree that was moved after its build still holds it: build/PRESET/src/fp8lab.
+  for (const fs::path& file : {program, package}) {
+    if (const fs::path moved = experiments_above(file); !moved.empty()) return moved;
+  }
   const fs::path source = FP8LAB_SOURCE_EXPERIMENTS;
   if (is_folder(source)) return source;
   throw Error(
       fmt::format("the experiments folder is missing: neither ../share/fp8lab/experiments "
-                  "beside the program nor {} exists",
+                  "beside the program nor {} exists, and no folder above it is the source tree",
                   source.string()));
 }
 

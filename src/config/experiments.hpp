@@ -9,7 +9,8 @@ namespace fp8lab {
 
 /// The experiments folder: the one beside the module of a Python package, else
 /// PREFIX/share/fp8lab/experiments beside an installed PREFIX/bin/fp8lab, else the one of the
-/// source tree. Throws Error when neither exists.
+/// source tree that the program or the module lies in, wherever that is now, else the one of the
+/// source tree that was built. Throws Error when none exists.
 std::filesystem::path experiments_directory();
 
 /// Names (file stems) of the TOML files of one folder, for example "recipes", sorted.

@@ -86,15 +86,24 @@ Field<OptimizerGroup> group_decay_field() {
 
 const Table<OptimizerGroup>& optimizer_group_table() {
   using S = OptimizerGroup;
-  static const Table<S> table{{
-      text("match", &S::match, "a pattern of parameters' names",
-           "such as \"layers.*.mlp\"; it matches "
-           "the names below it as well, and the first group that does counts",
-           is_not_empty)
-          .required(),
-      number("learning_rate", &S::learning_rate, 0.0, 1e6, "factor of the stage's learning rate"),
-      group_decay_field(),
-  }};
+  static const Table<S> table{
+      {
+          text("match", &S::match, "a pattern of parameters' names",
+               "such as \"layers.*.mlp\"; it matches "
+               "the names below it as well, and the first group that does counts",
+               is_not_empty)
+              .required(),
+          number("learning_rate", &S::learning_rate, 0.0, 1e6,
+                 "factor of the stage's learning rate"),
+          group_decay_field(),
+      },
+      {},
+      [](const TomlReader& reader, const S&) {
+        if (reader.has("learning_rate") || reader.has("weight_decay")) return;
+        reader.fail("match",
+                    "the group changes nothing; accepted: with learning_rate, weight_decay or "
+                    "both (learning_rate = 1.0 keeps parameters from later groups)");
+      }};
   return table;
 }
 

@@ -91,6 +91,11 @@ void check_recipe_at(const TomlReader& reader, const StageConfig& stage) {
   std::int64_t last = 0;
   for (const TomlReader& table : copy.tables("recipe_at")) {
     const std::int64_t step = stage.recipe_at[index++].step;
+    if (last + 1 >= stage.steps) {
+      table.fail("step", fmt::format("after {} steps the stage has no step of another recipe: it "
+                                     "has {}; accepted: fewer tables of recipe_at",
+                                     last, stage.steps));
+    }
     if (step <= last || step >= stage.steps) {
       table.refuse("step", fmt::format("{} steps", step),
                    integers(last + 1, stage.steps - 1) + ", after those before it");

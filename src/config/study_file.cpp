@@ -145,6 +145,16 @@ void check_arm_name(const TomlReader& table, const std::string& name, bool liste
   }
 }
 
+void check_keys(const std::vector<Axis>& axes) {
+  std::set<std::string> keys;
+  for (const Axis& axis : axes) {
+    if (keys.insert(axis.key).second) continue;
+    axis.table.fail("key", fmt::format("two axes vary '{}', of which an arm has only one value; "
+                                       "accepted: each key once",
+                                       axis.key));
+  }
+}
+
 // The cartesian product of every [[axis]]; the last one varies fastest.
 std::vector<StudyArm> expand_grid(const std::vector<Axis>& axes) {
   std::vector<StudyArm> arms;
@@ -171,6 +181,7 @@ void read_arms(TomlReader& document, StudyConfig& study) {
   const std::vector<Axis> axes = read_axes(document);
   std::vector<TomlReader> tables = document.tables("arm");
   check_count(document, axes, tables.size());
+  check_keys(axes);
   study.arms = expand_grid(axes);
   for (TomlReader& table : tables) {
     StudyArm arm;

@@ -54,6 +54,12 @@ std::optional<bool> trained_by(const json& message, const char* key, bool is_wei
 }
 
 bool is_trained(const json& message, bool assistant, const std::string& where) {
+  // By which others say that a message is not trained on.
+  for (const char* key : {"loss", "train_on_turn"}) {
+    if (!is_given(message, key)) continue;
+    throw Error(
+        fmt::format("{}: \"{}\" is not read; accepted: \"weight\" or \"train\"", where, key));
+  }
   const std::optional<bool> weight = trained_by(message, "weight", true, where);
   const std::optional<bool> train = trained_by(message, "train", false, where);
   if (weight && train && *weight != *train) {
@@ -64,6 +70,21 @@ bool is_trained(const json& message, bool assistant, const std::string& where) {
     throw Error(where + ": only messages of the assistant can be trained on");
   }
   return chosen;
+}
+
+/// A document has no share of the loss of its own, and none is left out by a key.
+void require_trained_record(const json& object, const std::string& where) {
+  const auto require = [&](const char* key, bool fits, const char* accepted) {
+    if (!is_given(object, key) || fits) return;
+    throw Error(fmt::format("{}: \"{}\" of a whole record; accepted: {}, or the key in a message",
+                            where, key, accepted));
+  };
+  const auto is = [&](const char* key, const json& value) {
+    return is_given(object, key) && object[key].is_boolean() == value.is_boolean() &&
+           object[key] == value;
+  };
+  require("weight", is("weight", 1), "1");
+  require("train", is("train", true), "true");
 }
 
 /// ShareGPT's names, of a message with `from` and `value`.
@@ -163,11 +184,21 @@ std::string_view without_byte_order_mark(std::string_view line) {
   return line;
 }
 
+bool is_running_text(std::string_view line) {
+  try {
+    const Passage passage = parse_record(line, "");
+    return passage.size() == 1 && passage.front().trained;
+  } catch (const Error&) {
+    return false;  // whoever reads the record says why
+  }
+}
+
 Passage parse_record(std::string_view line, const std::string& where) {
   const json object = parse_json(line, where);
   if (!object.is_object()) throw Error(where + ": expected an object");
   const auto given = [&](const char* key) { return is_given(object, key); };
   const auto text = [&](const char* key) { return string_field(object, key, where); };
+  require_trained_record(object, where);
   if (given("question")) return question_answer(text("question"), text("answer"));
   if (given("messages")) return read_messages(object, "messages", where);
   if (given("conversations")) return read_messages(object, "conversations", where);

@@ -22,6 +22,10 @@ Passage question_answer(const std::string& question, const std::string& answer);
 /// `line` without the byte order marks before it.
 std::string_view without_byte_order_mark(std::string_view line);
 
+/// Whether a line is a record of the key `text` alone, all of which is trained on. False for what
+/// parse_record refuses.
+bool is_running_text(std::string_view line);
+
 /// One line as a document. Chats are written "role: content\n", without the last line's end; of
 /// them the assistant's contents and the line ends after them are trained on, but those of messages
 /// with `weight` 0 or `train` false. Throws Error with `where` for anything else.

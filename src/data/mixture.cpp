@@ -7,6 +7,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/data/random.hpp"
+#include "src/io/file_kind.hpp"
 
 namespace fp8lab {
 namespace {
@@ -96,6 +97,12 @@ DataSources open_sources(const DataConfig& config, const ModelVocabulary& model,
   DataSources sources;
   sources.form = config.form;
   for (const SourceConfig& source : config.sources) {
+    // Bytes for a model of another tokenizer are refused before anything is said of their form.
+    const auto& paths = source.paths;
+    if (source.kind != DataKind::tokens && model.tokenizer_folder().empty() &&
+        std::all_of(paths.begin(), paths.end(), [](auto& path) { return is_file(path); })) {
+      check_vocabulary(Vocabulary::bytes(), model, where, files_of(source));
+    }
     sources.corpora.push_back(open_corpus(source, config.form, model.tokenizer_folder()));
     sources.weights.push_back(source.weight);
     check_vocabulary(sources.corpora.back()->vocabulary(), model, where, files_of(source));

@@ -23,8 +23,10 @@ std::vector<std::int32_t> TextReader::tokens(const nlohmann::json& value,
   if (!value.is_array()) throw Error(where + " is neither a string nor a list of token ids");
   std::vector<std::int32_t> ids;
   for (const nlohmann::json& id : value) {
-    if (!id.is_number_unsigned() ||
-        id.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocab_size_)) {
+    // "-0" is an integer with a sign.
+    const bool is_zero = id.is_number_integer() && id == 0;
+    if (!is_zero && (!id.is_number_unsigned() ||
+                     id.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocab_size_))) {
       throw Error(
           fmt::format("{} holds {}, which is no token of {}", where, id.dump(), vocab_size_));
     }

@@ -31,6 +31,16 @@ std::int64_t largest_id(std::span<const std::byte> tokens) {
   return static_cast<std::int64_t>(largest);
 }
 
+/// Megatron's .idx beside a .bin; nothing for other files.
+std::optional<MappedFile> open_index(const std::filesystem::path& path) {
+  std::filesystem::path index = path;
+  index.replace_extension(".idx");
+  if (path.extension() != ".bin" || !is_present(index)) return std::nullopt;
+  MappedFile file(index);
+  if (file.bytes().empty()) throw Error(index.string() + ": empty");
+  return file;
+}
+
 }  // namespace
 
 std::int32_t DocumentView::token(std::int64_t index) const {
@@ -51,14 +61,17 @@ bool DocumentView::trained(std::int64_t index) const {
   return (std::to_integer<unsigned>(loss_mask[bit / 8]) >> (bit % 8) & 1u) != 0;
 }
 
+bool has_loss_mask(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  const std::optional<MappedFile> index = open_index(path);
+  const auto index_bytes = index ? index->bytes() : std::span<const std::byte>();
+  return !parse_shard_layout(file.bytes(), index_bytes, path.string()).loss_mask.empty();
+}
+
 TokenShard::TokenShard(const std::filesystem::path& path, const DocumentDelimiter& delimiter)
-    : name_(path.string()), file_(path) {
-  std::filesystem::path index = path;
-  index.replace_extension(".idx");
-  if (path.extension() == ".bin" && is_present(index)) index_file_.emplace(index);
+    : name_(path.string()), file_(path), index_file_(open_index(path)) {
   std::span<const std::byte> index_bytes;
   if (index_file_) index_bytes = index_file_->bytes();
-  if (index_file_ && index_bytes.empty()) throw Error(index.string() + ": empty");
   stamp_ = file_->stamp();
   if (index_file_) index_stamp_ = index_file_->stamp();
   layout_ = parse_shard_layout(file_->bytes(), index_bytes, name_);

@@ -104,6 +104,10 @@ class TokenShard {
   std::uint64_t hash_ = 0;
 };
 
+/// Whether a shard says which of its tokens are trained on; looks at its structure alone. Throws
+/// Error with the path for what is no shard.
+bool has_loss_mask(const std::filesystem::path& path);
+
 /// The shard files that a path of the configuration stands for: itself, or in a folder every
 /// .tokens and .bin file, by name. Throws Error when there is none.
 std::vector<std::filesystem::path> shard_files(const std::filesystem::path& path);

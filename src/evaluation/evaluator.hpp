@@ -28,9 +28,16 @@ struct HeldOutLoss {
     double loss = 0;            ///< perplexity is exp(loss)
     double bits_per_byte = -1;  ///< -1 where ids cannot be read as text
   };
+  /// Tokens whose loss is not finite, and the first of them.
+  struct Nonfinite {
+    std::int64_t tokens = 0;
+    std::string source;
+    std::int64_t document = 0;  ///< of the source, from 0 on
+  };
   double mean = 0;                  ///< over all sources, as a training loss is summed
   std::optional<double> sharpness;  ///< phi in percent, of all its tokens
   std::vector<Source> sources;      ///< those that had a token
+  std::optional<Nonfinite> nonfinite;
 };
 
 struct ExactMatch {

@@ -1,6 +1,9 @@
 #include "src/evaluation/held_out.hpp"
 
+#include <fmt/format.h>
+
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "src/evaluation/stop.hpp"
@@ -12,6 +15,26 @@ namespace {
 constexpr std::uint32_t kEvaluationStream = 0xe7a1;
 
 }  // namespace
+
+std::string repetition_note(const DataSources& data, std::int64_t sequences, std::int64_t length,
+                            const std::string& what) {
+  Mixture mixture(data, 0, kEvaluationStream);
+  for (std::int64_t i = 0; i < sequences; ++i) mixture.next(1, length);
+  std::string repeated;
+  const std::vector<DataCursor> cursors = mixture.position().cursors;
+  for (std::size_t i = 0; i < cursors.size(); ++i) {
+    const DataCursor& at = cursors[i];
+    if (at.epoch == 0 || (at.epoch == 1 && at.document == 0 && at.offset == 0)) continue;
+    repeated +=
+        fmt::format("{}the {} documents of {} {} times", repeated.empty() ? "" : ", ",
+                    data.corpora[i]->size(), data.corpora[i]->records().front().name, at.epoch + 1);
+  }
+  if (repeated.empty()) return {};
+  return fmt::format(
+      "{} = {} sequences of {} tokens read {}, the last time in part: the held-out loss and its "
+      "number of tokens count them as often",
+      what, sequences, length, repeated);
+}
 
 double HeldOutPass::run(const StepContext& context,
                         const std::function<void(const HeldOutToken&)>& visit) const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "src/data/mixture.hpp"
 #include "src/model/transformer.hpp"
@@ -18,6 +19,12 @@ struct HeldOutToken {
   std::int32_t target = 0;
   double loss = 0;  ///< nats, rounded to FP32 by ops::CrossEntropy
 };
+
+/// Names the sources whose documents a pass over `sequences` packed sequences of `length` tokens
+/// reads more than once, each of which its loss then counts as often; empty where none is. `what`
+/// gives the number of sequences: "stages.eval.sequences".
+std::string repetition_note(const DataSources& data, std::int64_t sequences, std::int64_t length,
+                            const std::string& what);
 
 struct HeldOutPass {
   Backend& backend;

@@ -56,6 +56,10 @@ Question read_question(const nlohmann::json& object, const std::string& where,
     Choice choice;
     choice.tokens = reader.tokens(value, where + ": \"choices\"");
     if (choice.tokens.empty()) fields.fail("choices", "holds an empty one");
+    for (const Choice& other : question.choices) {
+      if (other.tokens != choice.tokens) continue;
+      fields.fail("choices", "holds two that are equal, of which none can be told to be right");
+    }
     if (vocabulary.has_text()) {
       choice.bytes = static_cast<std::int64_t>(vocabulary.decode(choice.tokens).size());
     }

@@ -16,6 +16,7 @@
 #include "emulation/base/machine.hpp"
 #include "src/io/file_descriptor.hpp"
 #include "src/io/file_kind.hpp"
+#include "src/io/files_read.hpp"
 
 namespace fp8lab {
 namespace {
@@ -166,6 +167,7 @@ std::string read_file(const fs::path& path) {
   if (!S_ISREG(status.st_mode)) {
     throw Error(fmt::format("{}: is no regular file; accepted: one on a disk", path.string()));
   }
+  note_file_read(path, status.st_dev, status.st_ino);
   require_memory(static_cast<double>(status.st_size), path.string() + ": to be read it");
   std::string bytes;
   std::size_t size = 0;

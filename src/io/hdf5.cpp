@@ -12,6 +12,7 @@
 #include "emulation/base/error.hpp"
 #include "src/io/file_descriptor.hpp"
 #include "src/io/file_kind.hpp"
+#include "src/io/files_read.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 /// What LeakSanitizer does not report: HDF5 1.10 loses memory on damaged files.
@@ -251,6 +252,7 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
   if (is_folder(path)) {
     throw Error(path.string() + ": is a directory, an HDF5 file is expected");
   }
+  note_file_read(path);
   const Hdf5Handle access = access_properties(status);
   if (H5Fis_hdf5(path.c_str()) <= 0) throw Error(path.string() + ": not an HDF5 file");
   // A file that no writer holds and none died with opens plainly. That comes first, since a SWMR

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "emulation/base/error.hpp"
+#include "src/io/files_read.hpp"
 
 namespace fp8lab {
 
@@ -45,9 +46,11 @@ FileDescriptor open_regular_file(const std::filesystem::path& path) {
   if (!file.valid()) {
     throw Error(fmt::format("{}: cannot open: {}", path.string(), error_text(errno)));
   }
-  if (!S_ISREG(status_of(file, path.string()).st_mode)) {
+  const struct stat status = status_of(file, path.string());
+  if (!S_ISREG(status.st_mode)) {
     throw Error(fmt::format("{}: is no regular file", path.string()));
   }
+  note_file_read(path, status.st_dev, status.st_ino);
   return file;
 }
 

@@ -43,6 +43,11 @@ StoredType stored_type(DType dtype);
 /// True where decode_elements has a value for each element: F16, BF16, F32 and the 8-bit floats.
 bool is_decodable(StoredType type);
 
+/// Those of which weights are: all but F8_E8M0, which holds scales alone.
+inline bool is_weight_type(StoredType type) {
+  return is_decodable(type) && type != StoredType::f8_e8m0;
+}
+
 /// FP32 values of the elements in `source`, destination.size() of them; exact. `type` must be
 /// decodable; `source` needs no alignment.
 void decode_elements(StoredType type, std::span<const std::byte> source,

@@ -74,8 +74,10 @@ TensorStore::TensorStore(const fs::path& path) : path_(path.string()) {
   } else if (is_present(path / kIndexFile)) {
     open_shards(path);
   } else {
-    throw Error(fmt::format("{}: holds no model; accepted: a folder with {} or {}", path_,
-                            kSingleFile, kIndexFile));
+    const fs::path of_run = path / "checkpoint.safetensors";
+    throw Error(fmt::format(
+        "{}: holds no model; accepted: a folder with {} or {}{}", path_, kSingleFile, kIndexFile,
+        is_present(of_run) ? ", or the run's weights, " + of_run.string() : ""));
   }
   for (const SafetensorsFile& file : files_) {
     for (const StoredTensor& tensor : file.tensors()) {

@@ -34,6 +34,31 @@ void for_each_piece(std::int64_t size,
   }
 }
 
+/// Indices of element `element` of a row-major tensor, "3, 17".
+std::string place_of(std::int64_t element, const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> place(shape.size());
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    place[i] = element % shape[i];
+    element /= shape[i];
+  }
+  return fmt::format("{}", fmt::join(place, ", "));
+}
+
+/// Bit for bit as FP32, and of one shape.
+bool have_equal_values(const ModelTensors& tensors, std::size_t left, std::size_t right) {
+  bool equal = tensors.headers()[left].shape == tensors.headers()[right].shape;
+  std::vector<float> a, b;
+  for_each_piece(equal ? tensors.headers()[left].size() : 0,
+                 [&](std::int64_t first, std::size_t count) {
+                   a.resize(count);
+                   b.resize(count);
+                   tensors.read(left, first, a);
+                   tensors.read(right, first, b);
+                   equal = equal && std::memcmp(a.data(), b.data(), count * sizeof(float)) == 0;
+                 });
+  return equal;
+}
+
 /// Rotary frequencies, causal masks, and statistics of activations and caches beside FP8 weights.
 bool says_nothing_about_weights(const std::string& name) {
   for (const char* suffix : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
@@ -99,6 +124,12 @@ class FileTensors : public ModelTensors {
 
   void add_scales(const StoredTensor* scale, Entry& entry) const {
     const StoredTensor& tensor = *entry.tensor;
+    if (quantization_.described && is_fp8(tensor.type) && tensor.type != StoredType::f8_e4m3) {
+      throw Error(fmt::format(
+          "{}: tensor '{}' is {}, but quantization_config of config.json says E4M3; accepted: "
+          "F8_E4M3",
+          store_.path(), tensor.name, stored_name(tensor.type)));
+    }
     if (scale == nullptr && !(quantization_.described && is_fp8(tensor.type))) return;
     if (scale == nullptr || tensor.shape.size() != 2) {
       throw Error(
@@ -114,6 +145,12 @@ class FileTensors : public ModelTensors {
     entry.scales.resize(static_cast<std::size_t>(scale->size()));
     read_elements(*scale, 0, entry.scales);
     require_finite(entry.scales, store_.path(), scale->name, scale->shape, 0);
+    const auto found = std::find_if_not(entry.scales.begin(), entry.scales.end(),
+                                        [](float value) { return value > 0.0f; });
+    if (found == entry.scales.end()) return;
+    throw Error(fmt::format("{}: tensor '{}' is {} at ({}); accepted: scales above 0",
+                            store_.path(), scale->name, *found,
+                            place_of(found - entry.scales.begin(), scale->shape)));
   }
 
   /// values = scale * code, rounded once.
@@ -141,25 +178,37 @@ class FileTensors : public ModelTensors {
 /// Tensors of files of any family, by their present names and in our orientation.
 class OrientedTensors : public ModelTensors {
  public:
-  explicit OrientedTensors(std::unique_ptr<ModelTensors> tensors) : tensors_(std::move(tensors)) {
-    for (TensorHeader header : tensors_->headers()) {
+  OrientedTensors(std::unique_ptr<ModelTensors> tensors, const std::string& origin)
+      : tensors_(std::move(tensors)) {
+    std::unordered_map<std::string, std::size_t> known;  // index in the file by present name
+    for (std::size_t index = 0; index < tensors_->headers().size(); ++index) {
+      TensorHeader header = tensors_->headers()[index];
       const bool is_turned = is_stored_transposed(header.name) && header.shape.size() == 2;
       if (is_turned) std::swap(header.shape[0], header.shape[1]);
-      header.name = present_name(header.name);
+      const std::string name = std::exchange(header.name, present_name(header.name));
+      const auto [other, is_new] = known.emplace(header.name, index);
+      if (!is_new) {
+        if (have_equal_values(*tensors_, index, other->second)) continue;
+        throw Error(fmt::format(
+            "{}: tensors '{}' and '{}' are one parameter under two names, with different values; "
+            "accepted: one of them",
+            origin, tensors_->headers()[other->second].name, name));
+      }
       headers_.push_back(std::move(header));
-      is_turned_.push_back(is_turned);
+      places_.push_back({index, is_turned});
     }
   }
 
   void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
-    if (!is_turned_[index]) return tensors_->read(index, first, destination);
+    const Place place = places_[index];
+    if (!place.is_turned) return tensors_->read(place.index, first, destination);
     // Rows of ours are columns of the file: a run of them from each of its rows.
     const std::int64_t n = headers_[index].shape[0], k = headers_[index].shape[1];
     const std::int64_t end = first + static_cast<std::int64_t>(destination.size());
     const std::int64_t row = first / k, rows = (end + k - 1) / k - row;
     std::vector<float> run(static_cast<std::size_t>(rows));
     for (std::int64_t col = 0; col < k; ++col) {
-      tensors_->read(index, col * n + row, run);
+      tensors_->read(place.index, col * n + row, run);
       for (std::int64_t i = 0; i < rows; ++i) {
         const std::int64_t at = (row + i) * k + col;
         if (at < first || at >= end) continue;
@@ -169,8 +218,13 @@ class OrientedTensors : public ModelTensors {
   }
 
  private:
+  struct Place {
+    std::size_t index;  ///< in the file
+    bool is_turned;
+  };
+
   std::unique_ptr<ModelTensors> tensors_;
-  std::vector<bool> is_turned_;
+  std::vector<Place> places_;
 };
 
 class TensorsOfParameters : public ModelTensors {
@@ -202,17 +256,7 @@ class TensorsOfParameters : public ModelTensors {
 /// Some files keep the head that a tied model does not use.
 void check_tied_head(const ModelTensors& tensors, std::size_t head, std::size_t embedding,
                      const std::string& origin) {
-  const std::int64_t size = tensors.headers()[head].size();
-  bool equal = tensors.headers()[embedding].size() == size;
-  std::vector<float> a, b;
-  for_each_piece(equal ? size : 0, [&](std::int64_t first, std::size_t count) {
-    a.resize(count);
-    b.resize(count);
-    tensors.read(head, first, a);
-    tensors.read(embedding, first, b);
-    equal = equal && std::memcmp(a.data(), b.data(), count * sizeof(float)) == 0;
-  });
-  if (equal) return;
+  if (have_equal_values(tensors, head, embedding)) return;
   throw Error(
       fmt::format("{}: tensor '{}' differs from '{}', but the model ties the two "
                   "(tie_word_embeddings)",
@@ -235,7 +279,7 @@ std::vector<std::size_t> match(const ModelTensors& tensors, const std::string& o
         throw Error(fmt::format("{}: tensor '{}' is {}, the model needs ({})", origin, part.name,
                                 shape_text(header), fmt::join(part.shape, ", ")));
       }
-      if (!is_decodable(header.type)) {
+      if (!is_weight_type(header.type)) {
         throw Error(fmt::format("{}: tensor '{}' is {}; accepted: F32, BF16, F16, F8_E4M3, F8_E5M2",
                                 origin, part.name, stored_name(header.type)));
       }
@@ -273,11 +317,12 @@ class ChosenTensors : public ModelTensors {
 }  // namespace
 
 std::unique_ptr<ModelTensors> open_model_tensors(const std::filesystem::path& path) {
-  return oriented(std::make_unique<FileTensors>(path));
+  return oriented(std::make_unique<FileTensors>(path), path.string());
 }
 
-std::unique_ptr<ModelTensors> oriented(std::unique_ptr<ModelTensors> tensors) {
-  return std::make_unique<OrientedTensors>(std::move(tensors));
+std::unique_ptr<ModelTensors> oriented(std::unique_ptr<ModelTensors> tensors,
+                                       const std::string& origin) {
+  return std::make_unique<OrientedTensors>(std::move(tensors), origin);
 }
 
 std::unique_ptr<ModelTensors> tensors_of(const Parameters& parameters) {
@@ -296,14 +341,9 @@ void require_finite(std::span<const float> values, const std::string& origin,
   const auto found = std::find_if_not(values.begin(), values.end(),
                                       [](float value) { return std::isfinite(value); });
   if (found == values.end()) return;
-  std::int64_t rest = first + (found - values.begin());
-  std::vector<std::int64_t> place(shape.size());
-  for (std::size_t i = shape.size(); i-- > 0;) {
-    place[i] = rest % shape[i];
-    rest /= shape[i];
-  }
   throw Error(fmt::format("{}: tensor '{}' is {} at ({}); accepted: finite numbers", origin, name,
-                          std::isnan(*found) ? "NaN" : "infinite", fmt::join(place, ", ")));
+                          std::isnan(*found) ? "NaN" : "infinite",
+                          place_of(first + (found - values.begin()), shape)));
 }
 
 void require_finite(const ModelTensors& tensors) {

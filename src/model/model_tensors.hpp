@@ -31,12 +31,15 @@ class ModelTensors {
 /// The tensors of a Hugging Face folder or of one safetensors file. FP8 weights with scales
 /// (fp8_storage.hpp) read as scale * code, all of them oriented(); tensors that say nothing about
 /// the weights (rotary frequencies and causal masks of old files, scales of activations) are left
-/// out. Throws Error as TensorStore does, and for scales that do not fit.
+/// out. Throws Error as TensorStore does, and for scales that do not fit or are not above 0.
 std::unique_ptr<ModelTensors> open_model_tensors(const std::filesystem::path& path);
 
 /// `tensors` of files as our parameters have them: weights of linear layers as (out, in) also where
-/// the family's files hold (in, out), and today's names for those of older files.
-std::unique_ptr<ModelTensors> oriented(std::unique_ptr<ModelTensors> tensors);
+/// the family's files hold (in, out), and today's names for those of older files. Throws Error
+/// naming `origin` for two tensors that are one parameter and differ; of equal ones the first
+/// counts.
+std::unique_ptr<ModelTensors> oriented(std::unique_ptr<ModelTensors> tensors,
+                                       const std::string& origin);
 
 /// The master weights of `parameters`, which must outlive the result.
 std::unique_ptr<ModelTensors> tensors_of(const Parameters& parameters);

@@ -108,18 +108,11 @@ void Execution::identify(bool goes_on) {
 
 void Execution::open_data(const std::filesystem::path& start) {
   const ModelVocabulary model = start_vocabulary(start, config_.model.vocab_size);
-  const auto note = [&](const DataSources& sources) {
-    for (std::string& line : vocabulary_notes(sources, model)) {
-      const bool is_known = std::find(notes_.begin(), notes_.end(), line) != notes_.end();
-      if (!is_known) notes_.push_back(std::move(line));
-    }
-  };
   stages_ = open_stages(config_, &backend_, model, open_sources);
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     streams_.push_back(training_stream(stages_[i].train, config_, config_.stages[i]));
-    note(stages_[i].train);
-    if (stages_[i].eval) note(*stages_[i].eval);
   }
+  notes_ = run_notes(config_, stages_, model);
   tokenizer_ = model.tokenizer;
   for (const OpenedStage& stage : stages_) {
     for (const auto& corpus : stage.train.corpora) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <unordered_set>
 #include <utility>
 
 #include "emulation/base/error.hpp"
@@ -10,6 +13,7 @@
 #include "src/config/model_table.hpp"
 #include "src/config/stage_recipes.hpp"
 #include "src/error_sources/run_sources.hpp"
+#include "src/evaluation/held_out.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 #include "src/train/checkpoint.hpp"
@@ -29,7 +33,110 @@ std::string start_key(const RunConfig& config) {
                            static_cast<int>(config.growth->order), config.growth->silent_copies);
 }
 
+void add_note(std::string line, std::vector<std::string>& notes) {
+  const bool is_known = std::find(notes.begin(), notes.end(), line) != notes.end();
+  if (!line.empty() && !is_known) notes.push_back(std::move(line));
+}
+
+/// By the ids alone: neither their mask nor their width in a file makes other documents of them.
+std::uint64_t hash_of(const DocumentView& document) {
+  const auto size = static_cast<std::size_t>(document.size);
+  if (document.token_bytes == sizeof(std::int32_t)) {
+    return xxh3(document.tokens, size * sizeof(std::int32_t));
+  }
+  std::vector<std::int32_t> ids(size);
+  for (std::size_t i = 0; i < size; ++i) ids[i] = document.token(static_cast<std::int64_t>(i));
+  return xxh3(ids.data(), size * sizeof(std::int32_t));
+}
+
+std::unordered_set<std::uint64_t> hashes_of(const DataSources& data) {
+  std::unordered_set<std::uint64_t> hashes;
+  for (const auto& corpus : data.corpora) {
+    for (std::int64_t i = 0; i < corpus->size(); ++i) hashes.insert(hash_of(corpus->document(i)));
+  }
+  return hashes;
+}
+
+/// Empty where no document is in both.
+std::string overlap_note(const std::string& stage, const OpenedStage& opened) {
+  if (!opened.eval) return {};
+  std::unordered_set<std::uint64_t> left = hashes_of(*opened.eval);
+  const std::size_t all = left.size();
+  for (const auto& corpus : opened.train.corpora) {
+    for (std::int64_t i = 0; i < corpus->size() && !left.empty(); ++i) {
+      left.erase(hash_of(corpus->document(i)));
+    }
+  }
+  if (left.size() == all) return {};
+  return fmt::format(
+      "stage {}: {} of the {} different held-out documents are trained on as well, so the held-out "
+      "loss is in part a training loss",
+      stage, all - left.size(), all);
+}
+
+bool rounds_nothing(const Recipe& recipe) {
+  const auto is_plain = [](const LinearRecipe& linear) {
+    return std::none_of(kSlots.begin(), kSlots.end(),
+                        [&](Slot slot) { return linear.slot(slot).is_cast(); });
+  };
+  return is_plain(recipe.linear) &&
+         std::all_of(recipe.overrides.begin(), recipe.overrides.end(),
+                     [&](const RecipeOverride& other) { return is_plain(other.recipe); });
+}
+
+void add_recipe_notes(const RunConfig& config, const StageConfig& stage, const OpenedStage& opened,
+                      std::vector<std::string>& notes) {
+  const std::vector<StageRecipe> planned = recipes_of(config, stage);
+  for (std::size_t i = 1; i < planned.size(); ++i) {
+    if (planned[i].is_fallback) continue;
+    if (opened.recipes[i].hash != opened.recipes[i - 1].hash) continue;
+    add_note(fmt::format("stage {}: recipe_at after {} steps changes nothing: {} is the recipe "
+                         "before it as well",
+                         stage.name, planned[i].after, planned[i].name),
+             notes);
+  }
+  if (!stage.fallback) return;
+  const auto end = opened.recipes.end() - 1;  // the fallback's own
+  if (std::all_of(opened.recipes.begin(), end,
+                  [&](const Recipe& recipe) { return recipe.hash == end->hash; })) {
+    add_note(fmt::format("stage {}: the fallback changes nothing: {} is the stage's recipe as well",
+                         stage.name, stage.fallback->recipe),
+             notes);
+    return;
+  }
+  if (stage.fallback->when.saturation > 0 &&
+      std::all_of(opened.recipes.begin(), end, rounds_nothing)) {
+    add_note(fmt::format("stage {}: fallback.when.saturation never holds: {} rounds no operand to "
+                         "a format that saturates",
+                         stage.name, opened.recipes.front().name),
+             notes);
+  }
+}
+
 }  // namespace
+
+std::vector<std::string> run_notes(const RunConfig& config, const std::vector<OpenedStage>& stages,
+                                   const ModelVocabulary& model) {
+  std::vector<std::string> notes;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const OpenedStage& opened = stages[i];
+    for (std::string& line : vocabulary_notes(opened.train, model)) add_note(line, notes);
+    if (opened.eval) {
+      for (std::string& line : vocabulary_notes(*opened.eval, model)) add_note(line, notes);
+    }
+    add_note(overlap_note(config.stages[i].name, opened), notes);
+    if (opened.eval) {
+      const StageConfig& stage = config.stages[i];
+      const std::int64_t micro = stage.micro_batch_sequences;
+      const std::int64_t sequences = (stage.eval->sequences + micro - 1) / micro * micro;
+      add_note(repetition_note(*opened.eval, sequences, stage.sequence_length,
+                               fmt::format("stage {}: eval.sequences", stage.name)),
+               notes);
+    }
+    add_recipe_notes(config, config.stages[i], opened, notes);
+  }
+  return notes;
+}
 
 std::vector<OpenedStage> open_stages(const RunConfig& config, const Backend* backend,
                                      const ModelVocabulary& model, const OpenData& open) {
@@ -102,7 +209,9 @@ const DataSources& RunCheck::sources(const DataConfig& config, const ModelVocabu
 void RunCheck::check(const RunConfig& config, bool start_is_to_come) {
   // In the order in which a run opens them, so that it names the same fault first.
   const ModelVocabulary model = start_vocabulary(config.init_from, config.model.vocab_size);
-  open_stages(config, &backend(config.backend), model, opener());
+  const std::vector<OpenedStage> stages =
+      open_stages(config, &backend(config.backend), model, opener());
+  for (std::string& note : run_notes(config, stages, model)) add_note(std::move(note), notes_);
   const std::string key = start_key(config);
   if (start_is_to_come || sound_starts_.count(key) != 0) return;
   if (const std::optional<InitialState> start = open_start(config, config.init_from)) {

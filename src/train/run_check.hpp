@@ -41,6 +41,13 @@ using OpenData = std::function<DataSources(const DataConfig& data, const ModelVo
 std::vector<OpenedStage> open_stages(const RunConfig& config, const Backend* backend,
                                      const ModelVocabulary& model, const OpenData& open);
 
+/// What a user should know about them, each once: data whose vocabulary is not known for sure
+/// (vocabulary_notes), held-out documents that are trained on in the same stage or read more than
+/// once (repetition_note), and recipes of
+/// [stages.fallback] and [[stages.recipe_at]] that change nothing or are never reached.
+std::vector<std::string> run_notes(const RunConfig& config, const std::vector<OpenedStage>& stages,
+                                   const ModelVocabulary& model);
+
 /// What they add to the identity of the run (make_identity).
 std::vector<StageContents> contents_of(const std::vector<OpenedStage>& stages);
 
@@ -62,6 +69,9 @@ class RunCheck {
 
   /// The same, and for a run that cannot begin in `directory`, or with `resume` not go on there.
   void check(const RunConfig& config, const RunDirectory& directory, bool resume);
+
+  /// The run_notes of all runs that were checked, each once.
+  const std::vector<std::string>& notes() const { return notes_; }
 
   /// The identity that the run would have (identity.hpp). Initial weights are part of it where
   /// config.init_from names some; those drawn at random follow from the configuration.
@@ -88,7 +98,8 @@ class RunCheck {
   std::map<std::string, std::unique_ptr<Backend>> backends_;
   std::vector<Opened> opened_;
   std::map<std::string, Identity> initial_states_;  ///< by backend, file and model
-  std::set<std::string> sound_starts_;              ///< by file and model
+  std::vector<std::string> notes_;
+  std::set<std::string> sound_starts_;  ///< by file and model
 };
 
 }  // namespace fp8lab

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <set>
@@ -11,45 +12,111 @@
 namespace fp8lab {
 namespace {
 
-/// fp8lab_analysis.stats.smoothed: NaN where a loss is not finite.
-std::vector<double> smoothed(const std::vector<double>& losses) {
-  const double half_life = std::max(1.0, static_cast<double>(losses.size()) / 50.0);
-  const double keep = std::exp2(-1.0 / half_life);
+/// The exponential average that keeps `keep` of itself, corrected for its start.
+std::vector<double> smoothed(const std::vector<double>& losses, double keep) {
   double average = 0, weight = 0;
   std::vector<double> smooth;
   for (const double loss : losses) {
-    const bool finite = std::isfinite(loss);
-    average = keep * average + (finite ? (1.0 - keep) * loss : 0.0);
-    weight = keep * weight + (finite ? 1.0 - keep : 0.0);
-    smooth.push_back(finite ? average / weight : std::numeric_limits<double>::quiet_NaN());
+    average = keep * average + (1.0 - keep) * loss;
+    weight = keep * weight + (1.0 - keep);
+    smooth.push_back(average / weight);
   }
   return smooth;
 }
 
-double best_of_first_third(const std::vector<double>& smooth) {
-  const std::size_t third = std::max<std::size_t>(1, smooth.size() / 3);
-  return *std::min_element(smooth.begin(), smooth.begin() + static_cast<std::ptrdiff_t>(third));
+/// fp8lab_analysis.stats.Limit.
+struct DivergenceLimit {
+  std::vector<double> smooth;
+  double best = 0;
+  double margin = 0;
+
+  double highest() const { return best + margin; }
+};
+
+/// fp8lab_analysis.stats.divergence_limit; at least one loss, all finite.
+DivergenceLimit divergence_limit(const std::vector<double>& losses) {
+  const std::size_t third = std::max<std::size_t>(1, losses.size() / 3);
+  const double half_life = std::max(3.0, static_cast<double>(losses.size()) / 25.0);
+  const double keep = std::exp2(-1.0 / half_life);
+  DivergenceLimit limit;
+  limit.smooth = smoothed(losses, keep);
+  if (losses.size() < kDivergenceRows) {
+    limit.best = *std::min_element(limit.smooth.begin(),
+                                   limit.smooth.begin() + static_cast<std::ptrdiff_t>(third));
+    limit.margin = kShortDivergenceMargin;
+    return limit;
+  }
+  const std::size_t settled = std::min(static_cast<std::size_t>(std::ceil(half_life)), third - 1);
+  const auto begin = limit.smooth.begin();
+  limit.best = *std::min_element(begin + static_cast<std::ptrdiff_t>(settled),
+                                 begin + static_cast<std::ptrdiff_t>(third));
+  double squares = 0;
+  for (std::size_t i = 1; i < third; ++i) {
+    squares += (losses[i] - losses[i - 1]) * (losses[i] - losses[i - 1]);
+  }
+  const auto differences = static_cast<double>(third - 1);
+  const double noise =
+      std::sqrt(squares / differences / 2.0) * std::sqrt((1.0 - keep) / (1.0 + keep));
+  const double sigmas = 6.0 * (1.0 + 8.0 / differences);
+  limit.margin = std::max(kDivergenceMargin, std::min(sigmas * noise, kLargestDivergenceMargin));
+  return limit;
+}
+
+/// The evaluations of a stage.
+std::vector<EvalRecord> held_out_of(const RunData& run, std::size_t stage) {
+  std::vector<EvalRecord> records;
+  for (const EvalRecord& record : run.eval) {
+    if (record.stage == static_cast<std::int32_t>(stage)) records.push_back(record);
+  }
+  return records;
 }
 
 /// "cpt 5.545 at step 10, 3.2 at step 40".
-std::string held_out_text(const RunData& run, std::size_t stage, bool& diverged) {
-  const EvalRecord* first = nullptr;
-  const EvalRecord* last = nullptr;
-  for (const EvalRecord& record : run.eval) {
-    if (record.stage != static_cast<std::int32_t>(stage)) continue;
-    if (first == nullptr) first = &record;
-    last = &record;
-  }
-  if (first == nullptr) return {};
-  diverged = diverged || !std::isfinite(last->loss);
-  const std::string& name = run.meta.stage_names[stage];
-  const std::string begin = fmt::format("{} {:.5g} at step {}", name, first->loss, first->step);
-  return first == last ? begin
-                       : fmt::format("{}, {:.5g} at step {}", begin, last->loss, last->step);
+std::string held_out_text(const std::string& stage, const std::vector<EvalRecord>& held_out) {
+  if (held_out.empty()) return {};
+  const EvalRecord &first = held_out.front(), &last = held_out.back();
+  const std::string begin = fmt::format("{} {:.5g} at step {}", stage, first.loss, first.step);
+  return held_out.size() == 1 ? begin
+                              : fmt::format("{}, {:.5g} at step {}", begin, last.loss, last.step);
 }
 
-/// How the training loss of a stage diverged; empty where it did not.
-std::string divergence_text(const RunData& run, std::size_t stage) {
+/// The smallest finite loss before step `end`; infinity where there is none.
+double best_before(const std::vector<EvalRecord>& held_out, std::int64_t end) {
+  double best = std::numeric_limits<double>::infinity();
+  for (const EvalRecord& record : held_out) {
+    if (record.step < end && std::isfinite(record.loss)) best = std::min(best, record.loss);
+  }
+  return best;
+}
+
+/// fp8lab_analysis.divergence._overrules.
+bool overrules(const std::vector<EvalRecord>& held_out, std::int64_t step) {
+  const double best = best_before(held_out, step);
+  return std::isfinite(best) && held_out.back().step >= step &&
+         std::isfinite(held_out.back().loss) && held_out.back().loss <= best + kDivergenceMargin;
+}
+
+/// What is wrong with the held-out losses of a stage of `rows` training losses; or empty.
+std::string held_out_divergence(const std::string& stage, std::size_t rows,
+                                const std::vector<EvalRecord>& held_out) {
+  if (held_out.empty()) return {};
+  const EvalRecord& last = held_out.back();
+  if (!std::isfinite(last.loss)) return "the last held-out loss is not finite";
+  const double best = best_before(held_out, std::numeric_limits<std::int64_t>::max());
+  if (rows >= kDivergenceRows || last.loss <= best + kDivergenceMargin) return {};
+  auto first = held_out.end();
+  while (first != held_out.begin() && !(std::prev(first)->loss <= best + kDivergenceMargin)) {
+    --first;
+  }
+  return fmt::format(
+      "{}: the held-out loss ends at {:.5g}, more than {} above {:.5g}, its minimum; "
+      "from step {} on",
+      stage, last.loss, kDivergenceMargin, best, first->step);
+}
+
+/// How a stage diverged; empty where it did not.
+std::string divergence_text(const RunData& run, std::size_t stage,
+                            const std::vector<EvalRecord>& held_out) {
   // Steps without a target, and those that a fallback left out: the weights stay.
   std::set<std::int64_t> may_lack;
   for (const EventRecord& event : run.events) {
@@ -63,17 +130,19 @@ std::string divergence_text(const RunData& run, std::size_t stage) {
     losses.push_back(record.loss);
     steps.push_back(record.step);
   }
-  const std::optional<std::size_t> row = divergence_row(losses);
-  if (!row) return {};
   const std::string& name = run.meta.stage_names[stage];
-  if (!std::isfinite(losses[*row])) {
+  const std::optional<std::size_t> row = divergence_row(losses);
+  if (row && !std::isfinite(losses[*row])) {
     return fmt::format("{}: the loss is {} at step {}", name, losses[*row], steps[*row]);
   }
-  const std::vector<double> smooth = smoothed(losses);
+  if (!row || overrules(held_out, steps[*row])) {
+    return held_out_divergence(name, losses.size(), held_out);
+  }
+  const DivergenceLimit limit = divergence_limit(losses);
   return fmt::format(
-      "{}: the smoothed loss ends at {:.5g}, more than {} above {:.5g}, its minimum in the first "
-      "third; from step {} on",
-      name, smooth.back(), kDivergenceMargin, best_of_first_third(smooth), steps[*row]);
+      "{}: the smoothed loss ends at {:.5g}, more than {:.3g} above {:.5g}, its minimum in the "
+      "first third; from step {} on",
+      name, limit.smooth.back(), limit.margin, limit.best, steps[*row]);
 }
 
 /// "3 early_warning, the first at step 6; 1 spike at step 9".
@@ -99,33 +168,31 @@ std::string events_text(const RunData& run) {
 }  // namespace
 
 std::optional<std::size_t> divergence_row(const std::vector<double>& losses) {
-  if (losses.empty()) return std::nullopt;
   for (std::size_t row = 0; row < losses.size(); ++row) {
     if (!std::isfinite(losses[row])) return row;
   }
-  const std::vector<double> smooth = smoothed(losses);
-  const double limit = best_of_first_third(smooth) + kDivergenceMargin;
-  if (smooth.back() <= limit) return std::nullopt;
-  std::size_t row = smooth.size();
-  while (row > 0 && smooth[row - 1] > limit) --row;
+  if (losses.empty()) return std::nullopt;
+  const DivergenceLimit limit = divergence_limit(losses);
+  if (limit.smooth.back() <= limit.highest()) return std::nullopt;
+  std::size_t row = losses.size();
+  while (row > 0 && limit.smooth[row - 1] > limit.highest()) --row;
   return row;
 }
 
 RunEnding describe_ending(const RunData& run) {
   RunEnding ending;
-  std::string held_out, divergence;
+  std::string measured, divergence;
+  const auto join = [](std::string& all, const std::string& text) {
+    if (!text.empty()) all += (all.empty() ? "" : "; ") + text;
+  };
   for (std::size_t stage = 0; stage < run.meta.stage_names.size(); ++stage) {
-    const std::string measured = held_out_text(run, stage, ending.diverged);
-    if (!measured.empty()) held_out += (held_out.empty() ? "" : "; ") + measured;
-    const std::string broken = divergence_text(run, stage);
-    if (!broken.empty()) divergence += (divergence.empty() ? "" : "; ") + broken;
+    const std::vector<EvalRecord> held_out = held_out_of(run, stage);
+    join(measured, held_out_text(run.meta.stage_names[stage], held_out));
+    join(divergence, divergence_text(run, stage, held_out));
   }
-  ending.diverged = ending.diverged || !divergence.empty();
-  ending.lines.push_back("held-out loss: " + (held_out.empty() ? "not measured" : held_out));
-  if (ending.diverged) {
-    ending.lines.push_back(
-        "diverged: " + (divergence.empty() ? "the last held-out loss is not finite" : divergence));
-  }
+  ending.diverged = !divergence.empty();
+  ending.lines.push_back("held-out loss: " + (measured.empty() ? "not measured" : measured));
+  if (ending.diverged) ending.lines.push_back("diverged: " + divergence);
   ending.lines.push_back("warnings: " + events_text(run));
   return ending;
 }

@@ -10,14 +10,16 @@
 
 namespace fp8lab {
 
-/// Nats that the smoothed training loss of a stage may end above its best.
-inline constexpr double kDivergenceMargin = 0.5;
+/// Nats that a loss may end above its best, and what noise may make of that at most.
+inline constexpr double kDivergenceMargin = 0.5, kLargestDivergenceMargin = 4.0;
+/// Training losses below which they are too few to measure their noise; the margin then.
+inline constexpr std::size_t kDivergenceRows = 12;
+inline constexpr double kShortDivergenceMargin = 10.0;
 
-/// The row at which a curve of losses starts to diverge; none for one that does not. A curve
-/// diverges with a loss that is not finite, or when its smoothed loss ends more than
-/// kDivergenceMargin above the minimum of the first third of its rows. The definition of
-/// fp8lab_analysis.stats.divergence_row: smoothed is an exponential average of a half-life of 2 %
-/// of the rows, at least one.
+/// The row at which a curve of training losses starts to diverge; none for one that does not: with
+/// the first that is not finite, or where the smoothed loss leaves for good what its noise and
+/// kDivergenceMargin allow, by rules 1 and 2 of "When a run has diverged" of src/train/README.md.
+/// The definition of fp8lab_analysis.stats.divergence_row.
 std::optional<std::size_t> divergence_row(const std::vector<double>& losses);
 
 /// What a run file says of the end of its run.

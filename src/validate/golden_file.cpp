@@ -1,8 +1,9 @@
 #include "src/validate/golden_file.hpp"
 
-#include <fstream>
+#include <span>
 
 #include "emulation/base/error.hpp"
+#include "src/io/input_file.hpp"
 
 namespace fp8lab {
 namespace {
@@ -136,14 +137,9 @@ void read_records(const std::filesystem::path& path, const char* magic,
 }  // namespace
 
 GoldenReader::GoldenReader(const std::filesystem::path& path) : path_(path.string()) {
-  std::ifstream stream(path, std::ios::binary | std::ios::ate);
-  if (!stream) throw Error(path_ + ": cannot be opened");
-  const std::streamoff size = stream.tellg();
-  if (size < 0) throw Error(path_ + ": cannot be read");
-  bytes_.resize(static_cast<std::size_t>(size));
-  stream.seekg(0);
-  stream.read(reinterpret_cast<char*>(bytes_.data()), size);
-  if (!stream) throw Error(path_ + ": cannot be read");
+  const InputFile file(path);
+  bytes_.resize(static_cast<std::size_t>(file.size()));
+  file.read(0, std::as_writable_bytes(std::span(bytes_)));
 }
 
 void GoldenReader::fail(const std::string& message) const {

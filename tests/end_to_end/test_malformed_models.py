@@ -18,9 +18,11 @@ from model_files import (
     file_bytes,
     random_tensors,
     raw_file,
+    read_folder,
     stored,
     write_folder,
 )
+from program import run
 
 PROGRAM = os.environ["FP8LAB_PROGRAM"]
 
@@ -412,6 +414,22 @@ TENSORS: dict[str, tuple[dict[str, Stored | None], dict[str, Any] | None, str]] 
         None,
         f"'{Q}_scale' is I32",
     ),
+    "scales_of_zero": (
+        {Q: CODES, Q + "_scale": stored(np.array([1.0] * 47 + [0.0], np.float32)[:, None], "F32")},
+        None,
+        f"'{Q}_scale' is 0 at (47, 0); accepted: scales above 0",
+    ),
+    "scales_below_zero": (
+        {Q: CODES, Q + "_scale_inv": stored(np.full((2, 2), -0.5, np.float32), "F32")},
+        BLOCKS,
+        f"'{Q}_scale_inv' is -0.5 at (0, 0); accepted: scales above 0",
+    ),
+    "codes_of_another_format": (
+        {Q: ("F8_E5M2", (48, 48), bytes(48 * 48)), Q + "_scale_inv": scales(2, 2)},
+        BLOCKS,
+        f"'{Q}' is F8_E5M2, but quantization_config of config.json says E4M3",
+    ),
+    "weights_of_scales": ({Q: ("F8_E8M0", (48, 48), bytes(48 * 48))}, None, f"'{Q}' is F8_E8M0"),
     "scales_without_codes": ({Q + "_scale": scales(1)}, None, f"'{Q}_scale' has no place"),
     "norm_of_codes": (
         {
@@ -438,6 +456,57 @@ def test_tensors_that_do_not_fit(tmp_path: Path, name: str) -> None:
     said = refusal("export", folder, tmp_path / "out")
     assert str(folder) in said and message in said, said
     assert not (tmp_path / "out").exists()
+
+
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",
+    "n_embd": 32,
+    "n_head": 2,
+    "n_layer": 1,
+    "n_positions": 64,
+    "n_ctx": 64,
+    "vocab_size": 300,
+    "layer_norm_epsilon": 1e-5,
+}
+
+
+def gpt2_tensors() -> dict[str, Stored]:
+    generator = np.random.default_rng(3)
+    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (300, 32), "wpe.weight": (64, 32)}
+    for name, shape in {
+        "ln_1.weight": (32,), "ln_1.bias": (32,), "ln_2.weight": (32,), "ln_2.bias": (32,),
+        "attn.c_attn.weight": (32, 96), "attn.c_attn.bias": (96,),
+        "attn.c_proj.weight": (32, 32), "attn.c_proj.bias": (32,),
+        "mlp.c_fc.weight": (32, 128), "mlp.c_fc.bias": (128,),
+        "mlp.c_proj.weight": (128, 32), "mlp.c_proj.bias": (32,),
+    }.items():  # fmt: skip
+        shapes[f"h.0.{name}"] = shape
+    shapes |= {"ln_f.weight": (32,), "ln_f.bias": (32,)}
+    return {
+        f"transformer.{name}": stored(generator.standard_normal(shape).astype(np.float32), "F32")
+        for name, shape in shapes.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["ln_f.bias", "wte.weight", "h.0.mlp.c_fc.weight"])
+def test_one_parameter_under_two_names(tmp_path: Path, name: str) -> None:
+    tensors = gpt2_tensors()
+    assert read_folder(write_folder(tmp_path / "model", tensors, GPT2)).keys() == tensors.keys()
+    program = run("export", tmp_path / "model", tmp_path / "plain", "--dtype", "f32")
+    assert program.returncode == 0, program.stderr
+    for order in ("first", "last"):
+        kind, shape, data = tensors[f"transformer.{name}"]
+        other = (kind, shape, data[:-1] + bytes([data[-1] ^ 1]))
+        changed = {name: other, **tensors} if order == "first" else {**tensors, name: other}
+        folder = write_folder(tmp_path / order, changed, GPT2)
+        said = refusal("export", folder, tmp_path / "out")
+        assert f"'{name}'" in said and f"'transformer.{name}'" in said and "two names" in said
+    both = write_folder(tmp_path / "both", {**tensors, name: tensors[f"transformer.{name}"]}, GPT2)
+    result = run("export", both, tmp_path / "same", "--dtype", "f32")
+    assert result.returncode == 0, result.stderr
+    assert read_folder(tmp_path / "same") == read_folder(tmp_path / "plain")
 
 
 def test_the_directory_is_large() -> None:

@@ -228,6 +228,7 @@ def test_a_document_is_printed_without_what_a_terminal_obeys(folder: Path) -> No
     assert obeyed(printed) == []
     lines = printed.decode().splitlines()
     assert max(map(len, lines[1:])) <= 100
+    assert lines.pop(1) == "  ids, in brackets those that are not trained on"
     text = "".join(line.removeprefix("  | ") for line in lines if line.startswith("  | "))
     spelled = "\\x1b[2J\\x07\\x9b1m\\x9b\\x7f\\x0dnew\tline é " + "long " * 60
     assert text.count(spelled) == 6

@@ -72,6 +72,8 @@ def test_commands_of_the_front_page_print_what_it_says(tmp_path: Path) -> None:
         program, *words = shlex.split(command)
         if command.removeprefix("fp8lab ").startswith(TAKE_LONG):
             continue
+        if program == "export":
+            continue  # of the shell; the program is called by its path here
         if program == "python3":
             subprocess.run([sys.executable, *words], cwd=tmp_path, check=True)
             continue
@@ -82,7 +84,7 @@ def test_commands_of_the_front_page_print_what_it_says(tmp_path: Path) -> None:
             printed,
         )
         ran += 1
-    assert ran == 2 and len(commands()) == 5
+    assert ran == 2 and len(commands()) == 6
 
 
 def sizes() -> dict[str, str]:

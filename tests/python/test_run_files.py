@@ -71,12 +71,16 @@ def test_what_is_no_run_file_is_one_line(run_file: Path, tmp_path: Path) -> None
     (tmp_path / "text.h5").write_text("no HDF5")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["a"] = [1]
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "odd/run.h5").mkdir(parents=True)
     damaged = copied(run_file, tmp_path)
     with h5py.File(damaged, "r+") as file:
         file["meta"].attrs["seed"] = np.uint64(99)
     for path, message in {
         "none.h5": "no such file",
-        ".": "is no regular file",
+        "folder": "folder/run.h5: no such file",
+        "odd": "odd/run.h5: is no regular file",
+        ".": "run.h5: damaged run file",
         "text.h5": "not a readable HDF5 file",
         "other.h5": "schema '' of /meta",
         "run.h5": "do not have their checksum",
@@ -84,6 +88,16 @@ def test_what_is_no_run_file_is_one_line(run_file: Path, tmp_path: Path) -> None
         with pytest.raises(Error, match=message) as caught:
             runs.read_run(tmp_path / path)
         assert "\n" not in str(caught.value) and isinstance(caught.value, ValueError)
+
+
+def test_a_folder_stands_for_its_run(run_file: Path, tmp_path: Path) -> None:
+    file = copied(run_file, tmp_path)
+    assert file.name == "run.h5"
+    run = runs.read_run(tmp_path)
+    assert run.meta == runs.read_run(file).meta
+    assert repr(run).startswith("<fp8lab run ") and len(repr(run)) < 200 and "\n" not in repr(run)
+    assert f"{len(run.metrics['step'])} steps, complete" in repr(run)
+    assert str(runs.read_samples(tmp_path)) == str(runs.read_samples(file))
 
 
 def test_data_of_other_files_are_not_read(run_file: Path, tmp_path: Path) -> None:

@@ -57,14 +57,58 @@ def test_paired_gap_uses_the_common_steps_only() -> None:
 def test_divergence_row() -> None:
     assert stats.divergence_row(np.ones(9)) is None
     assert stats.divergence_row(np.array([1.0, 1.0, NAN, 1.0, math.inf])) == 2
-    # Half-life of one row: of the seven losses up to the first 2, that one has this share.
-    loss = np.array([1.0] * 6 + [2.0] * 3)
-    smooth = stats.smoothed(loss)
-    assert smooth[6] == pytest.approx(1.0 + (1 / 2) / (1 - 2**-7))  # 1.504 > 1 + 0.5
-    assert stats.divergence_row(loss) == 6
+    # Half-life of three rows: the last three of 23 losses have this share.
+    loss = np.array([1.0] * 20 + [2.0] * 10)
+    smooth = stats.divergence_limit(loss).smooth
+    assert smooth[22] == pytest.approx(1.0 + (1 / 2) / (1 - 2 ** (-23 / 3)))  # 1.502 > 1 + 0.5
+    assert stats.divergence_row(loss) == 22
     # What comes back below the margin has not diverged there: the second rise counts.
-    back = np.array([1.0] * 6 + [2.0] + [1.0] * 3 + [3.0] * 3)
-    assert stats.divergence_row(back) == 10
+    back = np.array([1.0] * 20 + [3.0] * 3 + [1.0] * 6 + [3.0] * 7)
+    assert stats.divergence_row(back) == 29
+
+
+def test_a_few_rows_diverge_beyond_what_texts_differ_by_alone() -> None:
+    assert stats.divergence_row(np.array([3.0635, 4.0182])) is None  # two texts, a run of 2 steps
+    assert stats.divergence_row(np.array([1.0] * 9 + [3.0] * 3)) == 10
+    assert stats.divergence_row(np.array([1.0] * 8 + [3.0] * 3)) is None
+    assert stats.divergence_row(np.array([5.6, 5.6, 7488.0])) == 2
+
+
+def test_noise_widens_the_margin_of_a_divergence() -> None:
+    rows = np.tile([4.0, 5.0], 18)
+    assert stats.divergence_limit(rows).margin == pytest.approx(
+        6.0
+        * (1.0 + 8.0 / 11.0)
+        / math.sqrt(2.0)
+        * math.sqrt((1 - 2 ** (-1 / 3)) / (1 + 2 ** (-1 / 3)))
+    )
+    rows[-12:] += 2.0
+    assert stats.divergence_row(rows) is None
+    rows[-12:] += 2.0
+    assert stats.divergence_row(rows) is not None
+    # Broken from its first third on: no noise explains so much.
+    assert stats.divergence_limit(np.array([5.6, 18.0, 59.0, 61.0, 113.0] * 4)).margin == 4.0
+
+
+# The losses of 20 rows of one sequence of 64 tokens, and their held-out loss fell (4.621 to 4.616).
+STANDS_STILL = [
+    4.81, 3.39, 3.99, 3.68, 3.78, 4.87, 5.17, 4.16, 4.57, 4.31,
+    4.54, 4.21, 4.53, 3.82, 3.41, 4.2, 4.59, 4.21, 4.99, 4.27,
+]  # fmt: skip
+
+
+def test_healthy_short_runs_do_not_diverge() -> None:
+    assert not stats.has_diverged(np.array(STANDS_STILL))
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        rows = int(random.integers(2, 60))
+        slope = random.uniform(0.0, 0.02)
+        noise = random.uniform(0.05, 0.7)
+        loss = 4.6 - slope * np.arange(rows) + random.normal(0.0, noise, rows)
+        assert not stats.has_diverged(loss), loss
+        # The same run, broken: it goes up and stays there.
+        loss[rows - rows // 3 :] += 60.0
+        assert stats.has_diverged(loss) == (rows >= 3), loss
 
 
 def test_aligned_mean_moves_every_histogram_by_its_shift() -> None:

@@ -32,6 +32,8 @@ def test_templates_run_in_a_sandbox_and_say_what_they_refuse() -> None:
         "{{ messages[9].content.x }}": "f:1",
         "{% for m in messages %}{{ messages | length }}{% endfor %}": "message 1 reads otherwise",
         "{% generation %}{% endgeneration %}x{{ strftime_now('%d') }}": "strftime_now",
+        "{{ ['a', 'b']|random }}": "No filter named 'random'",
+        "{{ lipsum() }}": "lipsum",
     }
     for source, message in cases.items():
         with pytest.raises(TokenError, match=message):
@@ -180,11 +182,32 @@ def test_turns_that_are_not_to_be_trained_on() -> None:
         messages[1][change[0]] = change[1]
         with pytest.raises(TokenError, match=message):
             to_record({"messages": messages}, "f:1")
+    for key in ("loss", "train_on_turn"):
+        with pytest.raises(TokenError, match=f'message 1: "{key}" is not read'):
+            to_record({"messages": [talk("a")[0], {**talk("a", "b")[1], key: False}]}, "f:1")
     with pytest.raises(TokenError, match="message 0: only messages of the assistant"):
         to_record({"messages": [{**talk("a")[0], "train": True}, talk("a", "b")[1]]}, "f:1")
     with pytest.raises(TokenError, match="say different things"):
         both = {"role": "assistant", "content": "b", "weight": 1, "train": False}
         to_record({"messages": [both]}, "f:1")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"text": "a"},
+        {"prompt": "a", "completion": "b"},
+        {"question": "a", "answer": "b"},
+        {"messages": talk("a", "b")},
+    ],
+)
+def test_a_record_as_a_whole_has_no_weight(record: dict[str, Any]) -> None:
+    for key, wrong, right in (("weight", (0, 0.5, True), 1), ("train", (False, 1, "no"), True)):
+        for value in wrong:
+            with pytest.raises(TokenError, match=f'f:1: "{key}" of a whole record'):
+                to_record({**record, key: value}, "f:1")
+        for value in (right, None):
+            assert to_record({**record, key: value}, "f:1") == to_record(record, "f:1")
 
 
 def test_records_are_those_of_the_program() -> None:

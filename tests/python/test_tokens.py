@@ -666,6 +666,49 @@ def test_ids_are_those_of_the_library(tmp_path: Path, ignore_merges: bool) -> No
     assert load_encoder(known, None, None).text("aéa", "here") == [0, 6, 0]
 
 
+def published_tokenizer(folder: Path, family: str) -> Path:
+    """Of the form of Qwen2.5's and Llama 3's: special tokens beside the vocabulary, not in it, and
+    no token for what is unknown."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    words = {"qwen": {}, "llama": {"ignore_merges": True}}[family]
+    vocabulary = {token: i for i, token in enumerate(alphabet)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], **words))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer.add_tokens(["<tool_call>"])
+    folder.mkdir()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    document = json.loads((folder / "tokenizer.json").read_text())
+    assert [t["id"] for t in document["added_tokens"]] == [256, 257, 258, 259]
+    assert len(document["model"]["vocab"]) == 256 and document["model"]["unk_token"] is None
+    config = {"chat_template": CHATML, "eos_token": "<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("family", ["qwen", "llama"])
+def test_special_tokens_beside_the_vocabulary_keep_their_ids(tmp_path: Path, family: str) -> None:
+    folder = published_tokenizer(tmp_path / "model", family)
+    own = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    talk = [
+        {"role": "user", "content": "unknown?"},
+        {"role": "assistant", "content": "<tool_call>"},
+    ]
+    run(write_lines(tmp_path / "c.jsonl", {"messages": talk}), "--out", tmp_path / "out",
+        "--tokenizer", folder)  # fmt: skip
+    text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in talk)
+    shard = read_shard(tmp_path / "out/c-00000.tokens")
+    assert shard.tokens.tolist() == own.encode(text, add_special_tokens=False).ids
+    assert {257, 258, 259} <= set(shard.tokens.tolist()) and max(shard.tokens) == 259
+    encoder = load_encoder(folder, None, None)
+    assert encoder.text("unknown <|im_end|> <tool_call>", "here") == (
+        own.encode("unknown <", add_special_tokens=False).ids
+        + own.encode("|im_end|> ", add_special_tokens=False).ids
+        + [259]
+    )
+
+
 def test_prompts_and_questions_become_ids(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -689,6 +732,7 @@ def test_prompts_and_questions_become_ids(
     for text, words in {
         "{": "bad.jsonl:1: not valid JSON",
         '{"text": "a"}': 'expected an object with a "prompt"',
+        '{"question": "What?"}': 'a "question" without a list of "choices"',
         '{"prompt": "\\ud800"}': "surrogate",
     }.items():
         (tmp_path / "bad.jsonl").write_text(text)

@@ -69,6 +69,15 @@ class Run:
     final_weight_hash: int
     """XXH3-64 of the weights of a complete run, else 0."""
 
+    def __repr__(self) -> str:
+        """One line: the fields hold thousands of numbers."""
+        state = "complete" if self.complete else "not complete"
+        steps = len(next(iter(self.metrics.values()), ()))
+        return (
+            f"<fp8lab run {self.meta.get('run_name', '')!r}: {steps} steps, {state}, recipe "
+            f"{self.meta.get('recipe_name', '')!r}>"
+        )
+
 
 class Sample(NamedTuple):
     """A captured tensor."""
@@ -105,15 +114,18 @@ def _open(path: Path) -> Any:
 def _reading(path: str | PathLike[str]) -> Iterator[Any]:
     """The open file; whatever goes wrong in reading it is an Error that names it. HDF5 raises
     nearly every type of exception on a damaged file."""
+    path = Path(path)
+    if path.is_dir():
+        path /= "run.h5"
     try:
-        with _open(Path(path)) as file:
+        with _open(path) as file:
             yield file
     except (Error, ImportError, MemoryError):
         raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise Error(
-            f"{path}: damaged run file ({reason}); 'fp8lab doctor {Path(path).parent}' tells what "
+            f"{path}: damaged run file ({reason}); 'fp8lab doctor {path.parent}' tells what "
             "can be saved"
         ) from None
 
@@ -237,7 +249,9 @@ def _all_statistics(file: Any) -> list[str]:
 
 
 def read_run(path: str | PathLike[str]) -> Run:
-    """Reads a run file, also of a run that goes on or was killed. Raises Error when `path` is none.
+    """Reads a run file, or that of a run's folder, also of a run that goes on or was killed.
+
+    Raises Error when `path` is none.
 
     (h5py refuses the file of such a run with a plain `h5py.File(path, "r")`; to look into it with
     h5py open `h5py.File(path, "r", libver="latest", swmr=True)`.)

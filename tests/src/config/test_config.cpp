@@ -631,6 +631,8 @@ TEST_CASE("bad studies are refused") {
       {base + "[[axis]]\nvalues = [1]\n", {"'axis.key' is missing"}},
       {base + "[[axis]]\nkey = \"recipe\"\nvalue = [1]\n", {"'axis.value'", "key, values"}},
       {base + axis + "[[arm]]\nname = \"bf16\"\n", {"'bf16'", "not unique"}},
+      {base + axis + "[[axis]]\nkey = \"seed\"\nvalues = [1]\n" + axis,
+       {"s.toml:9:1", "'axis.key'", "two axes vary 'recipe'"}},
       {base + axis + "[[arm]]\nname = \"../x\"\n", {"'../x'", "letters, digits"}},
       {base + axis + "[[arm]]\nname = \"shared\"\n", {"'shared'", "kept for"}},
       {base + axis + "[[arm]]\nname = \"report\"\n", {"s.toml:6:1", "'report'", "kept for"}},

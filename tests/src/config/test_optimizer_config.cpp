@@ -115,6 +115,12 @@ TEST_CASE("keys of another rule: numbers stay silent, storage is refused") {
   CHECK_THAT(refusal("[optimizer]\nkind = \"adam\"\n"), Catch::Contains("adamw, lion, sgd, madam"));
   CHECK_THAT(refusal("[optimizer]\n[[optimizer.group]]\nlearning_rate = 2.0\n"),
              Catch::Contains("match"));
+  CHECK_THAT(refusal("[optimizer]\n[[optimizer.group]]\nmatch = \"layers\"\n"),
+             Catch::Contains("the group changes nothing"));
+  const RunConfig kept =
+      with("[optimizer]\n[[optimizer.group]]\nmatch = \"layers\"\nlearning_rate = 1.0\n");
+  REQUIRE(kept.optimizer.groups.size() == 1);
+  CHECK(parse_run_config(to_toml(kept), "again", {}).optimizer.groups == kept.optimizer.groups);
 }
 
 TEST_CASE("the optimizers of published systems") {

@@ -228,6 +228,15 @@ TEST_CASE("chats that say nothing, or what has no words here, are refused") {
       {R"({"conversations": [{"from": "bot", "value": "a"}]})", "from 'bot'; accepted: human, gpt"},
       {R"({"instruction": "a", "output": "b", "history": [["c", "d"]]})",
        "\"history\" is not read"},
+      {messages(kUser + ", " + answer("b", ", \"loss\": false")),
+       "message 1: \"loss\" is not read"},
+      {messages(kUser + ", " + answer("b", ", \"train_on_turn\": true")),
+       "message 1: \"train_on_turn\" is not read"},
+      {R"({"text": "a", "weight": 0})", "\"weight\" of a whole record; accepted: 1"},
+      {R"({"question": "a", "answer": "b", "weight": 0.5})", "\"weight\" of a whole record"},
+      {R"({"prompt": "a", "completion": "b", "weight": true})", "\"weight\" of a whole record"},
+      {R"({"train": false, "messages": [)" + kUser + ", " + answer("b") + "]}",
+       "\"train\" of a whole record; accepted: true"},
       {R"({"prompt": [1], "completion": "b"})", "expected a string in \"prompt\""},
   };
   for (const auto& [line, message] : cases) {

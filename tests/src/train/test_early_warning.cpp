@@ -315,13 +315,19 @@ TEST_CASE("a loss diverges where reports say so") {
   CHECK_FALSE(divergence_row({}));
   CHECK_FALSE(divergence_row(std::vector<double>(9, 1.0)));
   CHECK(divergence_row({1.0, 1.0, kNan, 1.0, INFINITY}) == 2);
-  std::vector<double> loss(6, 1.0);
-  loss.insert(loss.end(), 3, 2.0);
-  CHECK(divergence_row(loss) == 6);
-  std::vector<double> back(6, 1.0);
-  back.insert(back.end(), {2.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0});
-  CHECK(divergence_row(back) == 10);
+  std::vector<double> loss(20, 1.0);
+  loss.insert(loss.end(), 10, 2.0);
+  CHECK(divergence_row(loss) == 22);
+  std::vector<double> back(20, 1.0);
+  back.insert(back.end(), 3, 3.0);
+  back.insert(back.end(), 6, 1.0);
+  back.insert(back.end(), 7, 3.0);
+  CHECK(divergence_row(back) == 29);
   CHECK_FALSE(divergence_row({5.6, 4.0, 3.0, 2.5, 2.4, 2.6}));
+  CHECK_FALSE(divergence_row({3.0635, 4.0182}));
+  CHECK(divergence_row({5.6, 5.6, 7488.0}) == 2);
+  CHECK_FALSE(divergence_row({4.81, 3.39, 3.99, 3.68, 3.78, 4.87, 5.17, 4.16, 4.57, 4.31,
+                              4.54, 4.21, 4.53, 3.82, 3.41, 4.2,  4.59, 4.21, 4.99, 4.27}));
 }
 
 TEST_CASE("the end of a run is told from its file") {

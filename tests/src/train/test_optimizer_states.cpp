@@ -178,11 +178,13 @@ TEST_CASE("groups change the rates of the parameters that they name, the first o
                                                             "layers.1.mlp.gate_up.weight",
                                                             "layers.1.mlp.norm.weight"});
   for (const std::string& name : differing(still, plain)) CHECK(still.at(name) == before.at(name));
-  CHECK(differing(grouped(mlp + "[[optimizer.group]]\nmatch = \"layers\"\nlearning_rate = 0.0\n"),
+  CHECK(differing(grouped(mlp + "learning_rate = 1.0\n[[optimizer.group]]\nmatch = "
+                                "\"layers\"\nlearning_rate = 0.0\n"),
                   still)
             .size() > 2);
   // The first that matches counts, whatever a later one says.
-  CHECK(differing(grouped(mlp + "learning_rate = 0.0\n[[optimizer.group]]\nmatch = \"layers\"\n"),
+  CHECK(differing(grouped(mlp + "learning_rate = 0.0\n[[optimizer.group]]\nmatch = "
+                                "\"layers\"\nlearning_rate = 1.0\n"),
                   still)
             .empty());
   // A decay of its own reaches vectors too.
@@ -191,7 +193,7 @@ TEST_CASE("groups change the rates of the parameters that they name, the first o
   const std::vector<std::string> changed = differing(decayed, plain);
   CHECK(changed.size() >= 2);
   for (const std::string& name : changed) CHECK(name.find('.') == name.rfind('.'));
-  CHECK_THROWS_WITH(grouped("[[optimizer.group]]\nmatch = \"layer.0\"\n"),
+  CHECK_THROWS_WITH(grouped("[[optimizer.group]]\nmatch = \"layer.0\"\nlearning_rate = 0.5\n"),
                     Catch::Contains("layer.0"));
 }
 

@@ -5,6 +5,7 @@ src/data/README.md has the table of records, which the program's `kind = "jsonl"
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,8 @@ SHAREGPT_ROLES = {
     "user": "user",
     "assistant": "assistant",
 }
+OTHER_WORDS = ("loss", "train_on_turn")
+"""Keys by which others say that a message is not trained on."""
 ACCEPTED = (
     "{question, answer}, {messages}, {conversations}, {prompt, completion}, {instruction, output} "
     "and {text}"
@@ -78,6 +81,9 @@ def _string(record: dict[str, Any], key: str, where: str) -> str:
 def _is_trained(message: dict[str, Any], where: str) -> bool:
     """By the keys `weight` (0 or 1) and `train` (false or true); without them, whether the message
     is the assistant's."""
+    for key in OTHER_WORDS:
+        if message.get(key) is not None:
+            raise TokenError(f'{where}: "{key}" is not read; accepted: "weight" or "train"')
     assistant = message["role"] == "assistant"
     said = []
     for key, kind in (("weight", (int, float)), ("train", bool)):
@@ -173,6 +179,13 @@ def to_record(record: Any, where: str) -> Record:
     if not isinstance(record, dict):
         raise TokenError(f"{where}: expected an object")
     record = {key: value for key, value in record.items() if value is not None}
+    for key, trained in (("weight", 1), ("train", True)):
+        value = record.get(key, trained)
+        if isinstance(value, bool) != isinstance(trained, bool) or value != trained:
+            raise TokenError(
+                f'{where}: "{key}" of a whole record; accepted: {json.dumps(trained)}, or the key '
+                "in a message"
+            )
     if "question" in record:
         prompt = PROMPT.format(question=_string(record, "question", where))
         return Passage(prompt, _string(record, "answer", where), where)

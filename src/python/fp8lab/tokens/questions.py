@@ -26,6 +26,8 @@ def encode_record(record: Any, encoder: Encoder, where: str) -> dict[str, Any]:
     """The record with ids in the place of its prompt, question and choices."""
     if not isinstance(record, dict) or not any(key in record for key in BEGINNINGS):
         raise TokenError(f'{where}: expected an object with a "prompt" or a "question"')
+    if "question" in record and not isinstance(record.get("choices"), list):
+        raise TokenError(f'{where}: a "question" without a list of "choices"; accepted: a "prompt"')
     encoded = dict(record)
     begin = encoder.tokenization.begin
     for key in BEGINNINGS:

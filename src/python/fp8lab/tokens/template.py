@@ -105,6 +105,8 @@ def _environment(jinja2: Any) -> Any:
         value, ensure_ascii=False, indent=indent
     )
     environment.globals["raise_exception"] = _refuse
+    # What would write other shards the next time.
+    del filters["random"], environment.globals["lipsum"]
     return environment
 
 

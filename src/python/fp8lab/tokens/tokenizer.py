@@ -120,11 +120,18 @@ class Encoder:
             end=-1 if self._end is None else self._end,
             tokenizer_hash=hash_pieces([json_bytes]),
         )
-        self._unknown = 1 + max(ids)
+        added = [str(token["content"]) for token in document.get("added_tokens") or []]
+        # Added tokens that the model does not hold are numbered from the size of its vocabulary on,
+        # which the one for what is unknown makes larger: its id lies behind all of them.
+        self._unknown = 2 + max(ids) + len(added)
         marking = _with_unknown(document, self._unknown)
-        self._coder = (
-            library.Tokenizer.from_str(json.dumps(marking)) if marking else self._tokenizer
-        )
+        self._coder = self._tokenizer
+        self._renamed: dict[int, int] = {}
+        """Ids of the coder that are others in the tokenizer."""
+        if marking:
+            self._coder = library.Tokenizer.from_str(json.dumps(marking))
+            pairs = ((self._coder.token_to_id(t), self._tokenizer.token_to_id(t)) for t in added)
+            self._renamed = {ours: theirs for ours, theirs in pairs if ours != theirs}
         self._coder.no_truncation()
         self._coder.no_padding()
 
@@ -176,7 +183,13 @@ class Encoder:
 
     def _ids(self, texts: Sequence[str], places: Sequence[Place]) -> Iterator[list[int]]:
         """Text is text: what looks like a special token in it is spelled out."""
-        return (encoding.ids for encoding in self._encode(texts, places, specials=False))
+        return (self._ids_of(encoding) for encoding in self._encode(texts, places, specials=False))
+
+    def _ids_of(self, encoding: Any) -> list[int]:
+        """The tokenizer's own ids of what its coder encoded."""
+        if not self._renamed:
+            return list(encoding.ids)
+        return [self._renamed.get(token, token) for token in encoding.ids]
 
     def text(self, text: str, where: str) -> list[int]:
         """Ids of a text by itself, without anything around it."""
@@ -208,7 +221,7 @@ class Encoder:
             )
         rendered = self._template.render(chat)
         encoding = self._encode([rendered.text], [lambda _, __: chat.where], specials=True)[0]
-        return encoding.ids, assistant_mask(rendered, encoding.offsets)
+        return self._ids_of(encoding), assistant_mask(rendered, encoding.offsets)
 
 
 def _with_unknown(document: dict[str, Any], unknown: int) -> dict[str, Any] | None:
@@ -220,7 +233,7 @@ def _with_unknown(document: dict[str, Any], unknown: int) -> dict[str, Any] | No
         return None
     if model.get("unk_token") is not None:
         return None
-    name = "unknown"
+    name = "\U0010ffff unknown"  # no word of a text: some models look words up before they merge
     taken = set(model["vocab"]) | {t["content"] for t in document.get("added_tokens") or []}
     while name in taken:
         name += "_"
