@@ -24,6 +24,7 @@ from fp8lab_analysis.runs import Run
 from fp8lab_analysis.sentences import Finding, joined
 from fp8lab_analysis.study import Study
 from fp8lab_analysis.verdicts import Kind, measured
+from fp8lab_analysis.weights_gap import weights_findings
 
 
 def _candidates(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
@@ -480,6 +481,7 @@ def make_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Findi
         *verdict_findings(study, summaries),
         *divergence_findings(summaries),
         *warning_findings(study, summaries),
+        *weights_findings(study, summaries),
         *attribution_findings(attribute_gaps(study, summaries)),
         *speed_findings(study, summaries),
         *departure_findings(study, summaries),
