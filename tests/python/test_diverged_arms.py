@@ -188,3 +188,14 @@ def test_gaps_that_broke_make_no_axis_logarithmic(context: style.PlotContext) ->
     assert below.get_yscale() == "linear"
     gaps = [s.final_gap.mean for s in context.summaries if s.group.label == BROKEN]
     assert gaps[0] > 5.0 and np.isfinite(gaps[0]) and not math.isnan(below.get_ylim()[1])
+
+
+def test_the_tensors_that_suffer_are_those_of_arms_that_did_not_break(tmp_path: Path) -> None:
+    make_example_run.make_example(tmp_path, RECIPES)
+    set_all(tmp_path, "metrics/loss", 9.0, 129)
+    set_all(tmp_path, "tensors/sqnr_db", 3.0)
+    context = context_of(tmp_path)
+    told = findings.make_findings(context.study, context.summaries)
+    (text,) = [finding.text for finding in told if finding.topic == "Tensors that suffer"]
+    assert "that did not diverge, all in te_current: " in text
+    assert f"Lowest SQNR within each recipe that diverged: {BROKEN} layers." in text

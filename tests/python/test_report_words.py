@@ -216,7 +216,11 @@ def test_studies_of_different_variants_are_not_matched_by_short_names(tmp_path: 
     )
     assert [s.group.label for s in ours] == [s.group.label for s in theirs]
     assert all(one is None or other is None for one, other in match_arms(ours, theirs))
-    assert all(one and other for one, other in match_arms(ours, ours))
+    weaker = stress("outlier_channels", channels=4, gain=32.0)
+    for recipe in ("bf16", "infir2"):
+        write_run(tmp_path / "weaker" / recipe, recipe, stress=weaker)
+    third = compare.summarise(study.load_study([tmp_path / "weaker"]))
+    assert all(one and other for one, other in match_arms(ours, third))  # by their whole names
 
 
 # --- narrow screens -------------------------------------------------------------------------------
