@@ -1,14 +1,14 @@
-"""Token shards for the studies real_*.toml: CPT text of two domains, questions in the chat template.
+"""Token shards for the studies real_*.toml: CPT text of two domains, questions as chats.
 
-python3 experiments/studies/real_data.py --model SmolLM2-135M --text peps.jsonl cpp_docs.jsonl \
-    --questions train.jsonl test.jsonl --out real
+python3 experiments/studies/real_data.py --model SmolLM2-135M \
+    --text peps.jsonl cpp_docs.jsonl --questions train.jsonl test.jsonl --out real
 
-`--text` are JSON lines with `text`, perhaps packed (.xz): one domain a file, of which one document in
-twenty (lines 10, 30, 50, ...) is held out, all but its first line. `--questions` are JSON lines with
-`question` and `answer`: those trained on and those held out; they become a user's message and the
-assistant's. Shards are those of `python3 -m fp8lab.tokens`, which must be importable, and of the
-tokenizer and chat template of `--model`. They lie in `--out`,
-beside the JSON lines that they were made of.
+`--text` are JSON lines with `text`, perhaps packed (.xz): one domain a file, of which one document
+in twenty (lines 10, 30, 50, ...) is held out, all but its first line. `--questions` are JSON lines
+with `question` and `answer`: those trained on and those held out; they become a user's message and
+the assistant's. Shards are those of `python3 -m fp8lab.tokens`, which must be importable, and of
+the tokenizer and chat template of `--model`. They lie in `--out`, beside the JSON lines that they
+were made of.
 """
 
 from __future__ import annotations
