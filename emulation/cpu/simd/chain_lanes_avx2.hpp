@@ -113,6 +113,7 @@ struct WideLanes {
   static constexpr int kFloatLanes = 4;
   static constexpr int kColumns = 16;
   static constexpr int kRows = 2;
+  static constexpr int kUnroll = 1;  ///< pairs of products
 
   /// Each half of a register has the columns of the same half of all four vectors of doubles.
   static constexpr int position(int column) {

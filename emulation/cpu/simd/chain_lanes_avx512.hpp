@@ -208,6 +208,7 @@ struct WideLanes {
   static constexpr int kFloatLanes = 8;
   static constexpr int kColumns = 32;
   static constexpr int kRows = 3;
+  static constexpr int kUnroll = 16;  ///< pairs of products
 
   /// Each quarter of a register has the columns of the same quarter of all four vectors of doubles.
   static constexpr int position(int column) {

@@ -128,6 +128,7 @@ struct WideLanes {
   static constexpr int kFloatLanes = 2;
   static constexpr int kColumns = 8;
   static constexpr int kRows = 1;
+  static constexpr int kUnroll = 1;  ///< pairs of products
 
   static constexpr int position(int column) { return column; }
 

@@ -5,10 +5,20 @@
 // word sums of stored exponents. Pass 2 adds the exact products with a floating-point multiply-add
 // that rounds toward zero onto a positive accumulator Y whose unit in the last place is the group's
 // grid 2^(emax - F): Y starts at 1.5 * 2^23 (2^52) units, so every addition floors one term onto
-// the grid and the sum itself is exact. A negative term off the grid was floored one unit too far;
-// pass 2 counts those by comparing exponents of lowest set bits, and the count is added back. With
-// 13 fraction bits, FP8 uses FP32 lanes and byte exponents; with 25, every format uses FP64 lanes
-// and 16-bit exponents ("wide"), and block scales that are powers of two join the packed values.
+// the grid and the sum itself is exact. A negative term off the grid was floored one unit too far.
+//
+// FP8 with 13 fraction bits uses FP32 lanes and byte exponents; pass 2 counts those terms by
+// comparing exponents of lowest set bits, and the count is added back.
+//
+// With 25 fraction bits every format ("wide") uses FP64 lanes. Left operands and accumulators are
+// made longer by a factor of 1 + 2^-30. A product of two significands of at most 11 bits, or an
+// accumulator of 24, is a multiple of a unit that is larger than what it gains, and so is the grid:
+// a positive term is floored as before, and every negative one, on the grid or off, one unit too
+// far. What is added back is the number of negative terms, known from signs alone. Zeros
+// are packed as 2^-400, which is floored to 0, or to one unit too few and counted. Exponents are
+// added in bytes, two products in 16 bits: all of e <= 61 fit, as sums below the floor saturate;
+// what is larger is packed as NaN, and its lanes are recomputed. Between groups accumulators stay
+// in FP64. Block scales that are powers of two join the packed values.
 //
 // With AMX, the largest exponents of E4M3 products come from sums of products of powers of two
 // instead (Fp8Codes::power), for several groups at a time, of more than one chain if they are
@@ -168,9 +178,9 @@ struct EpilogueRow {
 struct GemmKernels {
   std::int64_t fp8_columns, bf16_columns, f32_columns;  ///< panel widths W
 
-  /// Left operand: ceil(k / group) packed groups of a row, written `group_bytes` apart. What
-  /// follows the elements of a short last group has no meaning. FP8: group 16 or 32, BF16: 16,
-  /// wide: 8, 16 or 32.
+  /// Left operand: ceil(k / group) packed groups of a row, written `group_bytes` apart. BF16 and
+  /// wide: zeros follow the elements of a short last group; FP8: what follows has no meaning. FP8:
+  /// group 16 or 32, BF16: 16, wide: 8, 16 or 32.
   void (*pack_fp8_row)(const Fp8Source* source, std::int64_t row, std::int64_t k,
                        std::int64_t group, std::byte* out, std::int64_t group_bytes);
   void (*pack_bf16_row)(const Bf16Source* source, std::int64_t row, std::int64_t k, std::byte* out,
@@ -178,7 +188,8 @@ struct GemmKernels {
   void (*pack_wide_row)(const WideSource* source, std::int64_t row, std::int64_t k,
                         std::int64_t group, std::byte* out, std::int64_t group_bytes);
   /// Right operand: W columns from `first` on (those at and beyond `rows` become zeros), k entries
-  /// of W * PanelBytes (f32: W floats, f64: W doubles).
+  /// of W * kFp8PanelBytes (f32: W floats, f64: W doubles), or ceil(k / group) groups of W *
+  /// wide_panel_bytes(group), the last one with zeros.
   void (*pack_fp8_panel)(const Fp8Source* source, std::int64_t first, std::int64_t rows,
                          std::int64_t k, std::byte* out);
   void (*pack_bf16_panel)(const Bf16Source* source, std::int64_t first, std::int64_t rows,

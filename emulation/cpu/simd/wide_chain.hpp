@@ -160,20 +160,21 @@ template <class L, int kRows>
     }
   }
   LargestExponents<L, kRows> exponents;
-#pragma GCC unroll 8
-  for (int pair = 0; pair < L::kGroup / 2; ++pair) {
-    for (int k = 2 * pair; k < 2 * pair + 2; ++k) {
-      const auto* values = reinterpret_cast<const double*>(step.b) + k * L::kColumns;
-      Float value[kRows];
-      for (int r = 0; r < kRows; ++r) {
-        value[r] =
-            Lanes::splat_value(reinterpret_cast<const double*>(step.a + r * a_row_bytes) + k);
-      }
-      for (int v = 0; v < 4; ++v) {
-        const Float right = Lanes::load_values(values + v * Lanes::kFloatLanes);
-        for (int r = 0; r < kRows; ++r) y[r][v] = Lanes::multiply_add(value[r], right, y[r][v]);
-      }
+  const auto add_products = [&](int k) __attribute__((always_inline)) {
+    const auto* values = reinterpret_cast<const double*>(step.b) + k * L::kColumns;
+    Float value[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      value[r] = Lanes::splat_value(reinterpret_cast<const double*>(step.a + r * a_row_bytes) + k);
     }
+    for (int v = 0; v < 4; ++v) {
+      const Float right = Lanes::load_values(values + v * Lanes::kFloatLanes);
+      for (int r = 0; r < kRows; ++r) y[r][v] = Lanes::multiply_add(value[r], right, y[r][v]);
+    }
+  };
+#pragma GCC unroll WideLanes::kUnroll
+  for (int pair = 0; pair < L::kGroup / 2; ++pair) {
+    add_products(2 * pair);
+    add_products(2 * pair + 1);
     exponents.add(next, a_row_bytes, pair);
   }
   for (int r = 0; r < kRows; ++r) {
