@@ -265,7 +265,10 @@ def divergence_limit(loss: Array, margin: float = DIVERGENCE_MARGIN) -> Limit:
     noise = row_noise * math.sqrt((1.0 - keep) / (1.0 + keep))
     sigmas = 6.0 * (1.0 + 8.0 / differences.size)
     allowed = min(sigmas * noise, LARGEST_DIVERGENCE_MARGIN)
-    return Limit(smooth, float(np.min(smooth[settled:third])), max(margin, allowed))
+    limit = Limit(smooth, float(np.min(smooth[settled:third])), max(margin, allowed))
+    # The first rows, of which a lucky one counts for much, where no luck goes so far.
+    early = Limit(smooth, float(np.min(smooth[:settled])), max(margin, LARGEST_DIVERGENCE_MARGIN))
+    return min(limit, early, key=lambda one: one.best + one.margin)
 
 
 def has_diverged(loss: Array, margin: float = DIVERGENCE_MARGIN) -> bool:

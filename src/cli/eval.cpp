@@ -328,15 +328,15 @@ int eval(const std::vector<std::string>& arguments) {
       read_evaluation_inputs(*stage.eval, data, run.model, stage.sequence_length,
                              own_rollouts ? run.recorded : RecipeTexts());
   require_own_contents(source, assignments, stage.name, data, inputs);
+  phase.begin("");
+  LoadedModel model(source, run, values);
+  Evaluator evaluator(model.backend(), model.parameters(), model.transformer(), *stage.eval, data,
+                      inputs);
   const std::int64_t micro = stage.micro_batch_sequences;
   const std::string repeated =
       repetition_note(data, (stage.eval->sequences + micro - 1) / micro * micro,
                       stage.sequence_length, "held-out-sequences");
   if (!repeated.empty()) print_notes({repeated});
-  phase.begin("");
-  LoadedModel model(source, run, values);
-  Evaluator evaluator(model.backend(), model.parameters(), model.transformer(), *stage.eval, data,
-                      inputs);
   phase.begin("evaluating");
   const Evaluation evaluation = evaluator.evaluate(model.context(), true);
   phase.begin("");

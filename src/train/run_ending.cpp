@@ -59,6 +59,12 @@ DivergenceLimit divergence_limit(const std::vector<double>& losses) {
       std::sqrt(squares / differences / 2.0) * std::sqrt((1.0 - keep) / (1.0 + keep));
   const double sigmas = 6.0 * (1.0 + 8.0 / differences);
   limit.margin = std::max(kDivergenceMargin, std::min(sigmas * noise, kLargestDivergenceMargin));
+  // The first rows, of which a lucky one counts for much, where no luck goes so far.
+  const double early = *std::min_element(begin, begin + static_cast<std::ptrdiff_t>(settled));
+  if (early + kLargestDivergenceMargin < limit.highest()) {
+    limit.best = early;
+    limit.margin = kLargestDivergenceMargin;
+  }
   return limit;
 }
 
