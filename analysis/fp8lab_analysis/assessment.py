@@ -207,7 +207,7 @@ class Suggestion:
         """The recipe with its change."""
         if tried.words == AS_IT_IS:
             return f"{self.recipe} {AS_IT_IS}"
-        return f"{self.recipe} with {tried.words.removeprefix(f'{AS_IT_IS}; ')}"
+        return f"{self.recipe} with {tried.words}"
 
 
 class Assessment:

@@ -124,8 +124,9 @@ TriedRecipe SuggestionPlanner::run(const Variant& variant, std::size_t count) co
   tried.words = variant.words;
   tried.layers = static_cast<std::int64_t>(count);
   if (count > 0) {
-    tried.words +=
-        fmt::format("; {} in bf16", count == 1 ? layers.front() : fmt::format("{} layers", count));
+    const std::string in_bf16 =
+        count == 1 ? layers.front() + " in bf16" : fmt::format("{} layers in bf16", count);
+    tried.words = variant.is_plain() ? in_bf16 : tried.words + "; " + in_bf16;
   }
   tried.text = text_of(variant, tried.words, layers);
   tried.gap = std::numeric_limits<double>::infinity();

@@ -50,6 +50,8 @@ class SuggestionPlanner {
   struct Variant {
     std::string words;
     bool fp32_scales = false, block_tiles = false;
+
+    bool is_plain() const { return !fp32_scales && !block_tiles; }
   };
 
   std::vector<Variant> variants() const;
