@@ -36,7 +36,8 @@ def find_divergence(run: Run, stage: str) -> Divergence | None:
     if row is not None:
         step = int(run.metrics.step[rows][row])
         finite = bool(np.isfinite(loss[row]))
-        if not finite or not _overrules(steps, held_out, step):
+        beyond = row if not finite else stats.first_row_beyond(loss)
+        if not finite or not _overrules(steps, held_out, int(run.metrics.step[rows][beyond])):
             return Divergence(step, row, finite, held_out=False)
     if held_out.size == 0:
         return None
@@ -50,7 +51,7 @@ def find_divergence(run: Run, stage: str) -> Divergence | None:
 
 
 def _overrules(steps: stats.Array, held_out: stats.Array, step: int) -> bool:
-    """Whether held-out losses say that what a training loss does at `step` is no divergence: one
+    """Whether held-out losses say that what a training loss does from `step` on is no divergence: one
     was taken before, and the last, taken since, is within the margin of the best of those."""
     before = held_out[(steps < step) & np.isfinite(held_out)]
     if before.size == 0 or steps[-1] < step or not np.isfinite(held_out[-1]):

@@ -292,6 +292,13 @@ def divergence_row(loss: Array, margin: float = DIVERGENCE_MARGIN) -> int | None
     return int(np.flatnonzero(limit.smooth <= limit.best + limit.margin)[-1]) + 1
 
 
+def first_row_beyond(loss: Array, margin: float = DIVERGENCE_MARGIN) -> int:
+    """The first row of a curve that `has_diverged` with finite losses at which the smoothed loss
+    is beyond its limit, whether or not it comes back."""
+    limit = divergence_limit(loss, margin)
+    return int(np.flatnonzero(limit.smooth > limit.best + limit.margin)[0])
+
+
 def median_rate(counts: Array, seconds: Array) -> float:
     """Median over neighbouring rows of what was counted in a second between them; NaN without two
     rows. A median, because what is now and then done between steps, such as an evaluation, is

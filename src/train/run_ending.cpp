@@ -141,10 +141,13 @@ std::string divergence_text(const RunData& run, std::size_t stage,
   if (row && !std::isfinite(losses[*row])) {
     return fmt::format("{}: the loss is {} at step {}", name, losses[*row], steps[*row]);
   }
-  if (!row || overrules(held_out, steps[*row])) {
+  if (!row) return held_out_divergence(name, losses.size(), held_out);
+  const DivergenceLimit limit = divergence_limit(losses);
+  const auto beyond = std::find_if(limit.smooth.begin(), limit.smooth.end(),
+                                   [&](double loss) { return loss > limit.highest(); });
+  if (overrules(held_out, steps[static_cast<std::size_t>(beyond - limit.smooth.begin())])) {
     return held_out_divergence(name, losses.size(), held_out);
   }
-  const DivergenceLimit limit = divergence_limit(losses);
   return fmt::format(
       "{}: the smoothed loss ends at {:.5g}, more than {:.3g} above {:.5g}, its minimum in the "
       "first third; from step {} on",
