@@ -64,7 +64,7 @@ def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def assessed(folder: Path, model: str, *words: object) -> dict[str, Any]:
+def assessed(folder: Path, model: str, *words: object, page: str = "") -> dict[str, Any]:
     succeeded(
         "assess",
         model,
@@ -77,7 +77,7 @@ def assessed(folder: Path, model: str, *words: object) -> dict[str, Any]:
         "--json",
         f"{model}.json",
         "--out",
-        f"{model}_page",
+        page or f"{model}_page",
         *words,
         cwd=folder,
     )
@@ -143,9 +143,14 @@ def test_the_layer_that_was_planted_is_found_and_repaired(folder: Path) -> None:
             folder / "planted_page" / "suggested.toml",
             "--sequences",
             12,
+            page="repaired",
         )
     )["ptq_int8_suggested"]
-    assert repaired["gap"]["value"] == pytest.approx(chosen["gap"], abs=1e-12)
+    taken = [facts["map"]["baseline"], *facts["map"]["replicates"]]
+    assert len(taken) == 1 + len(found["map"]["layers"])
+    mean = sum(map(sum, taken)) / len(taken) / sum(taken[0])
+    expected = (1.0 + chosen["gap"]) * mean - 1.0
+    assert repaired["gap"]["value"] == pytest.approx(expected, abs=1e-12)
     outliers = facts["outliers"]["inputs"]
     channel = max(outliers, key=lambda one: one["channel_ratio"])
     assert (channel["layer"], channel["channel"]) == (PLANTED, 7)
