@@ -40,8 +40,6 @@ struct WideLayout {
   static constexpr std::int64_t kRightSigns = kExponents + kGroup / 2 * kLaneBytes;
   static constexpr std::int64_t kPanelGroup = kRightSigns + kWords * kLaneBytes;
 
-  /// What is brought into the cache ahead.
-  static constexpr std::int64_t kPrefetched = kPanelGroup, kRowPrefetched = kGroupBytes;
   static constexpr std::uint32_t kResultMask = ~0u;
 
   /// Product k of a column, for the scalar reference.
@@ -211,6 +209,8 @@ constexpr std::int64_t kWideRows = 60;
 template <class L, int kRows>
 void run_wide_rows(const ChainTile& tile, std::int64_t first, std::int64_t blocks, double* c) {
   const std::int64_t groups = (tile.k + L::kGroup - 1) / L::kGroup, row_bytes = tile.a_row_bytes;
+  constexpr std::int64_t kLines = (L::kPanelGroup + kCacheLine - 1) / kCacheLine;
+  const std::int64_t bytes_each = (kLines + blocks - 1) / blocks * kCacheLine;
   WideStep step{tile.a + first * row_bytes, tile.b};
   LargestExponents<L, kRows> exponents;
   for (int pair = 0; pair < L::kGroup / 2; ++pair) exponents.add(step, row_bytes, pair);
@@ -227,7 +227,9 @@ void run_wide_rows(const ChainTile& tile, std::int64_t first, std::int64_t block
         next.a = tile.a + (group + 1) * tile.a_group_bytes + first * row_bytes;
         next.b += L::kPanelGroup;
       }
-      prefetch_part<L>(step.b + L::kPanelGroup, i, blocks);
+      // Its part of the panel's next group into the cache, see prefetch_part.
+      const std::byte* ahead = step.b + L::kPanelGroup + i * bytes_each;
+      for (std::int64_t at = 0; at < bytes_each; at += kCacheLine) __builtin_prefetch(ahead + at);
       const auto found =
           sum_rows<L, kRows>(step, row_bytes, start, c + i * kRows * L::kColumns, next);
       start.set(next, row_bytes, c + (last ? 0 : i + 1) * kRows * L::kColumns, found);
