@@ -51,8 +51,8 @@ def find_divergence(run: Run, stage: str) -> Divergence | None:
 
 
 def _overrules(steps: stats.Array, held_out: stats.Array, step: int) -> bool:
-    """Whether held-out losses say that what a training loss does from `step` on is no divergence: one
-    was taken before, and the last, taken since, is within the margin of the best of those."""
+    """Whether held-out losses say that what a training loss does from `step` on is no divergence:
+    one was taken before, and the last, taken since, is within the margin of the best of those."""
     before = held_out[(steps < step) & np.isfinite(held_out)]
     if before.size == 0 or steps[-1] < step or not np.isfinite(held_out[-1]):
         return False

@@ -42,11 +42,11 @@ Field<SourceConfig> range_field() {
 
 Field<SourceConfig> path_field() {
   using S = SourceConfig;
-  Field<S> field =
-      row("path", &S::paths, "a file, or a list of strings: files in order",
-          "files in order; of tokens also folders, whose .tokens and .bin files come by name; lines "
-          "of jsonl hold {question, answer}, {messages}, {conversations}, {prompt, completion}, "
-          "{instruction, output} or {text} (src/data/README.md)");
+  Field<S> field = row(
+      "path", &S::paths, "a file, or a list of strings: files in order",
+      "files in order; of tokens also folders, whose .tokens and .bin files come by name; lines "
+      "of jsonl hold {question, answer}, {messages}, {conversations}, {prompt, completion}, "
+      "{instruction, output} or {text} (src/data/README.md)");
   field.get = [](const S& source) -> FieldValue {
     if (source.paths.size() == 1) return source.paths.front().string();
     FieldList list;

@@ -21,7 +21,7 @@ struct Batch {
   std::vector<std::int32_t> document_start;  ///< index within the sequence
   /// Of its source, the document that the token is of; -1: padding. Empty where nobody counts them.
   std::vector<std::int64_t> documents;
-  std::int64_t trained_tokens = 0;           ///< sum of weights
+  std::int64_t trained_tokens = 0;  ///< sum of weights
 
   Batch() = default;
   /// Nothing but padding, which is not trained on.

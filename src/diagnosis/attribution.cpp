@@ -154,7 +154,8 @@ Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, con
   stage.eval.reset();
   plan_memory(run.config, stage, recipe, backend);  // refuses what cannot run
   Attribution result;
-  const Recipe scaled = with_known_histories(recipe, run.config.model, run.histories, result.remarks);
+  const Recipe scaled =
+      with_known_histories(recipe, run.config.model, run.histories, result.remarks);
   if (const auto remark = estimator_remark(recipe)) result.remarks.push_back(*remark);
   std::size_t total = 3, done = 0;  // in double precision, with all sources, with none
   for (const ErrorSourceGroup& group : wanted) {

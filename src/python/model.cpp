@@ -111,7 +111,8 @@ class Model {
     return collect([](const Parameter& parameter) { return parameter.gradient(); });
   }
   void set_parameters(const py::dict& arrays) {
-    const std::unique_ptr<ModelTensors> tensors = oriented(std::make_unique<ArrayTensors>(arrays), "parameters");
+    const std::unique_ptr<ModelTensors> tensors =
+        oriented(std::make_unique<ArrayTensors>(arrays), "parameters");
     require_finite(*tensors);  // before the first weight is set
     load_parameters(*tensors, "parameters", session_.parameters());
   }

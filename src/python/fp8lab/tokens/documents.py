@@ -86,7 +86,8 @@ def _is_trained(message: dict[str, Any], where: str) -> bool:
             raise TokenError(f'{where}: "{key}" is not read; accepted: "weight" or "train"')
     assistant = message["role"] == "assistant"
     said = []
-    for key, kind in (("weight", (int, float)), ("train", bool)):
+    kinds: dict[str, type | tuple[type, ...]] = {"weight": (int, float), "train": bool}
+    for key, kind in kinds.items():
         value = message.get(key)
         if value is None:
             continue
@@ -99,7 +100,7 @@ def _is_trained(message: dict[str, Any], where: str) -> bool:
         raise TokenError(f'{where}: "weight" and "train" say different things')
     if said and said[0] and not assistant:
         raise TokenError(f"{where}: only messages of the assistant can be trained on")
-    return said[0] if said else assistant
+    return said[0] if said else bool(assistant)
 
 
 def _content_fits(message: dict[str, Any]) -> bool:
