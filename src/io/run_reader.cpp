@@ -182,7 +182,9 @@ RunStatus read_run_status(const std::filesystem::path& path) {
   const std::vector<std::int64_t> evaluated = read_steps(file, RowGroup::eval, 0);
   if (!evaluated.empty()) status.last_eval_step = evaluated.back();
   auto scores = start_rows<ScoreRecord>(file, RowGroup::scores);
-  read_text_column(file, row_datasets(RowGroup::scores, 0)[2], scores, &ScoreRecord::name);
+  if (!scores.empty()) {  // older files have no such table
+    read_text_column(file, row_datasets(RowGroup::scores, 0)[2], scores, &ScoreRecord::name);
+  }
   for (const ScoreRecord& score : scores) {
     if (score.name == kLossInBf16) status.last_bf16_step = score.step;
   }
