@@ -73,6 +73,7 @@ bool is_fp8(StoredType type) { return type == StoredType::f8_e4m3 || type == Sto
 /// What the config.json beside the tensors says of their quantization.
 struct Quantization {
   bool described = false;
+  bool says_e4m3 = false;  ///< in so many words
   std::optional<StoredScaleTile> blocks;
 };
 
@@ -83,7 +84,8 @@ Quantization read_quantization(const std::filesystem::path& path) {
   const nlohmann::json config = read_json_object(file);
   const auto found = config.find("quantization_config");
   if (found == config.end() || found->is_null()) return {};
-  return {true, read_quantization_config(*found, file.string())};
+  const std::optional<StoredScaleTile> blocks = read_quantization_config(*found, file.string());
+  return {true, found->contains("fmt"), blocks};
 }
 
 class FileTensors : public ModelTensors {
@@ -124,7 +126,7 @@ class FileTensors : public ModelTensors {
 
   void add_scales(const StoredTensor* scale, Entry& entry) const {
     const StoredTensor& tensor = *entry.tensor;
-    if (quantization_.described && is_fp8(tensor.type) && tensor.type != StoredType::f8_e4m3) {
+    if (quantization_.says_e4m3 && tensor.type == StoredType::f8_e5m2) {
       throw Error(fmt::format(
           "{}: tensor '{}' is {}, but quantization_config of config.json says E4M3; accepted: "
           "F8_E4M3",

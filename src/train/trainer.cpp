@@ -182,7 +182,9 @@ bool Trainer::open_log() {
                            checkpoint->position);
   }
   last_evaluation_ = status.last_eval_step;
-  last_in_bf16_ = status.last_bf16_step;
+  // Rows behind the checkpoint are dropped.
+  const bool is_kept = status.last_bf16_step <= execution_->position().step;
+  last_in_bf16_ = is_kept ? status.last_bf16_step : 0;
   watch_->go_on(directory_.run_file(), execution_->position().step);
   say("preparing stage " + execution_->stage().name);
   begun_ = execution_->begin_stage();

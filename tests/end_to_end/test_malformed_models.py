@@ -426,7 +426,7 @@ TENSORS: dict[str, tuple[dict[str, Stored | None], dict[str, Any] | None, str]] 
     ),
     "codes_of_another_format": (
         {Q: ("F8_E5M2", (48, 48), bytes(48 * 48)), Q + "_scale_inv": scales(2, 2)},
-        BLOCKS,
+        BLOCKS | {"fmt": "e4m3"},
         f"'{Q}' is F8_E5M2, but quantization_config of config.json says E4M3",
     ),
     "weights_of_scales": ({Q: ("F8_E8M0", (48, 48), bytes(48 * 48))}, None, f"'{Q}' is F8_E8M0"),

@@ -1,6 +1,6 @@
 """Numbers that are none, and the smallest and largest that are some, in weights, scales and
-matrices of every type. What is no finite number is refused by name; all others are read as their
-formats say, by tables that are written down here."""
+matrices of every type. What is no finite number, and a scale that is not above 0, is refused by
+name; all others are read as their formats say, by tables that are written down here."""
 
 from __future__ import annotations
 
@@ -131,9 +131,10 @@ def means(tensors: dict[str, Stored]) -> tuple[dict[str, Floats], list[str]]:
     with np.errstate(over="ignore", invalid="ignore"):
         for name, tensor in tensors.items():
             values = values_of(tensor)
-            if not np.isfinite(values).all():
+            is_scale = "_scale" in name
+            if not np.isfinite(values).all() or (is_scale and not (values > 0).all()):
                 bad.append(name)
-            if "_scale" in name:
+            if is_scale:
                 continue
             for suffix in ("_scale_inv", "_scale"):
                 if name + suffix not in tensors:
