@@ -20,7 +20,7 @@ TEXT = " ".join(README.replace("**", "").split())  # without line ends and bold
 RESULTS = ROOT / "experiments/results"
 QUICKSTART = RESULTS / "quickstart"
 # Commands of README.md whose output takes minutes, or a model that is not here.
-TAKE_LONG = ("train --preset quickstart --recipe infir2 --out runs/mine", "eval SmolLM2-135M")
+TAKE_LONG = ("train --preset quickstart --recipe infir2 --out runs/mine", "assess SmolLM2-135M")
 
 needs_program = pytest.mark.skipif("FP8LAB_PROGRAM" not in os.environ, reason="FP8LAB_PROGRAM")
 
@@ -143,6 +143,8 @@ TOLD_ELSEWHERE = [
     ("on # held-out tokens", "smollm2.md", "sequences of 1024 tokens, # in all"),
     ("(`infir2`, +# %)", "smollm2.md", "powers of two) | 2.7601 | +0.0324 | +# |"),
     ("(`infir2_fp32scale`, +# %)", "smollm2.md", "infir2_fp32scale | 2.7477 | +0.0200 | +# |"),
+    ("infir2_fp32scale     2.7626    +# ± 0.06 %", "smollm2.md", "| infir2_fp32scale | +# ± 0.06 |"),
+    ("te_current           2.7720    +# ± 0.07 %", "smollm2.md", "| te_current | +# ± 0.07 |"),
     ("NVFP4 costs # %", "smollm2.md", "nvfp4 | 3.2739 | +0.546 | +# |"),
     ("random weights do not. # M param", "granularity.md", "BF16 within 0.5 % with # M parameters"),
     ("26 M parameters (# seeds)", "granularity.md", "26 M parameters (# seeds)"),
