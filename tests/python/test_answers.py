@@ -91,6 +91,7 @@ def test_a_loss_that_runs_away_breaks_where_it_leaves_for_good(tmp_path: Path) -
     make_example_run.write_run(path, RECIPES["infir2"], 1)
     with h5py.File(path, "a") as file:
         file["metrics/loss"][120:] = 5.0  # steps 121 to 140, in sft
+        file["eval/loss"][-1] = 5.0
     run = load_run(path)
     found = breaks.find_break(run, run.stage_names)
     assert found is not None and found.finite and found.stage == "sft"

@@ -60,6 +60,7 @@ def test_a_baseline_that_diverged_is_none_after_any_stage(tmp_path: Path) -> Non
             if recipe == "bf16" and seed == 2:
                 with h5py.File(path, "a") as file:
                     file["metrics/loss"][-15:] = 9.0  # ran away, and every number is finite
+                    file["eval/loss"][-1] = 9.0
     found = summaries_of(tmp_path)["infir2"]
     kinds = {item.kind.value for item in (found.verdict, *found.verdicts_after.values()) if item}
     assert kinds == {"no baseline"} and len(found.verdicts_after) == 3
