@@ -17,19 +17,6 @@
 namespace fp8lab {
 namespace {
 
-/// A pipe whose ends a new program does not inherit.
-struct Pipe {
-  Pipe() {
-    std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-      throw RuntimeFailure(fmt::format("cannot make a pipe: {}", error_text(errno)));
-    }
-    output = FileDescriptor(ends[0]);
-    input = FileDescriptor(ends[1]);
-  }
-  FileDescriptor output, input;
-};
-
 /// Appends what has come out of a pipe; false at its end.
 bool read_some(const Pipe& pipe, std::string& text) {
   std::array<char, 4096> buffer{};

@@ -38,4 +38,10 @@ class FileDescriptor {
   int descriptor_ = -1;
 };
 
+/// A pipe whose ends a new program does not inherit. Throws RuntimeFailure when there can be none.
+struct Pipe {
+  Pipe();
+  FileDescriptor output, input;
+};
+
 }  // namespace fp8lab

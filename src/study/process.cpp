@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -56,19 +55,6 @@ struct Launch {
   if (::write(launch.report, &error, sizeof error) < 0) ::_exit(126);
   ::_exit(127);
 }
-
-/// A pipe whose ends a new program does not inherit.
-struct Pipe {
-  Pipe() {
-    std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-      throw RuntimeFailure(fmt::format("cannot make a pipe: {}", error_text(errno)));
-    }
-    output = FileDescriptor(ends[0]);
-    input = FileDescriptor(ends[1]);
-  }
-  FileDescriptor output, input;
-};
 
 pid_t start(const ChildTask& task) {
   std::vector<std::string> words = {
