@@ -1,6 +1,5 @@
 #include "src/io/command_output.hpp"
 
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
 #include <spawn.h>
