@@ -27,10 +27,10 @@ inline constexpr std::size_t kReplicates = 16;
 
 struct SensitivityMap {
   DocumentLosses baseline, recipe;
-  /// The baseline once more for kReplicates layers, or all if there are fewer, spread over the
-  /// model: every weight of the layer's first output moved by one unit in the last place of BF16.
-  /// Whatever is done to one layer lets roundings behind it fall otherwise; this is how much that
-  /// alone moves the loss, the baseline's own included.
+  /// The noise of the map. Each is the baseline with one layer changed by next to nothing: every
+  /// weight of the layer's first output moved by one unit in the last place of BF16. There is one
+  /// for each of kReplicates layers spread over the model, or for all if there are fewer. A change
+  /// in one layer makes later roundings fall differently, which alone moves the loss.
   std::vector<DocumentLosses> replicates;
   std::vector<LayerSensitivity> layers;  ///< those that the recipe quantizes
 

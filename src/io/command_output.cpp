@@ -1,5 +1,6 @@
 #include "src/io/command_output.hpp"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
 #include <spawn.h>
