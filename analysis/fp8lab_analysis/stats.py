@@ -214,7 +214,7 @@ def spike_rows(
     loss: Array, sigmas: float = SPIKE_SIGMAS, window: int = SPIKE_WINDOW, warmup: int = 10
 ) -> list[int]:
     """Rows where a spike starts: loss above EMA + sigmas * deviation, both over the `window` rows
-    before it (recipes.md section 8). Neighbouring rows above are one spike, for one bad step of the
+    before it. Neighbouring rows above are one spike, for one bad step of the
     optimizer shows in several losses."""
     data = np.asarray(loss, dtype=np.float64)
     starts: list[int] = []

@@ -12,9 +12,9 @@ FP8LAB_NUMERICS_BEGIN
 /// What stands for the derivative of a quantizer, which is zero almost everywhere.
 enum class EstimatorKind : std::uint8_t {
   straight_through,  ///< 1
-  /// 1 within the range of the format, else 0 (QuEST and Quartet, recipes.md section 2.7).
+  /// 1 within the range of the format, else 0 (QuEST and Quartet, arXiv:2505.14669).
   clip_mask,
-  /// The derivative of a power curve through the step between two codes (DGE, recipes.md 2.8).
+  /// The derivative of a power curve through the step between two codes (DGE, arXiv:2501.17116).
   dge,
 };
 

@@ -126,7 +126,7 @@ FP8LAB_HD constexpr bool logarithm_rounds_up(FormatSpec format, std::uint32_t k,
 
 /// Magnitude code of |x| = significand * 2^(exponent - 23), with 2^23 <= significand < 2^24, or 0.
 ///
-/// LNS-Madam (recipes.md section 3.4): the nearest rule rounds log2 |x|, exactly; toward_zero takes
+/// LNS-Madam (arXiv:2106.13914): the nearest rule rounds log2 |x|, exactly; toward_zero takes
 /// the largest value not above |x|, stochastic weighs the two neighbours by distance. Zero has
 /// the smallest code, k = 0, which the paper leaves open; all other values are at least code 1, so
 /// that no weight is lost to zero. Larger values saturate.

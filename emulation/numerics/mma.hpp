@@ -1,4 +1,4 @@
-// The fused dot-product group of a tensor core: scalar reference (numerics.md sections 3 to 5).
+// The fused dot-product group of a tensor core: scalar reference (README.md, "Tensor cores").
 #pragma once
 
 #include <cstdint>
@@ -54,23 +54,23 @@ struct GroupModel {
 };
 
 /// wgmma m64nNk32, any pair of e4m3/e5m2, FP32 accumulator. Measured: 4 x 4.30e9 outputs on an
-/// H200, 0 differences (numerics.md sections 0, 3 and 4.1).
+/// H200, 0 differences.
 inline constexpr GroupModel kSm90WgmmaFp8F32{32, 13, OutputKind::f32_truncated, 13};
 
 /// wgmma m64nNk32, any pair of e4m3/e5m2, FP16 accumulator. Measured: 4 x 4.30e9 outputs on an
-/// H200, 0 differences (section 4.2).
+/// H200, 0 differences.
 inline constexpr GroupModel kSm90WgmmaFp8F16{32, 13, OutputKind::f16_nearest, 10};
 
 /// wgmma k16 and mma.sync m16n8k16, bf16, FP32 accumulator. Measured: 2 x 4.30e9 outputs on an
-/// H200, 0 differences; the floor -133 is singled out by 3.6e7 tiny products (sections 3 and 4.3).
+/// H200, 0 differences; the floor -133 is singled out by 3.6e7 tiny products.
 inline constexpr GroupModel kSm90Bf16F32{16, 25, OutputKind::f32_truncated, 23, -133};
 
 /// wgmma k16 and mma.sync m16n8k16, f16, FP32 accumulator. Measured: 2 x 4.30e9 outputs on an
-/// H200, 0 differences (section 4.3).
+/// H200, 0 differences.
 inline constexpr GroupModel kSm90Fp16F32{16, 25, OutputKind::f32_truncated, 23, -133};
 
 /// wgmma k16 and mma.sync m16n8k16, f16, FP16 accumulator. Measured: 2 x 4.30e9 outputs on an
-/// H200, 0 differences (section 4.3).
+/// H200, 0 differences.
 inline constexpr GroupModel kSm90Fp16F16{16, 25, OutputKind::f16_nearest, 10};
 
 /// wgmma k8 and mma.sync, tf32, FP32 accumulator. Replayed for four products (H100, H200, B200);
@@ -147,7 +147,7 @@ struct Unpacked {
   bool nan = false;
 };
 
-/// Splits a code of `format` without normalising it (numerics.md section 1).
+/// Splits a code of `format` without normalising it (README.md, "Formats and codes").
 FP8LAB_HD constexpr Unpacked unpack(FormatSpec format, std::uint32_t code) {
   Unpacked value;
   const std::uint32_t magnitude = code & format.magnitude_mask();
@@ -217,7 +217,7 @@ FP8LAB_HD constexpr std::uint32_t f16_nearest(bool negative, std::uint64_t magni
   return sign | (static_cast<std::uint32_t>(kept) + (static_cast<std::uint32_t>(floor + 14) << 10));
 }
 
-/// Special operands met by a group (numerics.md section 3, step 1).
+/// Special operands met by a group (README.md, "The group", step 1).
 struct GroupSpecials {
   bool nan = false;
   bool positive_infinity = false;
@@ -267,7 +267,7 @@ FP8LAB_HD constexpr GroupTerm product_term(const GroupModel& model, FormatSpec f
   return term;
 }
 
-/// Steps 3 and 4 of numerics.md section 3: `count` terms cut to the grid 2^(emax - fraction_bits),
+/// Steps 3 and 4 of README.md, "The group": `count` terms cut to the grid 2^(emax - fraction_bits),
 /// summed exactly, normalised and rounded once to the accumulator's format.
 FP8LAB_HD constexpr std::uint32_t sum_terms(const GroupModel& model, const GroupTerm* terms,
                                             int count, int emax) {
@@ -358,7 +358,7 @@ FP8LAB_HD constexpr std::uint32_t late_group(const GroupModel& model, FormatSpec
 /// The fused group over n <= 32 products a[i] * b[i] and the accumulator c: accumulator bits in and
 /// out (FP32, or FP16 for OutputKind::f16_nearest). Codes are any unsigned type of at most 32 bits;
 /// products beyond n are zero. Special values, alignment, truncation and the single rounding follow
-/// numerics.md section 3 with the parameters of `model`, or late_group; integer arithmetic only.
+/// README.md, "The group", with the parameters of `model`, or late_group; integer arithmetic only.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr std::uint32_t fused_group(const GroupModel& model, FormatSpec fa, FormatSpec fb,
                                               const CodeA* a, const CodeB* b, int n,
@@ -484,7 +484,7 @@ FP8LAB_HD constexpr std::uint32_t add_f32(std::uint32_t x_bits, std::uint32_t y_
 /// mma.sync m16n8k32 on FP8 codes as sm_90 executes it: widened to FP16, two groups of 16 over the
 /// interleaved halves k % 4 in {0, 1} and {2, 3}, then c added with an IEEE rounding. n <= 32
 /// products; `output` selects the FP32 or the FP16 accumulator, whose bits `c_bits` and the result
-/// are. Measured: 8 x 4.30e9 outputs on an H200, 0 differences (numerics.md section 5).
+/// are. Measured: 8 x 4.30e9 outputs on an H200, 0 differences (README.md, "Tensor cores").
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr std::uint32_t mma_sync_fp8(OutputKind output, FormatSpec fa, FormatSpec fb,
                                                const CodeA* a, const CodeB* b, int n,

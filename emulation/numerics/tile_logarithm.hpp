@@ -1,5 +1,4 @@
-// LogFMT-n: each tile has its own logarithmic codebook between its extremes (recipes.md
-// section 6.1).
+// LogFMT-n: each tile has its own logarithmic codebook between its extremes (arXiv:2505.09343).
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 
 namespace fp8lab::ops {
 
-/// Once a step (recipes.md section 0.4). A running amax of zero means that the tensor was not seen:
+/// Once a step (README.md, "Scales"). A running amax of zero means that the tensor was not seen:
 /// nothing changes. Otherwise the history moves by one, the running amax becomes its newest entry
 /// and is cleared, and the largest entry (AmaxAlgorithm::max) or the newest (most_recent), if
 /// finite and positive, gives the next scale by tile_scale with the rule's margin; else the scale

@@ -20,7 +20,7 @@ struct KRange {
   bool operator==(const KRange&) const = default;
 };
 
-/// The arithmetic of one output element, in terms of numerics.md section 6:
+/// The arithmetic of one output element, in terms of README.md, "K schedules and scale orders":
 ///   for each range, acc = +0; for each chunk [k0, min(k0 + chunk, range.end)) of it from
 ///   range.begin on, p = chain(chunk) from accumulator +0, and acc becomes
 ///     promoted == false               p                        (the range is one chunk)
@@ -29,7 +29,7 @@ struct KRange {
 ///     ScaleOrder::b_then_a            fma(p * sB, sA, acc)
 ///     ScaleOrder::a_then_b            fma(p * sA, sB, acc)
 ///     ScaleOrder::product_first       fma(p, sA * sB, acc)
-///   the accs of the ranges are added left to right; then the epilogue of section 6.4.
+///   the accs of the ranges are added left to right; then the epilogue.
 struct GemmPlan {
   Accumulator accumulator = Accumulator::sm90_bf16;
   ScaleOrder order = ScaleOrder::epilogue;  ///< never ScaleOrder::automatic

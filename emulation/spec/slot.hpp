@@ -14,7 +14,7 @@ namespace fp8lab {
 /// dy (tokens, out).
 enum class Tensor : std::uint8_t { x, w, dy };
 
-/// The three GEMMs of a linear layer (recipes.md section 0.1).
+/// The three GEMMs of a linear layer (README.md, "Notation").
 enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
 
 /// The six operands, GEMM after GEMM, A before B of its product A B^T.

@@ -13,7 +13,7 @@ enum class UpdateRule : std::uint8_t {
   adamw,  ///< Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2
   lion,   ///< Chen et al. 2023 (arXiv:2302.06675), algorithm 2
   sgd,    ///< heavy ball, with decoupled weight decay
-  madam,  ///< LNS-Madam as released (Zhao et al. 2021, arXiv:2106.13914; recipes.md section 3.4)
+  madam,  ///< LNS-Madam as released (Zhao et al. 2021, arXiv:2106.13914)
 };
 
 constexpr std::string_view name_of(UpdateRule rule) {

@@ -1,4 +1,4 @@
-// GEMM on the tensor cores of Hopper: the arithmetic of numerics.md section 6 with wgmma.
+// GEMM on the tensor cores of Hopper: the arithmetic of emulation/README.md with wgmma.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What numerics.md section 9 leaves open: does wgmma return the same bits when A comes from
+// A question that recorded vectors leave open: does wgmma return the same bits when A comes from
 // registers? Measuring code for the tests; no kernel of the backend uses it.
 #pragma once
 

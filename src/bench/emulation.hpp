@@ -43,8 +43,8 @@ struct GemmBenchOptions {
 /// stand beside; they run in turn with the emulation in the same process, one thread each.
 std::vector<GemmBenchRow> bench_gemm(const GemmBenchOptions& options);
 
-/// Another emulator's speed on one core of a Xeon with AVX-512 and AMX, as recorded beside the
-/// recipes of this project (peers.md section 5, November 2026); not measured here.
+/// Another emulator's speed on one core of a Xeon with AVX-512 and AMX, as recorded in
+/// November 2026 on the peers' own hosts; not measured here.
 struct EmulatorPeer {
   std::string_view name;
   std::string_view arithmetic;  ///< what it computes

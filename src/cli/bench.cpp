@@ -87,7 +87,9 @@ void print_ratio_table(const std::vector<GemmBenchRow>& rows,
 /// The fastest row of each peer's arithmetic beside its recorded speed.
 nlohmann::ordered_json print_emulator_peers(const std::vector<GemmBenchRow>& rows) {
   nlohmann::ordered_json json = nlohmann::json::array();
-  fmt::print("beside other emulators, one core; their MAC/s as recorded in peers.md section 5\n");
+  fmt::print(
+      "beside other emulators, one core; their MAC/s as recorded on their hosts in "
+      "November 2026\n");
   fmt::print("  {:<21} {:<36} {:>9}  {:<16} {:<12} {:>9} {:>9}\n", "emulator", "arithmetic",
              "MAC/s", "operation", "target", "MAC/s", "ratio");
   for (const EmulatorPeer& peer : kEmulatorPeers) {

@@ -12,7 +12,7 @@
 
 namespace fp8lab::cli {
 
-/// Exit statuses of the program (design.md section 8).
+/// Exit statuses of the program (README.md).
 struct ExitCode {
   static constexpr int kSuccess = 0;
   static constexpr int kRuntimeFailure = 1;

@@ -141,7 +141,7 @@ struct LearningRateSchedule {
 };
 
 enum class StressKind : std::uint8_t {
-  outlier_channels,  ///< channels become large, the function stays (recipes.md section 10.11)
+  outlier_channels,  ///< channels become large, the function stays
   aligned_swiglu,  ///< channels whose gate is a multiple of their other half; the function changes
   spike,           ///< large activations for one step, which only quantizers see
 };

@@ -1,4 +1,4 @@
-// Recipes as TOML files (design.md section 4).
+// Recipes as TOML files.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -19,7 +19,7 @@ struct RolloutTokens {
 /// The first token whose two log-probabilities are not the same bits; -1: none.
 std::int64_t first_difference(const RolloutTokens& completion);
 
-/// With gap = training - rollout and ratio r = exp(gap) of every token (recipes.md section 8).
+/// With gap = training - rollout and ratio r = exp(gap) of every token.
 struct RolloutGap {
   std::int64_t tokens = 0;
   std::int64_t different = 0;  ///< tokens whose two log-probabilities are not the same bits

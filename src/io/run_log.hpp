@@ -1,4 +1,4 @@
-// The run file: one HDF5 file per run that holds everything a report needs (design.md section 7).
+// The run file: one HDF5 file per run that holds everything a report needs.
 #pragma once
 
 #include <cstdint>

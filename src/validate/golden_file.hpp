@@ -115,14 +115,14 @@ MmaModel mma_model(const MmaRecord& record);
 std::uint32_t mma_element(const MmaModel& model, const MmaRecord& record, const std::uint32_t* a,
                           const std::uint32_t* b, std::uint32_t c);
 
-/// What the model makes of a GEMM record (numerics.md sections 6 and 7).
+/// What the model makes of a GEMM record (emulation/README.md, "Calls of cuBLASLt").
 struct GemmModel {
   bool known = false;
   numerics::ElementGemm element;
   numerics::Epilogue epilogue;
 };
 
-/// Not known for combinations outside numerics.md section 6.1 and splits with an empty range.
+/// Not known for combinations that cuBLASLt refuses and splits with an empty range.
 GemmModel gemm_model(const GemmRecord& record);
 
 /// Output bits of stored element (r, c).

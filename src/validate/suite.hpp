@@ -26,7 +26,8 @@ struct CastProblem {
   std::uint32_t random_bits = 0;
 };
 
-/// One tensor-core instruction on n products and an accumulator (numerics.md sections 3 to 5).
+/// One tensor-core instruction on n products and an accumulator (emulation/README.md, "Tensor
+/// cores").
 struct GroupProblem {
   MmaModel model;
   numerics::FormatSpec format_a, format_b;
@@ -36,7 +37,8 @@ struct GroupProblem {
   std::uint32_t c_bits = 0;
 };
 
-/// One output element of a GEMM with everything that enters it (numerics.md section 6).
+/// One output element of a GEMM with everything that enters it (emulation/README.md, "K schedules
+/// and scale orders").
 struct ElementProblem {
   numerics::ElementGemm element;
   numerics::Epilogue epilogue;

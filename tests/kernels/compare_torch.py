@@ -6,8 +6,7 @@
 PROGRAM is the fp8lab executable; it multiplies with the emulator, with our kernels and with our
 call of cuBLASLt. Modes of torch: one scale a tensor and one a row (torch._scaled_mm, with and
 without fast accumulation; e4m3 by e4m3 and e4m3 by e5m2), and blocks of 1x128 and 128x128
-(torch.nn.functional.scaled_mm). K is small enough that the library does not split it (numerics.md
-section 6.3).
+(torch.nn.functional.scaled_mm). K is small enough that the library does not split it.
 
 torch computes D^T = B A^T with the column-major library, whose first operand is therefore B: scales
 of rows enter in the order (sum * sB) * sA, those of two operands of 1x128 in the order

@@ -1,4 +1,4 @@
-"""Tensor-core instructions in Python integers, from numerics.md sections 1, 3 and 5 alone, and that
+"""Tensor-core instructions in Python integers, from emulation/README.md alone, and that
 of CDNA3 from MMA-Sim (arXiv:2511.10909, GTR-FDPA)."""
 
 from __future__ import annotations

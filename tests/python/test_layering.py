@@ -1,4 +1,4 @@
-"""Folders are layers: fails on a C++ include that points upwards (design.md section 2)."""
+"""Folders are layers: fails on a C++ include that points upwards."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 // Kernels of the emulated GEMM, one table per instruction set, same bits.
 //
-// A chain of fused groups (numerics.md section 3) is evaluated with the columns of the right
+// A chain of fused groups (README.md, "The group") is evaluated with the columns of the right
 // operand in vector lanes. Per group and output, pass 1 finds the common exponent emax from byte or
 // word sums of stored exponents. Pass 2 adds the exact products with a floating-point multiply-add
 // that rounds toward zero onto a positive accumulator Y whose unit in the last place is the group's
@@ -160,7 +160,8 @@ struct PromotionTile {
   bool from_zero = false;  ///< the accumulator is taken as +0 and need not be initialised
 };
 
-/// The epilogue of one row (numerics.md section 6.4), numerics::finish_element for each column.
+/// The epilogue of one row (README.md, "Epilogue and split K"), numerics::finish_element for each
+/// column.
 struct EpilogueRow {
   float* accumulator;  ///< overwritten
   std::int64_t columns;

@@ -1,4 +1,4 @@
-// Hand-computed tensor-core groups, schedules and epilogues (numerics.md sections 3 to 7).
+// Hand-computed tensor-core groups, schedules and epilogues (emulation/README.md).
 #include <array>
 #include <cstdint>
 #include <vector>

@@ -174,7 +174,7 @@ ScaleRule power_of_two(ScaleRounding rounding, float deviations = 0.0f) {
 }
 
 // Those of experiments/results/quartet; an emulation of the released code has 2.3e-2, 1.33e-2 and
-// 1.54e-2 for QuEST (recipes.md section 2.7).
+// 1.54e-2 for QuEST (Quartet, arXiv:2505.14669).
 TEST_CASE("errors of MXFP4 on a Gaussian by its scale") {
   const auto near = [](double value) { return Approx(value).epsilon(0.03); };
   GroupError up(power_of_two(ScaleRounding::ceil));

@@ -5,7 +5,7 @@
 namespace fp8lab {
 namespace {
 
-/// What recipes.md section 0.1 says of an operand.
+/// What emulation/README.md, "Notation" says of an operand.
 struct Row {
   Slot slot;
   const char* name;
