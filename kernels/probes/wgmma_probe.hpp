@@ -1,4 +1,4 @@
-// A question that the recorded vectors leave open: does wgmma return the same bits when A comes from
+// A question that recorded vectors leave open: does wgmma return the same bits when A comes from
 // registers? Measuring code for the tests; no kernel of the backend uses it.
 #pragma once
 

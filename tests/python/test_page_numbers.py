@@ -146,7 +146,7 @@ TOLD_ELSEWHERE = [
     ("infir2_fp32scale 2.7626 +# ± 0.06 %", "smollm2.md", "| infir2_fp32scale | +# ± 0.06 |"),
     ("te_current 2.7720 +# ± 0.07 %", "smollm2.md", "| te_current | +# ± 0.07 |"),
     ("NVFP4 costs # %", "smollm2.md", "nvfp4 | 3.2739 | +0.546 | +# |"),
-    ("random weights do not. # M param", "granularity.md", "BF16 within 0.5 % with # M parameters"),
+    ("random weights do not notice it. # M param", "granularity.md", "BF16 within 0.5 % with # M parameters"),
     ("26 M parameters (# seeds)", "granularity.md", "26 M parameters (# seeds)"),
     ("and # M (4 seeds)", "granularity.md", "and with # M (4 seeds)"),
     ("100 M (# seeds)", "granularity.md", "100 M (# seeds)"),
@@ -182,6 +182,19 @@ def test_numbers_of_the_sources() -> None:
     process = (ROOT / "src/study/process.hpp").read_text(encoding="utf-8")
     (status,) = re.findall(r"kDivergedStatus = (\d+);", process)
     assert f"diverged says so and ends with status {status}" in TEXT
+
+
+def test_the_range_after_training() -> None:
+    text = (RESULTS / "real_checkpoint" / "README.md").read_text(encoding="utf-8")
+    worse = r"worse by (\d\.\d\d) % ± \d\.\d\d %"
+    rows = re.findall(rf"(?m)^\| ([\w, ]+) \| {worse} \| {worse} \|$", text)
+    fp8 = [row for row in rows if "int8" not in row[0]]
+    assert sum(name.count(",") + 1 for name, _, _ in fp8) == 10
+    assert "each of ten FP8 recipes is worse than BF16" in TEXT
+    for column, stage in ((1, "by # to # %, after SFT"), (2, "after SFT on GSM8K by # to # %")):
+        ends = [float(row[column]) for row in fp8]
+        low, high = f"{min(ends):.1f}", f"{max(ends):.1f}"
+        assert stage.replace("#", low, 1).replace("#", high, 1) in TEXT
 
 
 def test_the_range_of_the_checkpoint() -> None:
