@@ -3,7 +3,7 @@
 
     python3 notebooks/build_manual.py manual.html
 
-It is made from README.md, the README files of the folders, the pages of experiments/results, the
+It is made from README.md, the README files of the folders, the specification, the pages of experiments/results, the
 notebooks, executed on the runs of first_study.toml, and the help of every command of the program.
 """
 
@@ -242,6 +242,8 @@ def markdown_pages() -> Iterator[Page]:
     for folder in FOLDERS:
         for file in sorted((ROOT / folder).rglob("README.md")):
             yield page("Folders", file)
+        if (specification := ROOT / folder / "specification.md").is_file():
+            yield page("Folders", specification)
     for file in sorted((ROOT / "experiments" / "results").glob("*.md")):
         yield page("Results", file)
 

@@ -80,8 +80,8 @@ FP8LAB_HD_INLINE constexpr std::uint32_t overflow_code(FormatSpec format, Overfl
 
 /// Code of an FP32 value, rounded exactly once onto the target's grid (subnormal targets included).
 ///
-/// CUDA behaviour (README.md, "Formats and codes"): overflow is decided after rounding with an
-/// unlimited exponent; NaN gives the positive canonical NaN, or the positive maximum where the
+/// CUDA behaviour (specification.md, "Formats and codes"): overflow is decided after rounding with
+/// an unlimited exponent; NaN gives the positive canonical NaN, or the positive maximum where the
 /// format has no NaN; infinity overflows; zero and results that round to zero keep the sign where
 /// the format has a -0. The same overflow rule holds for every rounding, so a value truncated to
 /// more than the maximum also overflows. The codes of negative integers are two's complements.
@@ -157,8 +157,8 @@ FP8LAB_HD constexpr float decode(FormatSpec format, std::uint32_t code) {
 }
 
 /// e8m0 code (value 2^(code-127), 0xFF = NaN) of the magnitude of an FP32 value, toward zero or
-/// toward +infinity (README.md, "Formats and codes"). NaN gives 0xFF; infinity and values that
-/// round above 2^127 give 0xFE under `saturate` and 0xFF under `special`; zero gives 0 because
+/// toward +infinity (specification.md, "Formats and codes"). NaN gives 0xFF; infinity and values
+/// that round above 2^127 give 0xFE under `saturate` and 0xFF under `special`; zero gives 0 because
 /// there is no zero.
 FP8LAB_HD constexpr std::uint32_t encode_e8m0(std::uint32_t f32_bits, bool toward_positive,
                                               Overflow overflow) {
@@ -202,8 +202,8 @@ FP8LAB_HD constexpr float from_bf16(std::uint16_t bits) {
   return bits_float(static_cast<std::uint32_t>(bits) << 16);
 }
 
-/// Largest finite value of a format, Qmax of README.md, "Formats and codes" (448 for e4m3fn); 1
-/// where it is the scale of the tile.
+/// Largest finite value of a format, Qmax of specification.md, "Formats and codes" (448 for
+/// e4m3fn); 1 where it is the scale of the tile.
 FP8LAB_HD constexpr float max_finite(FormatSpec format) {
   if (format.encoding == Encoding::tile_logarithm) return 1.0f;
   return decode(format, format.max_finite_code());

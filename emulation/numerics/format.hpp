@@ -80,8 +80,8 @@ struct FormatSpec {
   /// Code of +infinity, in formats that have it.
   FP8LAB_HD constexpr std::uint32_t infinity_code() const { return max_finite_code() + 1u; }
   /// Canonical NaN: that of -0 where it is the only one, else sign positive, all magnitude bits set
-  /// (README.md, "Formats and codes"); formats without NaN return the largest finite code, as the
-  /// CUDA conversions do.
+  /// (specification.md, "Formats and codes"); formats without NaN return the largest finite code,
+  /// as the CUDA conversions do.
   FP8LAB_HD constexpr std::uint32_t nan_code() const {
     return has_nan_at_negative_zero() ? sign_mask() : magnitude_mask();
   }
@@ -116,7 +116,7 @@ inline constexpr FormatSpec kE3M4{3, 4, 3, SpecialValues::nan_only};
 inline constexpr FormatSpec kE2M3{2, 3, 1, SpecialValues::none};
 inline constexpr FormatSpec kE3M2{3, 2, 3, SpecialValues::none};
 inline constexpr FormatSpec kE2M1{2, 1, 1, SpecialValues::none};
-/// Integers -127..127 and -7..7 (README.md, "Formats and codes").
+/// Integers -127..127 and -7..7 (specification.md, "Formats and codes").
 inline constexpr FormatSpec kInt8{
     0, 7, -6, SpecialValues::none, true, true, Encoding::twos_complement};
 inline constexpr FormatSpec kInt4{

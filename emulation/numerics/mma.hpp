@@ -1,4 +1,5 @@
-// The fused dot-product group of a tensor core: scalar reference (README.md, "Tensor cores").
+// The fused dot-product group of a tensor core: scalar reference (specification.md, "Tensor
+// cores").
 #pragma once
 
 #include <cstdint>
@@ -147,7 +148,7 @@ struct Unpacked {
   bool nan = false;
 };
 
-/// Splits a code of `format` without normalising it (README.md, "Formats and codes").
+/// Splits a code of `format` without normalising it (specification.md, "Formats and codes").
 FP8LAB_HD constexpr Unpacked unpack(FormatSpec format, std::uint32_t code) {
   Unpacked value;
   const std::uint32_t magnitude = code & format.magnitude_mask();
@@ -217,7 +218,7 @@ FP8LAB_HD constexpr std::uint32_t f16_nearest(bool negative, std::uint64_t magni
   return sign | (static_cast<std::uint32_t>(kept) + (static_cast<std::uint32_t>(floor + 14) << 10));
 }
 
-/// Special operands met by a group (README.md, "The group", step 1).
+/// Special operands met by a group (specification.md, "The group", step 1).
 struct GroupSpecials {
   bool nan = false;
   bool positive_infinity = false;
@@ -267,8 +268,8 @@ FP8LAB_HD constexpr GroupTerm product_term(const GroupModel& model, FormatSpec f
   return term;
 }
 
-/// Steps 3 and 4 of README.md, "The group": `count` terms cut to the grid 2^(emax - fraction_bits),
-/// summed exactly, normalised and rounded once to the accumulator's format.
+/// Steps 3 and 4 of specification.md, "The group": `count` terms cut to the grid 2^(emax -
+/// fraction_bits), summed exactly, normalised and rounded once to the accumulator's format.
 FP8LAB_HD constexpr std::uint32_t sum_terms(const GroupModel& model, const GroupTerm* terms,
                                             int count, int emax) {
   const int grid = emax - model.fraction_bits;
@@ -358,7 +359,8 @@ FP8LAB_HD constexpr std::uint32_t late_group(const GroupModel& model, FormatSpec
 /// The fused group over n <= 32 products a[i] * b[i] and the accumulator c: accumulator bits in and
 /// out (FP32, or FP16 for OutputKind::f16_nearest). Codes are any unsigned type of at most 32 bits;
 /// products beyond n are zero. Special values, alignment, truncation and the single rounding follow
-/// README.md, "The group", with the parameters of `model`, or late_group; integer arithmetic only.
+/// specification.md, "The group", with the parameters of `model`, or late_group; integer arithmetic
+/// only.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr std::uint32_t fused_group(const GroupModel& model, FormatSpec fa, FormatSpec fb,
                                               const CodeA* a, const CodeB* b, int n,
@@ -484,7 +486,7 @@ FP8LAB_HD constexpr std::uint32_t add_f32(std::uint32_t x_bits, std::uint32_t y_
 /// mma.sync m16n8k32 on FP8 codes as sm_90 executes it: widened to FP16, two groups of 16 over the
 /// interleaved halves k % 4 in {0, 1} and {2, 3}, then c added with an IEEE rounding. n <= 32
 /// products; `output` selects the FP32 or the FP16 accumulator, whose bits `c_bits` and the result
-/// are. Measured: 8 x 4.30e9 outputs on an H200, 0 differences (README.md, "Tensor cores").
+/// are. Measured: 8 x 4.30e9 outputs on an H200, 0 differences (specification.md, "Tensor cores").
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr std::uint32_t mma_sync_fp8(OutputKind output, FormatSpec fa, FormatSpec fb,
                                                const CodeA* a, const CodeB* b, int n,

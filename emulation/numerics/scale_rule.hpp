@@ -1,4 +1,4 @@
-// The vocabulary of scale derivation (README.md, "Scales"); the rules themselves are
+// The vocabulary of scale derivation (specification.md, "Scales"); the rules themselves are
 // scaling.hpp.
 #pragma once
 

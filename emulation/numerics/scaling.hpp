@@ -1,4 +1,5 @@
-// From the amax of a tile to its scale, for every rule of scale_rule.hpp (README.md, "Scales").
+// From the amax of a tile to its scale, for every rule of scale_rule.hpp (specification.md,
+// "Scales").
 #pragma once
 
 #include <cstdint>
@@ -76,7 +77,7 @@ FP8LAB_HD constexpr float nearest_positive(FormatSpec format, float value) {
 
 /// FP32 scale rounded to the nearest value of the format in which it is stored, saturating; zero
 /// becomes the smallest positive value. Values are quantized with what is stored: multiplied by its
-/// rounded reciprocal, or divided by it (README.md, "Scales", COAT).
+/// rounded reciprocal, or divided by it (specification.md, "Scales", COAT).
 FP8LAB_HD constexpr TileScale narrow_scale(const ScaleRule& rule, float qmax, float amax) {
   const float wanted = fp32_scale(rule, qmax, amax).decode;
   const float scale = rule.format == ScaleFormat::bf16 ? nearest_positive(kBF16, wanted)
@@ -136,8 +137,8 @@ FP8LAB_HD constexpr float raised_amax(const ScaleRule& rule, float amax) {
   return amax < rule.amax_epsilon ? rule.amax_epsilon : amax;
 }
 
-/// Scale of a tile with a scale format of one level whose largest magnitude is `amax` (README.md,
-/// "Scales"), or whose deviations stand for it.
+/// Scale of a tile with a scale format of one level whose largest magnitude is `amax`
+/// (specification.md, "Scales"), or whose deviations stand for it.
 ///
 /// amax is first raised by rule.amax_epsilon. FP32 scales, and those stored as BF16 or E4M3, follow
 /// rule.arithmetic, each operation rounded to nearest even. Power-of-two scales follow
@@ -186,11 +187,11 @@ FP8LAB_HD constexpr float nv_tensor_factor(const ScaleRule& rule, FormatSpec ele
   return factor == 0.0f ? 1.0f : factor;
 }
 
-/// Scale of a tile under ScaleFormat::nv_two_level in a tensor of encode factor S (README.md,
-/// "Scales", TransformerEngine): the stored s = E4M3(amax * RN(S * RN(1/Qmax))), times 1.5 before
-/// the cast when `enlarged` (4 over 6), saturating; decode = RN(s * RN(1/S)), and the multiplier is
-/// its reciprocal, at most the largest FP32 number. A tile whose s rounds to zero becomes zero
-/// altogether. NaN amax gives NaN.
+/// Scale of a tile under ScaleFormat::nv_two_level in a tensor of encode factor S
+/// (specification.md, "Scales", TransformerEngine): the stored s = E4M3(amax * RN(S * RN(1/Qmax))),
+/// times 1.5 before the cast when `enlarged` (4 over 6), saturating; decode = RN(s * RN(1/S)), and
+/// the multiplier is its reciprocal, at most the largest FP32 number. A tile whose s rounds to zero
+/// becomes zero altogether. NaN amax gives NaN.
 FP8LAB_HD constexpr TileScale nv_tile_scale(FormatSpec element, float tensor_factor, float amax,
                                             bool enlarged = false) {
   const float ratio = amax * (tensor_factor * (1.0f / max_finite(element)));

@@ -1,4 +1,4 @@
-// One element of a GEMM: the order of arithmetic along K and the epilogue (README.md,
+// One element of a GEMM: the order of arithmetic along K and the epilogue (specification.md,
 // "K schedules and scale orders"). Every faster implementation is checked against these functions.
 #pragma once
 
@@ -20,8 +20,9 @@ enum class ChainUnit : std::uint8_t {
   ideal_exact,   ///< exact sum, rounded once to FP32, to nearest even
 };
 
-/// Where the scales of the operands enter a GEMM (README.md, "K schedules and scale orders"). A
-/// promoted partial sum p enters the accumulator as acc + p where they do not enter there.
+/// Where the scales of the operands enter a GEMM (specification.md, "K schedules and scale
+/// orders"). A promoted partial sum p enters the accumulator as acc + p where they do not enter
+/// there.
 enum class ScaleOrder : std::uint8_t {
   automatic,       ///< of a recipe: as measured for cuBLASLt, by the tiles of the two operands
   epilogue,        ///< scales constant along K, applied once to the whole sum; acc + p
@@ -61,9 +62,9 @@ FP8LAB_HD constexpr float fma_f32(float x, float y, float z) {
   return __builtin_fmaf(x, y, z);
 }
 
-/// K of one split-K range in elements (README.md, "Epilogue and split K"): ceil(K / block) blocks
-/// are dealt out in `split` equal shares, rounded up to a multiple of 4 blocks when an operand has
-/// 128x128 scales. `block` is 128 for FP8 and 64 for bf16.
+/// K of one split-K range in elements (specification.md, "Epilogue and split K"): ceil(K / block)
+/// blocks are dealt out in `split` equal shares, rounded up to a multiple of 4 blocks when an
+/// operand has 128x128 scales. `block` is 128 for FP8 and 64 for bf16.
 FP8LAB_HD constexpr std::int64_t split_range_width(std::int64_t k, std::int64_t block,
                                                    std::int64_t split, bool square_blocks) {
   const std::int64_t blocks = (k + block - 1) / block;
@@ -162,8 +163,8 @@ FP8LAB_HD constexpr float accumulate_range(const ElementGemm& spec, const CodeA*
 /// The accumulator of one output element before its epilogue: a[k], b[k] are codes of
 /// spec.format_a and spec.format_b, k < `k`; sa, sb the scales of this row and column along K (not
 /// read where none enters). All additions are FP32, round to nearest
-/// even (README.md, "K schedules and scale orders"). A NaN may have any bits; the epilogue makes it
-/// canonical.
+/// even (specification.md, "K schedules and scale orders"). A NaN may have any bits; the epilogue
+/// makes it canonical.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr float accumulate_element(const ElementGemm& spec, const CodeA* a,
                                              const CodeB* b, std::int64_t k, const float* sa,
@@ -177,7 +178,7 @@ FP8LAB_HD constexpr float accumulate_element(const ElementGemm& spec, const Code
   return acc;
 }
 
-/// Where the epilogue finds scales (README.md, "Epilogue and split K").
+/// Where the epilogue finds scales (specification.md, "Epilogue and split K").
 enum class EpilogueScales : std::uint8_t {
   scalar,  ///< v = fma(acc, (alpha * sA) * sB, ...)
   outer,   ///< v = fma((acc * sA[m]) * sB[n], alpha, ...)
@@ -215,7 +216,7 @@ FP8LAB_HD constexpr float epilogue_value(const Epilogue& epilogue, float acc, fl
 
 /// Output code of `epilogue.output` (FP32 bits for kFP32): round to nearest even, canonical NaN;
 /// formats of at most 8 bits are scaled by output_scale and saturate, wider ones overflow to
-/// infinity (README.md, "Epilogue and split K").
+/// infinity (specification.md, "Epilogue and split K").
 FP8LAB_HD constexpr std::uint32_t finish_element(const Epilogue& epilogue, float acc, float sa,
                                                  float sb, float c, const float* bias) {
   const float v = epilogue_value(epilogue, acc, sa, sb, c, bias);

@@ -6,8 +6,9 @@
 // within the sequence.
 //
 // chain(c; a, b): accumulator c, then for each consecutive 16 elements of the summed index
-// ascending one tensor-core group. bf16 storage: operands bf16, README.md, "The group" with F = 25.
-// f32 storage: operands f32, acc = fma(a, b, acc) ascending within the group, then acc = acc +
+// ascending one tensor-core group. bf16 storage: operands bf16, specification.md, "The group" with
+// F = 25. f32 storage: operands f32, acc = fma(a, b, acc) ascending within the group, then acc =
+// acc +
 // (+0). P and dS are rounded to the storage type before they are operands.
 //
 // Masked products are zero, and a group of zero products leaves every accumulator unchanged but for
@@ -23,7 +24,7 @@
 
 namespace fp8lab {
 
-/// Products of one tensor-core group of the attention chains (README.md, "The group").
+/// Products of one tensor-core group of the attention chains (specification.md, "The group").
 inline constexpr std::int64_t kAttentionGroup = 16;
 
 /// Attention over packed sequences. Query head h reads key-value head h / (heads / kv_heads).

@@ -6,9 +6,9 @@
 
 namespace fp8lab::ops {
 
-/// Once a step (README.md, "Scales"). A running amax of zero means that the tensor was not seen:
-/// nothing changes. Otherwise the history moves by one, the running amax becomes its newest entry
-/// and is cleared, and the largest entry (AmaxAlgorithm::max) or the newest (most_recent), if
+/// Once a step (specification.md, "Scales"). A running amax of zero means that the tensor was not
+/// seen: nothing changes. Otherwise the history moves by one, the running amax becomes its newest
+/// entry and is cleared, and the largest entry (AmaxAlgorithm::max) or the newest (most_recent), if
 /// finite and positive, gives the next scale by tile_scale with the rule's margin; else the scale
 /// stays. A NaN or infinity thus holds the scale until it leaves the history.
 /// AmaxAlgorithm::window (Intel): a step whose amax is zero counts as well, the scale is taken from

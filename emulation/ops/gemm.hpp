@@ -7,7 +7,7 @@
 
 namespace fp8lab::ops {
 
-/// d (a.rows, b.rows) = A B^T with scales, by README.md, "K schedules and scale orders";
+/// d (a.rows, b.rows) = A B^T with scales, by specification.md, "K schedules and scale orders";
 /// gemm_plan.hpp has the order of its sums. `bias` (1, b.rows), bf16 or f32, or empty, is added to
 /// every row after the scales, separately rounded. accumulate: d (f32) += ... through fma(acc,
 /// scale, d), beta = 1. Each element is rounded once, to nearest even, to d's type.

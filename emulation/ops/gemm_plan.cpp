@@ -25,8 +25,8 @@ bool in_blocks(const QuantSpec& spec) {
   return varies_along_k(spec) && spec.scale_tile().rows != 1;
 }
 
-// README.md, "Epilogue and split K": blocks of 128, of 64 for bf16 and by analogy for FP16. A
-// promotion interval that does not divide the block widens it, so that no chunk straddles two
+// specification.md, "Epilogue and split K": blocks of 128, of 64 for bf16 and by analogy for FP16.
+// A promotion interval that does not divide the block widens it, so that no chunk straddles two
 // ranges.
 std::vector<KRange> split_ranges(const GemmSpec& spec, bool blocks_128x128, std::int64_t k) {
   if (spec.split_k == 1) return {{0, k}};

@@ -20,7 +20,8 @@ struct KRange {
   bool operator==(const KRange&) const = default;
 };
 
-/// The arithmetic of one output element, in terms of README.md, "K schedules and scale orders":
+/// The arithmetic of one output element, in terms of specification.md, "K schedules and scale
+/// orders":
 ///   for each range, acc = +0; for each chunk [k0, min(k0 + chunk, range.end)) of it from
 ///   range.begin on, p = chain(chunk) from accumulator +0, and acc becomes
 ///     promoted == false               p                        (the range is one chunk)

@@ -91,7 +91,7 @@ struct QuantizedOperand {
   }
 };
 
-/// Layout of the f32 vector that holds delayed-scaling state (README.md, "Scales"). A zeroed
+/// Layout of the f32 vector that holds delayed-scaling state (specification.md, "Scales"). A zeroed
 /// vector is the state before the first step: scale 1. Amaxes are compared as bits, so that a NaN
 /// or infinity in the tensor survives in kAmax and in the history.
 struct DelayedState {

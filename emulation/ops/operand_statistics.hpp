@@ -9,8 +9,8 @@
 
 namespace fp8lab {
 
-/// Statistics of one logged operand (README.md, "Statistics of a quantizer"), accumulated in f64 in
-/// a fixed order.
+/// Statistics of one logged operand (specification.md, "Statistics of a quantizer"), accumulated in
+/// f64 in a fixed order.
 struct OperandStatistics {
   static constexpr int kTopChannels = 8;
   double amax, rms, mse, sqnr_db, cosine, bias;
@@ -65,8 +65,8 @@ namespace ops {
 
 /// Writes an OperandStatistics of how well `operand` represents `source` (R, C), bf16 or f32 (with
 /// `transpose` the operand is (C, R)), into `record` (u8, 1 x sizeof(OperandStatistics)). Logged
-/// steps only. Definitions of README.md, "Statistics of a quantizer", with x the source and y the
-/// operand's value, scale * decode(code).
+/// steps only. Definitions of specification.md, "Statistics of a quantizer", with x the source and
+/// y the operand's value, scale * decode(code).
 ///
 /// With a transform along K, x is the transformed source: errors, ranges and channels (positions
 /// along K) are of what was quantized. Where the transform is orthonormal (all but smoothing), mse,

@@ -10,7 +10,7 @@ namespace fp8lab::ops {
 /// `transpose` rows = C, k = R. Codes and scales have the shapes of QuantizedOperand, any row
 /// stride; operand.key becomes `key`.
 ///
-/// Scales (README.md). current: each tile's own amax through numerics::tile_scale. The
+/// Scales (specification.md). current: each tile's own amax through numerics::tile_scale. The
 /// amax is a maximum of magnitude bits, so infinity and NaN exceed every number and reach
 /// tile_scale, which gives such a tile scale 1 (e8m0: NaN; see there); two-level scales are
 /// numerics::nv_tile_scale with the tensor's amax, and FourOverSix takes the enlarged one where its

@@ -23,8 +23,8 @@ struct BlockScale {
 };
 
 /// Any record runs: on the CPU by a vectorised chain where one has its parameters, else by the
-/// reference. The named ones are those of tensor_core.hpp, which has their evidence (README.md,
-/// "Tensor cores"). Accumulators are FP32 unless `group.output` says otherwise.
+/// reference. The named ones are those of tensor_core.hpp, which has their evidence
+/// (specification.md, "Tensor cores"). Accumulators are FP32 unless `group.output` says otherwise.
 struct Accumulator {
   numerics::ChainUnit unit = numerics::ChainUnit::fused_group;
   /// Of ChainUnit::fused_group; of the accumulator only its format for mma_sync_fp8.

@@ -24,7 +24,7 @@ struct GemmRefusal {
 /// - where other scales change along K the schedule promotes, and its interval divides the width of
 ///   both tiles: a chunk then has one scale a row, and the chunks of a tile share the tile's;
 /// - scales enter at promotion only when there is one, and in the epilogue only when they are
-///   constant along K (README.md, "K schedules and scale orders");
+///   constant along K (specification.md, "K schedules and scale orders");
 /// - split_k is 1 to 64 and the output bf16 or f32.
 std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
                                        const std::string& name_a, const std::string& name_b);

@@ -14,7 +14,7 @@ namespace fp8lab {
 /// dy (tokens, out).
 enum class Tensor : std::uint8_t { x, w, dy };
 
-/// The three GEMMs of a linear layer (README.md, "Notation").
+/// The three GEMMs of a linear layer (specification.md, "Notation").
 enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
 
 /// The six operands, GEMM after GEMM, A before B of its product A B^T.

@@ -20,7 +20,7 @@ constexpr std::string_view kRecorded =
     "Khattak and Mikaitis (arXiv:2512.07004), validation data of their models";
 
 // Our own runs on hardware.
-constexpr std::string_view kMeasured = "emulation/README.md, Tensor cores";
+constexpr std::string_view kMeasured = "emulation/specification.md, Tensor cores";
 
 constexpr TensorCoreProfile kProfiles[] = {
     {"sm90_wgmma_fp8", Accumulator::sm90_wgmma_fp8, Evidence::measured, kMeasured,

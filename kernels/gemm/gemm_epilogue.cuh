@@ -1,5 +1,5 @@
 // The end of a tile of the wgmma GEMM: scales, alpha, beta, bias and the writing of d
-// (emulation/README.md, "Epilogue and split K").
+// (emulation/specification.md, "Epilogue and split K").
 #pragma once
 
 #include "kernels/gemm/gemm_problem.cuh"
@@ -26,8 +26,8 @@ __device__ inline float bias_at(const Problem& p, int column) {
   return static_cast<const float*>(p.bias)[column];
 }
 
-/// The FP32 value of an element after the epilogue of split-K (emulation/README.md, "Epilogue and
-/// split K").
+/// The FP32 value of an element after the epilogue of split-K (emulation/specification.md,
+/// "Epilogue and split K").
 __device__ inline float finished(const Problem& p, float value, float sa, float sb, float c,
                                  int column) {
   if (p.bias == nullptr) return numerics::epilogue_value(p.epilogue, value, sa, sb, c, nullptr);

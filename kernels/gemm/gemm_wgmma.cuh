@@ -40,10 +40,10 @@
 
 namespace fp8lab::cuda {
 
-/// sum = promote(sum, partial) with the scales of one chunk (emulation/README.md, "K schedules and
-/// scale orders"). Those of this thread's rows, and of blocks of columns, are read before the
-/// additions; those of single columns too where they are held, otherwise while adding, because
-/// registers are short.
+/// sum = promote(sum, partial) with the scales of one chunk (emulation/specification.md, "K
+/// schedules and scale orders"). Those of this thread's rows, and of blocks of columns, are read
+/// before the additions; those of single columns too where they are held, otherwise while adding,
+/// because registers are short.
 template <class P>
 class Promotion {
  public:

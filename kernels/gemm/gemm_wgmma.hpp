@@ -1,4 +1,4 @@
-// GEMM on the tensor cores of Hopper: the arithmetic of emulation/README.md with wgmma.
+// GEMM on the tensor cores of Hopper: the arithmetic of emulation/specification.md with wgmma.
 #pragma once
 
 #include <cstdint>

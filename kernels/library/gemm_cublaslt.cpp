@@ -20,7 +20,7 @@ constexpr ScaleMode kOuter = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
 constexpr ScaleMode kVector = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
 constexpr ScaleMode kBlock = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
 
-/// The limit under which split-K was measured (emulation/README.md, "Epilogue and split K").
+/// The limit under which split-K was measured (emulation/specification.md, "Epilogue and split K").
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 constexpr std::size_t kAlignment = 256;
 constexpr std::int64_t kMultiple = 16;
@@ -166,8 +166,8 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 std::size_t padded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// The scales as the library reads them (emulation/README.md, "Calls of cuBLASLt"), without a place
-/// yet.
+/// The scales as the library reads them (emulation/specification.md, "Calls of cuBLASLt"), without
+/// a place yet.
 TensorView library_scales(const QuantizedOperand& operand) {
   const TensorView& ours = operand.scales;
   if (ours.empty()) return {};

@@ -16,9 +16,9 @@
 
 namespace fp8lab::cuda {
 
-/// Why cuBLASLt on Hopper does not compute this GEMM, whatever its shape (emulation/README.md,
-/// "Calls of cuBLASLt"), or an empty string. The emulator's own refusals (fp8lab::gemm_refusal)
-/// come first.
+/// Why cuBLASLt on Hopper does not compute this GEMM, whatever its shape
+/// (emulation/specification.md, "Calls of cuBLASLt"), or an empty string. The emulator's own
+/// refusals (fp8lab::gemm_refusal) come first.
 std::string cublaslt_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b);
 
 /// Which of our operands is the library's A. Its D is column-major: with ours_b it is our row-major

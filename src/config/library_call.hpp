@@ -29,7 +29,7 @@ bool is_library_call(const std::string& text);
 /// operands are e4m3fn with current fp32 scales of the mode's tiles. Throws Error naming the word.
 LibraryCall parse_library_call(const std::string& text);
 
-/// Throws Error for what the library refused on the H200 (emulation/README.md, "Calls of
+/// Throws Error for what the library refused on the H200 (emulation/specification.md, "Calls of
 /// cuBLASLt"): types and scales other than the mode's, e5m2 by e5m2, FP8 outputs of modes that have
 /// none, an FP8 GEMM (M, N, K) with other extents than multiples of 16 and the M = 1000 that ran;
 /// and for split-K with scales by row, which never occurred.

@@ -14,8 +14,8 @@
 namespace fp8lab {
 
 /// The version of the project that last gave an operation another definition
-/// (emulation/README.md). Builds that differ in it take other steps from the same beginning, so
-/// that it is part of an Identity; builds that do not have the same bits.
+/// (emulation/specification.md). Builds that differ in it take other steps from the same beginning,
+/// so that it is part of an Identity; builds that do not have the same bits.
 inline constexpr char kArithmetic[] = "0.2";
 
 /// The name of Parameters::hash before the first step in an Identity.

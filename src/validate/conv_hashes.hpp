@@ -1,6 +1,6 @@
 // Hashes of CUDA's FP32 to FP8 conversions over all 2^32 inputs, recorded on an NVIDIA H200 with
-// CUDA 13.0 (emulation/README.md, "Formats and codes"): the saturating instructions and the header
-// functions without saturation, both in device code. Generated from the recorded file.
+// CUDA 13.0 (emulation/specification.md, "Formats and codes"): the saturating instructions and the
+// header functions without saturation, both in device code. Generated from the recorded file.
 #pragma once
 
 #include <cstdint>

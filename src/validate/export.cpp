@@ -423,7 +423,7 @@ ExportReport export_vectors(const Implementation& expected, const fs::path& dire
        "e8m10 (tf32) as float32."),
       "A scale is the decode factor: x ~ scale * code. Tile RxC is over (rows, K).",
       ("With a scale_statistic std:C, C standard deviations of the tile stand for its amax; a "
-       "scale_factor multiplies powers of two (emulation/README.md, scales)."),
+       "scale_factor multiplies powers of two (emulation/specification.md, scales)."),
       "GEMM: d (M, N) = a (M, K) b (N, K)^T, scales, accumulate (M, N), then bias (N).",
       ("NaN results are 0x7FFFFFFF, 0x7FFF or the positive all-ones code; with the specials "
        "unsigned_zero the code of -0."),

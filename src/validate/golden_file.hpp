@@ -115,7 +115,7 @@ MmaModel mma_model(const MmaRecord& record);
 std::uint32_t mma_element(const MmaModel& model, const MmaRecord& record, const std::uint32_t* a,
                           const std::uint32_t* b, std::uint32_t c);
 
-/// What the model makes of a GEMM record (emulation/README.md, "Calls of cuBLASLt").
+/// What the model makes of a GEMM record (emulation/specification.md, "Calls of cuBLASLt").
 struct GemmModel {
   bool known = false;
   numerics::ElementGemm element;

@@ -27,7 +27,7 @@ constexpr MmaOperation kMmaOperations[] = {
 
 bool is_block_mode(std::uint32_t mode) { return mode == 4 || mode == 5; }
 
-// Scale modes of cuBLASLt on Hopper (emulation/README.md): equal ones, or one 1x128 and one
+// Scale modes of cuBLASLt on Hopper (emulation/specification.md): equal ones, or one 1x128 and one
 // 128x128; fast accumulation only without blocks.
 bool known_fp8_mode(const GemmRecord& record) {
   const std::uint32_t a = record.scale_mode_a;

@@ -26,8 +26,8 @@ struct CastProblem {
   std::uint32_t random_bits = 0;
 };
 
-/// One tensor-core instruction on n products and an accumulator (emulation/README.md, "Tensor
-/// cores").
+/// One tensor-core instruction on n products and an accumulator (emulation/specification.md,
+/// "Tensor cores").
 struct GroupProblem {
   MmaModel model;
   numerics::FormatSpec format_a, format_b;
@@ -37,8 +37,8 @@ struct GroupProblem {
   std::uint32_t c_bits = 0;
 };
 
-/// One output element of a GEMM with everything that enters it (emulation/README.md, "K schedules
-/// and scale orders").
+/// One output element of a GEMM with everything that enters it (emulation/specification.md, "K
+/// schedules and scale orders").
 struct ElementProblem {
   numerics::ElementGemm element;
   numerics::Epilogue epilogue;

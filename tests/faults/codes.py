@@ -18,7 +18,7 @@ from weights import npy_bytes
 
 Array = npt.NDArray[Any]
 
-# Exponent and mantissa bits, bias, and which codes are no numbers (emulation/README.md).
+# Exponent and mantissa bits, bias, and which codes are no numbers (emulation/specification.md).
 FORMATS: dict[str, tuple[int, int, int, str]] = {
     "e4m3fn": (4, 3, 7, "nan_only"),
     "e5m2": (5, 2, 15, "ieee"),

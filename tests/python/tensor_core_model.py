@@ -1,4 +1,4 @@
-"""Tensor-core instructions in Python integers, from emulation/README.md alone, and that
+"""Tensor-core instructions in Python integers, from emulation/specification.md alone, and that
 of CDNA3 from MMA-Sim (arXiv:2511.10909, GTR-FDPA)."""
 
 from __future__ import annotations

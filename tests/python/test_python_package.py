@@ -1,4 +1,4 @@
-"""The Python package against the program, models written from emulation/README.md, and ml_dtypes.
+"""The Python package against the program, models written from emulation/specification.md, and ml_dtypes.
 
 Run by ctest with PYTHONPATH at the build tree's package and the program in FP8LAB_PROGRAM.
 """
@@ -34,7 +34,7 @@ def bits(x: Array) -> Array:
 
 
 def value_of_code(code: int, name: str) -> float:
-    """Finite codes (emulation/README.md, "Formats and codes")."""
+    """Finite codes (emulation/specification.md, "Formats and codes")."""
     number = tensor_core_model.unpack(code, name)
     value = number.significand * 2.0**number.unit
     return -value if number.negative and value == 0 else value

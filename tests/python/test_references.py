@@ -46,9 +46,9 @@ def headings(page: Path) -> set[str]:
 
 
 def unknown_sections(text: str, folder: Path) -> list[str]:
-    """Citations of the form `README.md, "Section"` that name no heading of that page."""
+    """Citations of the form `page.md, "Section"` that name no heading of that page."""
     missing = []
-    for page, section in re.findall(r'([\w./-]*README\.md), "([^"]+)"', text):
+    for page, section in re.findall(r'([\w./-]+\.md), "([^"]+)"', text):
         places = [above / page for above in [folder, *folder.parents] if (above / page).is_file()]
         if not any(section in headings(place) for place in places):
             missing.append(f"{page}, {section}")
@@ -80,7 +80,7 @@ def test_a_citation_of_nothing_is_found() -> None:
     ]
     assert unknown_files("README.md, `src/cli/eval.cpp` and src/README.md") == []
     folder = ROOT / "emulation" / "ops"
-    assert unknown_sections('(README.md, "Scales")', folder) == []
-    assert unknown_sections('(README.md, "The Group of 5")', folder) == [
-        "README.md, The Group of 5"
+    assert unknown_sections('(specification.md, "Scales")', folder) == []
+    assert unknown_sections('(specification.md, "The Group of 5")', folder) == [
+        "specification.md, The Group of 5"
     ]

@@ -1,4 +1,4 @@
-"""scaled_mm against the library's GEMM as emulation/README.md writes it.
+"""scaled_mm against the library's GEMM as emulation/specification.md writes it.
 
 Run by ctest with PYTHONPATH at the build tree's package.
 """

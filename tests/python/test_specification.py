@@ -1,4 +1,4 @@
-"""The worked examples of emulation/README.md, computed again.
+"""The worked examples of emulation/specification.md, computed again.
 
 Run by ctest with PYTHONPATH at the build tree's package. The blocks `numbers` of the document are
 those of tests/emulation/cpu/test_specification_numbers.cpp.
@@ -13,7 +13,7 @@ import pytest
 
 fp8lab = pytest.importorskip("fp8lab", reason="the package fp8lab is not built")
 
-DOCUMENT = Path(__file__).parents[2] / "emulation" / "README.md"
+DOCUMENT = Path(__file__).parents[2] / "emulation" / "specification.md"
 
 
 def test_the_program_answers_as_the_document_says() -> None:

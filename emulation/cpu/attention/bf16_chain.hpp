@@ -39,7 +39,7 @@ class Bf16Chain {
  public:
   /// c[i][j] = chain(c[i][j]; a[i][l], b(k_first + l, n_first + j), l = 0 .. k_count) for i < m and
   /// j < n_count: groups of 16 consecutive l from l = 0 on, the last one short, each of them
-  /// numerics::fused_group with kSm90Bf16F32 (README.md, "The group"). `c` points to the
+  /// numerics::fused_group with kSm90Bf16F32 (specification.md, "The group"). `c` points to the
   /// first of the n_count columns, rows `ldc` elements apart; fill it with +0 to start anew.
   /// k_first is a multiple of 16. k_count = 0 leaves c unchanged.
   void multiply(const Bf16Matrix& a, std::int64_t m, const Bf16Panel& b, std::int64_t k_first,

@@ -5,8 +5,8 @@
 
 namespace fp8lab::cpu {
 
-/// What a call adds to ops::Gemm (README.md, "Epilogue and split K"). Names are the library's: D
-/// (M, N) = alpha * A B^T + beta * C, with A (M, K) and B (N, K) contiguous along K.
+/// What a call adds to ops::Gemm (specification.md, "Epilogue and split K"). Names are the
+/// library's: D (M, N) = alpha * A B^T + beta * C, with A (M, K) and B (N, K) contiguous along K.
 struct LibraryEpilogue {
   float alpha = 1.0f;
   float beta = 0.0f;
@@ -19,7 +19,7 @@ struct LibraryEpilogue {
 /// The storage of a result of format `output`: u8 codes, bf16, or f32 (fp16 values are widened).
 DType library_storage(const numerics::FormatSpec& output);
 
-/// d (a.rows, b.rows) of library_storage(epilogue.output) = the call, by README.md,
+/// d (a.rows, b.rows) of library_storage(epilogue.output) = the call, by specification.md,
 /// "Calls of cuBLASLt": scales of the operands enter as in ops::Gemm, the bias is added with a
 /// rounding of its own, and the value is rounded once to the output, to nearest even; FP8
 /// saturates. spec.output is not looked at. Throws Error for what ops::Gemm refuses and for shapes

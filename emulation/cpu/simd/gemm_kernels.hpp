@@ -1,11 +1,12 @@
 // Kernels of the emulated GEMM, one table per instruction set, same bits.
 //
-// A chain of fused groups (README.md, "The group") is evaluated with the columns of the right
-// operand in vector lanes. Per group and output, pass 1 finds the common exponent emax from byte or
-// word sums of stored exponents. Pass 2 adds the exact products with a floating-point multiply-add
-// that rounds toward zero onto a positive accumulator Y whose unit in the last place is the group's
-// grid 2^(emax - F): Y starts at 1.5 * 2^23 (2^52) units, so every addition floors one term onto
-// the grid and the sum itself is exact. A negative term off the grid was floored one unit too far.
+// A chain of fused groups (specification.md, "The group") is evaluated with the columns of the
+// right operand in vector lanes. Per group and output, pass 1 finds the common exponent emax from
+// byte or word sums of stored exponents. Pass 2 adds the exact products with a floating-point
+// multiply-add that rounds toward zero onto a positive accumulator Y whose unit in the last place
+// is the group's grid 2^(emax - F): Y starts at 1.5 * 2^23 (2^52) units, so every addition floors
+// one term onto the grid and the sum itself is exact. A negative term off the grid was floored one
+// unit too far.
 //
 // FP8 with 13 fraction bits uses FP32 lanes and byte exponents; pass 2 counts those terms by
 // comparing exponents of lowest set bits, and the count is added back.
@@ -160,8 +161,8 @@ struct PromotionTile {
   bool from_zero = false;  ///< the accumulator is taken as +0 and need not be initialised
 };
 
-/// The epilogue of one row (README.md, "Epilogue and split K"), numerics::finish_element for each
-/// column.
+/// The epilogue of one row (specification.md, "Epilogue and split K"), numerics::finish_element for
+/// each column.
 struct EpilogueRow {
   float* accumulator;  ///< overwritten
   std::int64_t columns;

@@ -66,7 +66,7 @@ def _scale(name: str, scale: NDArray[Any]) -> NDArray[np.float32]:
 def _choose_tiles(
     scale_a: NDArray[Any], scale_b: NDArray[Any], m: int, n: int, k: int, fast: bool
 ) -> tuple[str, str]:
-    """The first mode that the shapes fit (emulation/README.md, "Calls of cuBLASLt")."""
+    """The first mode that the shapes fit (emulation/specification.md, "Calls of cuBLASLt")."""
     for tile_a, tile_b in _MODES:
         if tile_a in _tiles(scale_a, m, k) and tile_b in _tiles(scale_b, n, k):
             if fast and tile_a not in ("tensor", "row"):

@@ -1,5 +1,5 @@
-// The blocks `numbers` of emulation/README.md, computed again. tests/python/test_specification.py
-// does the same for the lines of Python.
+// The blocks `numbers` of emulation/specification.md, computed again.
+// tests/python/test_specification.py does the same for the lines of Python.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -44,7 +44,7 @@ std::string joined(const Words& words) {
 }
 
 std::vector<Line> lines_of_document() {
-  std::ifstream file(FP8LAB_TEST_DATA "/../emulation/README.md");
+  std::ifstream file(FP8LAB_TEST_DATA "/../emulation/specification.md");
   REQUIRE(file.good());
   std::vector<Line> lines;
   bool inside = false;

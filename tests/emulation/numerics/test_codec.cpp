@@ -25,7 +25,7 @@ constexpr std::uint32_t encode_value(FormatSpec format, float value,
   return encode(format, float_bits(value), Rounding::nearest, overflow);
 }
 
-// The limits of emulation/README.md, "Formats and codes".
+// The limits of emulation/specification.md, "Formats and codes".
 static_assert(max_finite(kE4M3) == 448.0f);
 static_assert(max_finite(kE5M2) == 57344.0f);
 static_assert(max_finite(kE3M4) == 30.0f);

@@ -1,4 +1,4 @@
-// Hand-computed tensor-core groups, schedules and epilogues (emulation/README.md).
+// Hand-computed tensor-core groups, schedules and epilogues (emulation/specification.md).
 #include <array>
 #include <cstdint>
 #include <vector>

@@ -5,7 +5,7 @@
 namespace fp8lab {
 namespace {
 
-/// What emulation/README.md, "Notation" says of an operand.
+/// What emulation/specification.md, "Notation" says of an operand.
 struct Row {
   Slot slot;
   const char* name;

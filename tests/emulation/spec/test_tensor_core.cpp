@@ -147,7 +147,8 @@ TEST_CASE("every accumulator has one profile that names its evidence") {
     CHECK(!profile.source.empty());
     CHECK(!profile.checked.empty());
     const bool measured = profile.evidence == Evidence::measured;
-    CHECK(measured == (profile.source.find("emulation/README.md") != std::string_view::npos));
+    CHECK(measured ==
+          (profile.source.find("emulation/specification.md") != std::string_view::npos));
     // Nobody measured it: the text must say so.
     if (profile.evidence == Evidence::published) {
       CHECK(profile.checked.find("not on hardware") != std::string_view::npos);
