@@ -28,13 +28,14 @@
 
 namespace fp8lab {
 
-/// A tensor in backend memory, and where its elements go on the host, row after row.
+/// One copy from backend to host: the source tensor, and the host memory that gets its elements in
+/// row-major order.
 struct Download {
   void* destination = nullptr;
   TensorView source;
 };
 
-/// What a backend keeps of operations that are enqueued again and again.
+/// A captured sequence of operations that repeat() can replay, such as a CUDA graph.
 class Recorded {
  public:
   virtual ~Recorded() = default;
@@ -47,55 +48,58 @@ class Backend {
   // --- identity -------------------------------------------------------------------------------
   virtual std::string name() const = 0;    ///< "cpu", "cuda", "truth"
   virtual std::string device() const = 0;  ///< one line for the run file
-  virtual bool is_on_host() const = 0;     ///< memory is that of this machine, not of a device
-  /// Storage type for activations and weights of a recipe that asks for `wanted` (truth: f64).
+  virtual bool is_on_host() const = 0;     ///< backend memory is host memory
+  /// The type that the backend stores activations and weights in when a recipe asks for `wanted`;
+  /// the truth path stores f64.
   virtual DType storage(DType wanted) const = 0;
 
   // --- memory ---------------------------------------------------------------------------------
-  /// Zeroed, 64-byte aligned, contiguous; lives until released or as long as the backend.
+  /// A zeroed, contiguous tensor, aligned to 64 bytes. It lives until release_to() frees it, or as
+  /// long as the backend.
   virtual TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) = 0;
-  /// Bytes that allocate() takes for such a tensor, with what its alignment adds. Throws Error for
-  /// a shape that no tensor can have.
+  /// Bytes that allocate() takes for such a tensor, padding included. Throws Error for an invalid
+  /// shape.
   virtual std::size_t allocation_bytes(DType dtype, std::int64_t rows, std::int64_t cols) const = 0;
-  /// Makes room for the next allocations, `bytes` in all, where that is dear: a device gets them in
-  /// one piece. Throws RuntimeFailure where it lacks them.
+  /// Reserves one contiguous block of `bytes` for the next allocations; does nothing on the host.
+  /// Throws RuntimeFailure if the device has not enough memory.
   virtual void reserve(std::size_t) {}
-  /// Frees everything allocated after memory_mark() returned `mark`: the buffers of one stage.
+  /// release_to(mark) frees everything that was allocated after memory_mark() returned `mark`, such
+  /// as the buffers of one stage.
   virtual std::size_t memory_mark() const = 0;
   virtual void release_to(std::size_t mark) = 0;
-  /// Bytes that a device has left for allocations; nothing for memory of the host.
+  /// Free bytes of the device; empty for a backend in host memory.
   virtual std::optional<std::size_t> free_bytes() const { return std::nullopt; }
-  /// Bytes of what is allocated now, as allocation_bytes() counts it.
+  /// Bytes allocated now, counted as allocation_bytes() counts them.
   virtual std::size_t memory_bytes() const = 0;
-  /// Host to backend; `source` holds view.size() elements of the view's type. The copy is enqueued
-  /// like an operation; `source` may be reused at once.
+  /// Copies from host to backend. `source` holds destination.size() elements of the destination's
+  /// type. The copy is enqueued like an operation; the caller may reuse `source` at once.
   virtual void upload(const TensorView& destination, const void* source) = 0;
-  /// Backend to host, after everything enqueued before: waits once for all of them.
+  /// Copies from backend to host after all operations enqueued before, with one wait for all.
   virtual void download_all(std::span<const Download> downloads) = 0;
   void download(void* destination, const TensorView& source) {
     const Download one{destination, source};
     download_all({&one, 1});
   }
   virtual void fill_zero(const TensorView& view) = 0;
-  /// Nobody reads what is in `view`, which others may use, before writing it again.
+  /// Declares the contents of `view` dead: the next access is a write. The memory may be shared.
   virtual void discard(const TensorView&) {}
   virtual void synchronize() = 0;
-  /// Enqueues what `enqueue` enqueues: operations and fill_zero() alone. A backend may keep it in
-  /// `recorded`, and when it is given that again, enqueue the same without a call of `enqueue`. So
-  /// the caller brings a `recorded` back only where `enqueue` would do the same once more, with the
-  /// same settings in the same memory, and lets it go before the memory.
+  /// Runs `enqueue`, or replays what an earlier call captured in `recorded`. `enqueue` may enqueue
+  /// operations and fill_zero() only. Precondition of a replay: `enqueue` would enqueue the same
+  /// operations with the same settings on the same memory. `recorded` must be destroyed before that
+  /// memory is freed.
   virtual void repeat(std::unique_ptr<Recorded>& recorded, const std::function<void()>& enqueue);
 
   // --- operations -----------------------------------------------------------------------------
-  // What each does, and the order of its arithmetic, stands in its header in emulation/ops.
-  // supports() says why an operation would be refused whatever the data: it looks at numerics and
-  // types, and views may be without memory.
+  // Headers in emulation/ops define what each operation computes and in which order. supports()
+  // says why an operation would be refused for any data: it looks at numerics and types only, so
+  // views may have no memory.
 #define FP8LAB_OPERATION(Name)                             \
   virtual Support supports(const ops::Name& op) const = 0; \
   virtual void run(const ops::Name& op) = 0;
   FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 #undef FP8LAB_OPERATION
-  // One operation after the other, unless a backend does them in one pass.
+  // Composites run their operations one after another, unless the backend fuses them.
 #define FP8LAB_COMPOSITE(Name)                         \
   virtual Support supports(const ops::Name& op) const; \
   virtual void run(const ops::Name& op);

@@ -15,9 +15,10 @@ class Attention {
   /// Declares the parts "attention.*" of layer `layer`.
   Attention(Declaration& declaration, const ModelConfig& model, std::int64_t layer);
 
-  /// out (tokens, C) from what `norm` makes; with a cache, also appends to it.
+  /// out (tokens, C) from the output of `norm`; appends keys and values to the cache if there is
+  /// one.
   void forward(Work& work, const ops::Producer& norm, const TensorView& out) const;
-  /// dx from dout and the x that the norm made; weight gradients accumulate.
+  /// dx from dout and x, the norm's output; accumulates weight gradients.
   void backward(Work& work, const TensorView& x, const TensorView& dout,
                 const TensorView& dx) const;
   /// The linear layer that reads the norm's output.
@@ -38,7 +39,7 @@ class Attention {
   AttentionShape attention_shape(const Work& work) const;
   /// The columns of q, k and v.
   QkvViews split(const TensorView& qkv) const;
-  /// The same of what the forward pass has left, with q and k as attention reads them.
+  /// The saved q, k and v of the forward pass, q and k after norms and rotation.
   QkvViews inputs(const Work& work) const;
   void normalise_heads(Work& work) const;
   void normalise_heads_backward(Work& work, const QkvViews& gradients) const;

@@ -1,5 +1,5 @@
-// What a model consists of. Its modules declare it, each part once and in a fixed order:
-// initialization, optimizer, names in files and checkpoints, memory and recipes walk this record.
+// The parts of a model. Its modules declare each part once, in a fixed order. Initialization,
+// optimizer, names in files and checkpoints, memory and recipes walk this record.
 #pragma once
 
 #include <cstddef>
@@ -18,18 +18,18 @@ enum class LinearId : std::size_t {};
 enum class SavedId : std::size_t {};
 enum class ScratchId : std::size_t {};
 
-/// What a layer, or a tensor that the forward pass makes, belongs to.
+/// The block that a linear layer or a saved tensor belongs to.
 enum class Block : std::uint8_t { attention, feed_forward, head };
 Stretch forward_of(Block block);
 Stretch backward_of(Block block);
 
-/// How the weights of a parameter begin: value + deviation * N(0, 1).
+/// Initial weights of a parameter: value + deviation * N(0, 1).
 struct Initialization {
   double value = 0.0, deviation = 0.0;
 };
 
-/// Consecutive rows of a parameter that have a name of their own, such as the queries of a matrix
-/// that makes queries, keys and values at once.
+/// Consecutive rows of a parameter with a name of their own, such as the query rows of a fused
+/// query-key-value matrix.
 struct OutputGroup {
   std::string name;
   std::int64_t rows = 0;
@@ -39,10 +39,10 @@ struct OutputGroup {
 struct ParameterDeclaration {
   std::string name;  ///< "layers.0.mlp.down.weight"; weight or bias of the module before it
   std::int64_t rows = 0, cols = 0;
-  bool is_vector = false;  ///< (1, n), of one dimension in files
+  bool is_vector = false;  ///< (1, n) here, one dimension in files
   bool weight_decay = true;
   Initialization initialization;
-  /// The parts of a linear layer's outputs: rows of its weight, elements of its bias. Empty: one.
+  /// Parts of a linear layer's outputs: rows of its weight, elements of its bias. Empty: no parts.
   std::vector<OutputGroup> groups;
   std::optional<std::int64_t> layer =
       std::nullopt;  ///< the one that it belongs to, set by Declaration
@@ -50,12 +50,12 @@ struct ParameterDeclaration {
   std::int64_t size() const { return rows * cols; }
 };
 
-/// The rows of a weight that make the gate of a SwiGLU and what it multiplies.
+/// The rows of a fused SwiGLU weight: those of the gate and those of the up projection.
 struct GateAndUp {
   std::int64_t gate = 0, up = 0;  ///< first rows
   std::int64_t count = 0;         ///< of each
 };
-/// Nothing where the weight is no such layer's.
+/// Empty if the weight is not a fused SwiGLU weight.
 std::optional<GateAndUp> gate_and_up(const ParameterDeclaration& weight);
 
 /// A linear layer y = x W^T (+ bias), whose three GEMMs follow a recipe.
@@ -64,7 +64,7 @@ struct LinearDeclaration {
   std::int64_t in = 0, out = 0;
   ParameterId weight{};
   std::optional<ParameterId> bias;
-  bool is_tied = false;          ///< the weight is another module's, which adds to its gradient
+  bool is_tied = false;  ///< the weight belongs to another module, which adds to its gradient
   std::optional<SavedId> own_x;  ///< the tensor that a Producer makes for this layer alone
   bool writes_residual = false;  ///< the output is what its block adds to the residual stream
   std::string module;            ///< its name within the layer: "mlp.down"
@@ -73,25 +73,26 @@ struct LinearDeclaration {
   bool in_chunks = false;                  ///< works on MemoryConfig::loss_chunk tokens at once
 };
 
-/// A tensor that the forward pass makes of a micro-batch of T tokens and that lives until the
-/// backward pass has read it; without one, layers use it one after another. The head's activations,
-/// of which there are one of each, live as long as the head is at work.
+/// A tensor that the forward pass computes for a micro-batch of T tokens and saves for the backward
+/// pass. In inference, layers share one buffer for it. Tensors of the head live during the head's
+/// phase.
 struct SavedDeclaration {
   enum class Shape : std::uint8_t {
     activation,  ///< (T, extent) in the recipe's activation type
-    row,         ///< (1, T * extent) f32: `extent` numbers a token
+    row,         ///< (1, T * extent) f32: `extent` values for each token
     planes,      ///< (extent, T) f32
   };
   std::string name;  ///< the same in all layers
   Shape shape = Shape::activation;
   std::int64_t extent = 0;
   Block block{};
-  /// The first level at which the backward pass computes it again; none: it is always kept.
+  /// The lowest level at which the backward pass recomputes it; none: it is always kept.
   Recompute recomputed = Recompute::none;
-  bool in_chunks = false;  ///< there are MemoryConfig::loss_chunk tokens of it at once
+  bool in_chunks = false;  ///< holds MemoryConfig::loss_chunk tokens at a time
 };
 
-/// (T, cols) in the activation type, until the next user of the same name.
+/// Scratch memory (T, cols) in the activation type; its contents last until the next use of the
+/// name.
 struct ScratchDeclaration {
   std::string name;
   std::int64_t cols = 0;
@@ -107,12 +108,12 @@ struct NormedLinear {
 
 class Declaration {
  public:
-  /// What follows belongs to layer `index`: its parameters and linear layers are called
-  /// "layers.INDEX.NAME". Nothing: to no layer.
+  /// Later declarations belong to layer `index`: parameters and linear layers get the prefix
+  /// "layers.INDEX.". Empty: to no layer.
   void enter_layer(std::optional<std::int64_t> index);
-  /// What follows belongs to `block`.
+  /// Later declarations belong to `block`.
   Declaration& in_block(Block block);
-  /// The backward pass computes what follows again from this level on; none: it never does.
+  /// The backward pass recomputes later declarations from this level on; none: never.
   Declaration& recomputed_from(Recompute level);
 
   ParameterId parameter(ParameterDeclaration declaration);
@@ -125,11 +126,11 @@ class Declaration {
   ScratchId scratch(const std::string& name, std::int64_t cols, LiveRange live,
                     bool in_training_only = true);
   void normed_linear(std::vector<ParameterId> norm, LinearId linear);
-  /// `x` is made by an ops::Producer for `linear`, and nothing else reads it.
+  /// An ops::Producer computes `x` for `linear`, and nothing else reads it.
   void own_x(LinearId linear, SavedId x);
-  /// The output of `linear` is what its block adds to the residual stream.
+  /// The block of `linear` adds its output to the residual stream.
   void writes_residual(LinearId linear);
-  /// `linear` and its output `y` take the tokens of a micro-batch in chunks.
+  /// `linear` and its output `y` process the tokens of a micro-batch in chunks.
   void in_chunks(LinearId linear, SavedId y);
 
   const std::vector<ParameterDeclaration>& parameters() const { return parameters_; }

@@ -7,11 +7,11 @@ namespace {
 
 using Shape = SavedDeclaration::Shape;
 
-// What a block adds to the residual stream, until the next norm, or the head, has read it.
+// Output of a block, before the next norm or the head adds it to the residual stream.
 constexpr const char* kBranch = "branch";
 constexpr LiveRange kBranchRange{Stretch::attention, Stretch::feed_forward, Stretch::head,
                                  Stretch::recompute};
-// The gradients of the stream and of a branch, from the head on.
+// Gradients of the residual stream and of a branch, live from the head on.
 constexpr const char *kHiddenGradient = "d_hidden", *kBranchGradient = "d_branch";
 constexpr LiveRange kGradientRange = LiveRange::from_to(Stretch::head, Stretch::attention_backward);
 
@@ -85,7 +85,7 @@ void DecoderLayer::forward(Work& work, const Residual& stream) const {
 void DecoderLayer::recompute(Work& work) const {
   if (!work.recomputes(Recompute::gate_up)) return;
   work.enter(Stretch::recompute);
-  // The operands have been measured in the forward pass.
+  // The forward pass has measured the operands.
   const StepContext context = work.context();
   StepContext unmeasured = context;
   unmeasured.log_statistics = false;
@@ -163,7 +163,7 @@ void Decoder::forward(Work& work) const {
   }
   work.enter(Stretch::head);
   if (all_wanted(work) || work.outputs() == 0) return;
-  // Rows of a matrix are looked up as rows of an embedding are.
+  // ops::Embedding selects rows of any matrix.
   const TensorView last = added_up(work, output(work));
   work.run(ops::EmbeddingForward{work.wanted(), last, work.scratch(chosen_, work.outputs())});
 }
@@ -184,7 +184,7 @@ void Decoder::backward(Work& work) const {
   const TensorView d_hidden = work.scratch(d_hidden_), d_branch = work.scratch(d_branch_);
   norm_->backward(work, d_branch, work.saved(final_input_), d_hidden);
   for (std::size_t i = layers_.size(); i-- > 0;) {
-    // Of the last layer everything is still there.
+    // The buffers of the last layer are still valid.
     if (i + 1 < layers_.size()) layers_[i].recompute(work);
     layers_[i].backward(work, d_hidden);
   }

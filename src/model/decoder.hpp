@@ -17,12 +17,12 @@
 
 namespace fp8lab {
 
-/// Rows of a table by token and, where positions are learned, of another by position.
+/// The token embedding, plus the position embedding of models with learned positions.
 class Embedding {
  public:
   Embedding(Declaration& declaration, const ModelConfig& model);
 
-  /// Leaves the stream that begins in `out`.
+  /// Returns the residual stream that begins in `out`.
   Residual forward(Work& work, const TensorView& out) const;
   void backward(Work& work, const TensorView& dout) const;
   ParameterId weight() const { return tokens_; }
@@ -37,21 +37,22 @@ class DecoderLayer {
  public:
   DecoderLayer(Declaration& declaration, const ModelConfig& model, std::int64_t index);
 
-  /// Where the layer's input (tokens, C) is, once the first norm has read it.
+  /// The layer's input (tokens, C); valid once the first norm has run.
   TensorView input(const Work& work) const { return work.saved(input_); }
-  /// `stream`, that of input(), has been left by the embedding or the layer before.
+  /// `stream` is the output of the embedding or of the layer before; input() receives its sum.
   void forward(Work& work, const Residual& stream) const;
-  /// What forward() has left, whose sum goes to `out`; until the next layer's forward pass.
+  /// The output of forward(), whose sum the next norm writes to `out`. Valid until the next layer's
+  /// forward pass.
   Residual output(const Work& work, const TensorView& out) const {
     return {out, Residual::Summands{work.saved(middle_), work.scratch(branch_)}};
   }
-  /// Makes again what backward reads of the forward pass and other layers have overwritten.
+  /// Recomputes the tensors that backward reads and that other layers have overwritten.
   void recompute(Work& work) const;
-  /// `gradient` of the output becomes that of the input.
+  /// Turns the gradient of the output into that of the input, in place.
   void backward(Work& work, const TensorView& gradient) const;
 
  private:
-  /// What the attention block has left.
+  /// The output of the attention block.
   Residual middle(const Work& work) const {
     return {work.saved(middle_), Residual::Summands{input(work), work.scratch(branch_)}};
   }
@@ -71,7 +72,7 @@ class Decoder {
 
   const Declaration& declaration() const { return declaration_; }
 
-  /// Wanted tokens, those with a logit, one after another.
+  /// A range of the tokens whose logits are computed.
   struct Chunk {
     std::int64_t first = 0, count = 0;
   };
@@ -82,12 +83,12 @@ class Decoder {
   void forward(Work& work) const;
   /// logits() of a chunk.
   void head_forward(Work& work, const Chunk& chunk) const;
-  /// What the logit gradient that has replaced the logits of the chunk gives in the head. The first
-  /// chunk of a step writes the gradient of the head's weight, the others add to it.
+  /// Backward pass of the head for a chunk whose logits have been replaced by their gradient. The
+  /// first chunk of a step overwrites the gradient of the head's weight, later chunks add to it.
   void head_backward(Work& work, const Chunk& chunk) const;
-  /// Accumulates all other parameter gradients, once the head has made its part of all chunks.
+  /// Accumulates all other parameter gradients; call after head_backward() of all chunks.
   void backward(Work& work) const;
-  /// (chunk.count, vocab_size), in the memory of every chunk.
+  /// (chunk.count, vocab_size). All chunks use the same memory.
   TensorView logits(const Work& work, const Chunk& chunk) const {
     return work.saved(logits_, 0, chunk.count);
   }
@@ -97,14 +98,14 @@ class Decoder {
   }
 
  private:
-  /// The context in which the head works on a chunk: to it, a chunk is a micro-batch.
+  /// The context of the head for a chunk, which counts as a micro-batch of its own.
   StepContext context_of(const Work& work, const Chunk& chunk) const;
   bool all_wanted(const Work& work) const { return work.outputs() == work.rows(); }
-  /// What the last layer has left.
+  /// The output of the last layer.
   Residual output(const Work& work) const {
     return layers_.back().output(work, work.saved(final_input_));
   }
-  /// Of the wanted tokens of a chunk, what the last norm reads.
+  /// The rows of a chunk that the last norm reads.
   Residual head_input(const Work& work, const Chunk& chunk) const;
 
   Declaration declaration_;

@@ -7,8 +7,8 @@ namespace {
 
 using Shape = SavedDeclaration::Shape;
 
-/// Any activation: Forward makes (tokens, F) from the output of the layer up, Backward the gradient
-/// of that output in its place.
+/// A feed-forward block with any activation: Forward computes (tokens, F) from the output of the up
+/// projection; Backward replaces that output by its gradient.
 template <class Forward, class Backward>
 class ActivatedFeedForward final : public FeedForward {
  public:

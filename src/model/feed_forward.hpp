@@ -12,12 +12,12 @@ class FeedForward {
  public:
   virtual ~FeedForward() = default;
 
-  /// out (tokens, C) from what `norm` makes.
+  /// out (tokens, C) from the output of `norm`.
   virtual void forward(Work& work, const ops::Producer& norm, const TensorView& out) const = 0;
-  /// Makes again what backward reads of the forward pass.
+  /// Recomputes the saved tensors that backward reads.
   virtual void recompute(Work& work, const ops::Producer& norm) const = 0;
-  /// dx from dout and the x that the norm made; weight gradients accumulate. Once after each
-  /// forward or recompute, whose saved tensors it overwrites with gradients.
+  /// dx from dout and x, the norm's output; accumulates weight gradients. Call once after each
+  /// forward or recompute: it overwrites their saved tensors with gradients.
   virtual void backward(Work& work, const TensorView& x, const TensorView& dout,
                         const TensorView& dx) const = 0;
   /// The linear layer that reads the norm's output.

@@ -1,4 +1,4 @@
-// Keys and values that attention has seen, layer by layer.
+// The key-value cache: keys and values of past tokens, for each layer.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace fp8lab {
 
-/// Memory for the first `capacity` tokens of each of `sequences` sequences.
+/// Memory for `sequences` sequences of at most `capacity` tokens.
 class KvCache {
  public:
-  /// `dtype` is the storage type of activations. Lives as long as the backend's memory.
+  /// `dtype` is the storage type of activations. The memory lives as long as the backend's.
   KvCache(Backend& backend, const ModelConfig& model, DType dtype, std::int64_t sequences,
           std::int64_t capacity);
 
@@ -24,7 +24,7 @@ class KvCache {
   std::int64_t sequences() const { return sequences_; }
   std::int64_t capacity() const { return capacity_; }
 
-  /// Arguments of ops::AttentionCached for the tokens that are coming.
+  /// Arguments of ops::AttentionCached for the next tokens.
   const TensorView& query_start() const { return query_start_; }
   const TensorView& cached() const { return cached_; }
 

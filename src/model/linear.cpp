@@ -11,7 +11,8 @@
 namespace fp8lab {
 namespace {
 
-// Buffers: of what is finished before it is added, and of codes turned into numbers again.
+// Names of shared buffers: a product that is post-processed before it is added, and dequantized
+// codes.
 constexpr const char *kApart = "product", *kDequantized = "dequantized";
 
 constexpr std::uint32_t kMicroBatchBits = 20;  // of RandomKey::tensor, below the micro-batch
@@ -106,9 +107,8 @@ const QuantizedOperand* Linear::estimated(GemmRole role) const {
 }
 
 bool Linear::is_left_for_backward(Slot slot) const {
-  // x lives until backward when its second orientation is made from the codes of the first, or its
-  // gradient is estimated by its scales; and its second orientation when that is all that is kept
-  // of x.
+  // The first orientation of x lives until backward if the second is made from its codes, or if an
+  // estimator reads its scales. The second lives as long if it is all that is kept of x.
   return (slot == Slot::wgrad_x && keeps_codes_) ||
          (slot == Slot::fprop_x && purpose_ == Purpose::training &&
           (recipe_.slot(Slot::wgrad_x).orientation_source != OrientationSource::high_precision ||
@@ -316,17 +316,17 @@ const TensorView& Linear::state_of(Slot slot) const { return states_[history_slo
 
 bool Linear::have_one_source(Slot first) const {
   const Slot second = other_orientation(first);
-  // An operation for both takes the state of the first.
+  // An operation on both orientations uses the history of the first.
   const bool has_own_history = recipe_.slot(second).scale_source == ScaleSource::delayed &&
                                history_slot(recipe_, second) == second;
-  // The two copies belong to different GEMMs, whose drawn signs differ.
+  // The orientations belong to different GEMMs, which draw different signs.
   const bool transforms = recipe_.slot(first).transform || recipe_.slot(second).transform;
   return !transforms && !has_own_history &&
          recipe_.slot(second).orientation_source == OrientationSource::high_precision;
 }
 
 bool Linear::may_keep_codes() const {
-  // A transform of dy may read x itself, and an estimator does.
+  // A transform of dy may read x, and an estimator reads it.
   return recipe_.slot(Slot::fprop_x).is_cast() && recipe_.slot(Slot::wgrad_x).is_cast() &&
          have_one_source(Slot::fprop_x) && !recipe_.slot(Slot::wgrad_dy).transform &&
          !recipe_.slot(Slot::fprop_x).estimator;
@@ -360,7 +360,7 @@ void Linear::quantize_both(const StepContext& context, Slot first, const TensorV
     make(context, first, original);
     make(context, second, original);
   } else {
-    // What is wrong with the first is found in it, before the second is made of its codes.
+    // Measure the first orientation before the second is made from its codes: a fault shows there.
     quantize(context, first, original);
     quantize(context, second, original);
     return;
@@ -382,7 +382,7 @@ bool Linear::is_remade_weight(Slot slot) const {
 }
 
 void Linear::remake_weight(const StepContext& context, Slot slot) {
-  // The random bits of a step's weights are those of its first micro-batch, which measures them.
+  // Weights use the random bits of the first micro-batch of the step, which also measures them.
   StepContext of_step = context;
   of_step.micro_batch = 0;
   of_step.log_statistics = context.log_statistics && context.micro_batch == 0;
@@ -474,7 +474,7 @@ void Linear::forward(const StepContext& context, const ops::Producer& producer,
                      const TensorView& y) {
   constexpr Slot kSlot = Slot::fprop_x;
   const TensorView& x = ops::output_of(producer);
-  // Fewer rows are no part of a step: no backward pass follows them.
+  // Fewer rows than T occur in inference only: no backward pass follows.
   if (keeps_codes_ && x.rows == operand(Slot::wgrad_x).k) {
     const bool bound = bind_both(kSlot, x);
     FP8LAB_ASSERT(bound);

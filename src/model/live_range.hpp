@@ -1,4 +1,4 @@
-// When memory that layers share is in use.
+// The phases of a micro-batch, and when a shared buffer is live.
 #pragma once
 
 #include <cstdint>
@@ -6,24 +6,24 @@
 
 namespace fp8lab {
 
-/// The stretches of a micro-batch's way through a model:
+/// The phases of a micro-batch, in order:
 ///
 ///     weights -> (attention -> feed_forward) of each layer -> head
 ///       -> (recompute -> feed_forward_backward -> attention_backward) of each layer
 ///
-/// Each block has its norm with it, the head both of its passes and the loss.
+/// The phase of a block includes its norm; that of the head includes both passes and the loss.
 enum class Stretch : std::uint8_t {
   weights,       ///< the step's weights are quantized
   attention,     ///< forward
   feed_forward,  ///< forward
   head,          ///< the last norm, LM head and loss, forward and backward
-  recompute,     ///< what a layer's backward pass reads and is not kept is made again
+  recompute,     ///< saved tensors that are not kept are computed again for a layer's backward pass
   feed_forward_backward,
   attention_backward,
 };
 
-/// Stretches in which a buffer is in use. Its contents survive from one to the next if both are
-/// among them.
+/// The set of phases in which a buffer is live. Its contents survive from one phase to the next if
+/// both are in the set.
 class LiveRange {
  public:
   constexpr LiveRange(Stretch one) : bits_(bit(one)) {}

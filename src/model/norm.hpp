@@ -15,24 +15,24 @@ class Norm {
  public:
   virtual ~Norm() = default;
 
-  /// What makes rows of output() from `input`, those of the tokens from `first` on; run by the
-  /// linear layer that reads them. Afterwards input.x is there.
+  /// The operation that computes rows of output() from `input`, for the tokens from `first` on. The
+  /// linear layer that reads them runs it; afterwards input.x is valid.
   virtual ops::Producer forward(const Work& work, const Residual& input,
                                 std::int64_t first) const = 0;
-  /// dx from dy and the x of the forward pass; gradients of the norm's vectors accumulate.
+  /// dx from dy and the x of the forward pass; adds to the gradients of the norm's vectors.
   virtual void backward(Work& work, const TensorView& dy, const TensorView& x,
                         const TensorView& dx) const = 0;
-  /// The same, dx added to `gradient`; dy may hold anything afterwards.
+  /// The same, but adds dx to `gradient`. The contents of dy are unspecified afterwards.
   virtual void backward_add(Work& work, const TensorView& dy, const TensorView& x,
                             const TensorView& gradient) const = 0;
-  /// (tokens, C), normalised.
+  /// The normalised rows (tokens, C).
   virtual SavedId output() const = 0;
   /// Weight and, where there is one, bias.
   virtual std::vector<ParameterId> vectors() const = 0;
 };
 
-/// The model's norm of rows of `width`. `name` is that of its parameters, and within a layer of
-/// what it saves.
+/// The model's norm of rows of `width`. `name` names its parameters and, within a layer, the
+/// tensors that it saves.
 std::unique_ptr<Norm> make_norm(Declaration& declaration, const ModelConfig& model,
                                 const std::string& name, std::int64_t width);
 

@@ -1,4 +1,4 @@
-// One tensor as a GEMM operand, outside of a training step.
+// Quantizes one tensor as a GEMM operand, outside of a training step.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace fp8lab {
 QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::int64_t rows,
                                   std::int64_t k);
 
-/// The tensor behind the other operand of a product, for transforms that look at both.
+/// The tensor behind the other operand of the GEMM, for transforms that depend on both.
 struct Partner {
   TensorView values;
   bool transpose = false;  ///< its operand is the transposed tensor
@@ -27,7 +27,7 @@ QuantizedOperand quantize_values(Backend& backend, const TensorView& values, boo
                                  const QuantSpec& spec, std::uint64_t seed, const std::string& name,
                                  const std::optional<Partner>& partner = std::nullopt);
 
-/// quantize_values into an operand with its spec and memory.
+/// quantize_values into an operand that has its spec and memory.
 void quantize_into(Backend& backend, const TensorView& values, bool transpose, std::uint64_t seed,
                    const std::string& name, const std::optional<Partner>& partner,
                    QuantizedOperand& operand);

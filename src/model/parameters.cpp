@@ -19,9 +19,9 @@ constexpr std::uint32_t kInitializationStream = 0x1217;
 constexpr std::int64_t kBlock = 512;  ///< numbers that are drawn at once
 using Block = std::array<double, kBlock>;
 
-/// Standard normal numbers by Box and Muller in double precision, from functions of ours only, so
-/// that every machine draws the same weights: numbers 2 i and 2 i + 1 of a stream come from its
-/// uniform numbers 2 i and 2 i + 1. These are those from number 4 * `first` on.
+/// Standard normal numbers 4 * `first` onwards of a stream, by Box and Muller in double precision.
+/// Numbers 2 i and 2 i + 1 come from the uniform numbers 2 i and 2 i + 1. Only functions of this
+/// project are used, so that every machine draws the same weights.
 FP8LAB_FOR_EACH_PROCESSOR void draw_block(std::uint64_t seed, std::uint32_t stream,
                                           std::uint64_t first, Block& values) {
   constexpr std::size_t kPairs = kBlock / 2;
@@ -47,8 +47,7 @@ FP8LAB_FOR_EACH_PROCESSOR void draw_block(std::uint64_t seed, std::uint32_t stre
   }
 }
 
-/// Numbers of a stream from number `first` on, a multiple of 4, times `deviation` and around
-/// `mean`.
+/// mean + deviation * N(0, 1) for the numbers of a stream from `first` on, a multiple of 4.
 void draw_normal(std::uint64_t seed, std::uint32_t stream, std::int64_t first, double mean,
                  double deviation, std::span<float> values) {
   const auto count = static_cast<std::int64_t>(values.size());
@@ -64,7 +63,7 @@ void draw_normal(std::uint64_t seed, std::uint32_t stream, std::int64_t first, d
   }
 }
 
-/// By parameter: true where the GEMM of one linear layer writes its gradient and nothing adds to
+/// For each parameter: true if the GEMM of one linear layer writes its gradient and nothing adds to
 /// it.
 std::vector<bool> written_once(const Declaration& declaration) {
   std::vector<bool> result(declaration.parameters().size());
@@ -112,7 +111,8 @@ void download_floats(Backend& backend, const TensorView& view, std::span<float> 
 
 namespace {
 
-/// Without what the backend, which stores all in its own type, does not round.
+/// The storage formats that apply on this backend: a backend with its own type for all tensors does
+/// not round.
 OptimizerConfig storage_on(const Backend& backend, OptimizerConfig optimizer) {
   if (backend.storage(DType::f32) == DType::f32) return optimizer;
   for (QuantSpec* spec : {&optimizer.weights, &optimizer.gradients, &optimizer.first_moment,
@@ -122,7 +122,7 @@ OptimizerConfig storage_on(const Backend& backend, OptimizerConfig optimizer) {
   return optimizer;
 }
 
-/// Type of a state that is kept as values.
+/// Type of a state that is stored as values rather than codes.
 DType value_type(const QuantSpec& spec) {
   return spec == plain_state(DType::bf16) ? DType::bf16 : DType::f32;
 }

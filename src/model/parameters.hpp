@@ -1,4 +1,4 @@
-// The weights of a model and everything the optimizer keeps beside them.
+// The weights of a model with their gradients and optimizer states.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace fp8lab {
 
-/// What a model is built for: `inference` has no memory for a backward pass.
+/// What a model is built for. `inference` allocates no memory for a backward pass.
 enum class Purpose : std::uint8_t { training, inference };
 
 /// Elements of a bf16, f32 or f64 tensor, rounded to FP32, in row-major order.
@@ -33,7 +33,7 @@ struct ParameterTensors {
   TensorView weight_bound;  ///< (1, 1): largest magnitude of a weight (madam); else empty
 };
 
-/// Which state of a parameter is rounded: part of the random keys of its rounding.
+/// The state that a rounding works on; part of its random key.
 enum class StateRole : std::uint32_t { gradient, first_moment, second_moment, weights };
 
 /// One weight tensor in backend memory.
@@ -41,11 +41,11 @@ struct Parameter {
   ParameterDeclaration declaration;
   ParameterTensors tensors;
   std::uint32_t index = 0;  ///< in the order of declaration
-  OptimizerGroup group{};   ///< the first that matches its name, else one that changes nothing
+  OptimizerGroup group{};   ///< the first group that matches its name, else a neutral one
 
   const std::string& name() const { return declaration.name; }
   const TensorView& master() const { return tensors.master; }
-  /// What forward and backward read: the BF16 copy, or the master weights themselves.
+  /// The weights that forward and backward read: the BF16 copy, or the master weights.
   const TensorView& working() const {
     return tensors.working.empty() ? tensors.master : tensors.working;
   }
@@ -55,16 +55,16 @@ struct Parameter {
 /// All parameters in the order of their declaration.
 class Parameters {
  public:
-  /// Allocates zeros. `working` is bf16 for BF16 activations; a working copy of the master weights
-  /// is kept where they are of another type. Gradients are of the type that the optimizer wants
-  /// where one GEMM writes them, else f32. For inference there are neither gradients nor moments.
-  /// Weights and gradients that are stored in another form are kept as the f32 numbers that this
-  /// form holds, moments as codes. The truth path stores everything in f64. Throws Error for a BF16
+  /// Allocates zeros. `working` is the type that forward and backward read: bf16 for BF16
+  /// activations; master weights of another type get a working copy. A gradient that a single GEMM
+  /// writes has the optimizer's gradient type, any other is f32. Inference has no gradients and no
+  /// moments. Weights and gradients with a storage format are kept as the f32 values of that
+  /// format, moments as codes. The truth path stores everything in f64. Throws Error for a BF16
   /// master whose working copy would be FP32, and for a group that matches no parameter.
   Parameters(Backend& backend, const ModelConfig& model, const OptimizerConfig& optimizer,
              DType working, Purpose purpose = Purpose::training);
 
-  /// As they are declared, with numbers from (seed, parameter index).
+  /// Draws the declared initial weights; the random numbers depend on (seed, parameter index).
   void initialize(std::uint64_t seed);
 
   const std::vector<Parameter>& all() const { return parameters_; }
@@ -76,45 +76,45 @@ class Parameters {
 
   /// numerics::hash_term over all master weights in order: the same on every backend.
   std::uint64_t hash() const;
-  /// The same in backend memory, u8 (1, 8), until the next one.
+  /// The same in backend memory, u8 (1, 8); valid until the next call.
   const TensorView& enqueue_hash() const;
-  /// Those that a backward pass adds to; it writes those of the weights of linear layers.
+  /// Zeroes the gradients that a backward pass adds to. It overwrites those of linear weights.
   void zero_gradients();
-  /// Moments of zero; bounds of weights by the present ones.
+  /// Sets moments to zero, and recomputes the bounds of weights (madam).
   void reset_optimizer();
 
-  /// What weights and gradients are rounded to; plain where nothing is to be done.
+  /// Storage formats of weights and gradients; plain if they are not rounded.
   const QuantSpec& weight_storage() const { return optimizer_.weights; }
   const QuantSpec& gradient_storage() const { return optimizer_.gradients; }
-  /// Rounds a whole f32 tensor of `parameter` to what `storage` holds.
+  /// Rounds an f32 tensor of `parameter` to the values of `storage`.
   void round(const Parameter& parameter, StateRole role, const TensorView& tensor,
              const QuantSpec& storage, const RandomKey& key) const;
   /// Rounds all master weights to their storage, as before the first step of a run.
   void round_weights(std::uint64_t seed);
-  /// The moment in the backend's real type, as one row: in place where it is stored so, else in
-  /// memory that the next parameter shares. Empty for a state that there is not.
+  /// The moment in the backend's real type, as one row: the stored tensor itself if it has that
+  /// type, else a decoded copy in shared memory, valid until the next parameter. Empty without a
+  /// state.
   TensorView load(StateRole role, const StoredState& state) const;
-  /// Stores what load() has given, and what has become of it since.
+  /// Stores the row that load() returned, with its changes.
   void store(const Parameter& parameter, StateRole role, const StoredState& state,
              const RandomKey& key) const;
 
   const ModelConfig& model() const { return model_; }
 
   std::vector<float> download(const Parameter& parameter) const;
-  /// The master weights from number `first` on, row-major.
+  /// Master weights from flat index `first` on, row-major.
   void download(const Parameter& parameter, std::int64_t first, std::span<float> values) const;
   /// Sets master weights, rounded to their type, and refreshes the working copy.
   void upload(const Parameter& parameter, const std::vector<float>& values);
-  /// The same for the weights from number `first` on.
+  /// The same for the weights from flat index `first` on.
   void upload(const Parameter& parameter, std::int64_t first, std::span<const float> values);
 
  private:
-  /// `key` with the numbers of this tensor.
+  /// `key` for this tensor.
   static RandomKey key_of(const Parameter& parameter, StateRole role, RandomKey key);
   void allocate_moments(Parameter& parameter);
   void assign_groups();
-  /// Memory that parameters share: for moments that an update turns into FP32, and for rounding
-  /// what is stored in one of `storages`.
+  /// Memory that all parameters share: for decoded moments, and for rounding to one of `storages`.
   void allocate_loaded_moments();
   void allocate_rounding(std::initializer_list<const QuantSpec*> storages);
   bool is_in_place(const StoredState& state) const;
@@ -127,7 +127,7 @@ class Parameters {
   DType working_;
   std::vector<Parameter> parameters_;
   TensorView hash_;
-  /// Moments in the backend's real type, and codes and scales of what is rounded in place.
+  /// Decoded moments, and codes and scales of tensors that are rounded in place.
   TensorView loaded_first_, loaded_second_, rounded_codes_, rounded_scales_;
 };
 

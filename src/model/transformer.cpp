@@ -68,7 +68,7 @@ void Transformer::end_step() {
 
 void Transformer::repeat(std::size_t part, const std::string& settings,
                          const std::function<void()>& enqueue) {
-  // What the first steps of a history do differs from step to step.
+  // The first steps of a history enqueue other operations than later steps.
   const bool varies = std::any_of(linears().begin(), linears().end(),
                                   [](const auto& linear) { return linear->is_warming_up(); });
   if (varies) return enqueue();

@@ -1,4 +1,4 @@
-// A decoder at work: one micro-batch after another, forward and backward, under one recipe.
+// Runs a decoder forward and backward on micro-batches, under one recipe.
 #pragma once
 
 #include <cstdint>
@@ -21,53 +21,53 @@ class Transformer {
   /// Copies the batch into backend memory.
   void load(const Batch& batch) { work_.load(batch); }
   /// The same for new tokens of the sequences in `cache`, which must live until the next load().
-  /// forward() appends them; logits() are those of batch.wanted alone, with the bits that a forward
-  /// pass over the whole sequences gives if every quantization is local to a token. Nothing can
-  /// follow but an objective that leaves the logits, for set_targets(), and argmax().
+  /// forward() appends their keys and values to the cache. logits() has rows for batch.wanted only;
+  /// they have the bits of a forward pass over the whole sequences if every quantizer is local to a
+  /// token. Only set_targets() with an objective that leaves the logits, and argmax(), may follow.
   void load(const CachedBatch& batch, const KvCache& cache) { work_.load(batch, cache); }
-  /// Targets of the rows of logits(), all with weight 1.
+  /// Sets the targets of the rows of logits(), all with weight 1.
   void set_targets(const std::vector<std::int32_t>& targets) { work_.set_targets(targets); }
   /// A cache for sequences of this model and shape.
   KvCache make_cache(std::int64_t sequences, std::int64_t capacity);
   /// Quantizes all weights for the step.
   void prepare_weights(const StepContext& context);
-  /// Logits of the loaded batch, unless they come in chunks.
+  /// The forward pass of the loaded batch: up to its logits, or up to the head if the logits are
+  /// computed in chunks.
   void forward(const StepContext& context);
-  /// What an objective works on: the logits of tokens [first, first + logits.rows), and what
-  /// belongs to these.
+  /// The input of an objective: the logits of tokens [first, first + logits.rows), with the
+  /// targets, weights and losses of these tokens.
   struct LogitChunk {
     std::int64_t first = 0;
     TensorView logits, targets, target_weights, token_losses;
     bool is_last = false;
   };
-  /// After forward(): calls `objective` with the logits of all tokens. Where there are more than
-  /// BatchShape::logit_rows(), they are made chunk by chunk for it, and where `is_differentiated`,
-  /// the gradient that it leaves in their place goes back through the head before the next one.
+  /// After forward(): calls `objective` on the logits of all tokens. Above BatchShape::logit_rows()
+  /// tokens, the logits are computed chunk by chunk. If `is_differentiated`, the objective replaces
+  /// logits by their gradient, and the head's backward pass of a chunk runs before the next chunk.
   void for_each_chunk(bool is_differentiated,
                       const std::function<void(const LogitChunk&)>& objective);
-  /// Accumulates all parameter gradients from the gradient that an objective (src/objectives) left
-  /// in the place of the logits.
+  /// Accumulates all parameter gradients from the logit gradient of an objective (src/objectives).
   void backward(const StepContext& context);
 
   void update_delayed_scales();
-  /// Ends a step on the host: counts it in the histories of delayed scales.
+  /// Counts the step in the histories of delayed scales, on the host.
   void end_step();
   void discard_amaxes();
-  /// Enqueues part `part` of a step by Backend::repeat. Its operations must follow from the
-  /// part and `settings` alone.
+  /// Runs part `part` of a step through Backend::repeat. The operations must depend on the part and
+  /// `settings` alone.
   void repeat(std::size_t part, const std::string& settings, const std::function<void()>& enqueue);
   bool has_delayed_scales() const;
-  /// True where an operand of a linear layer's forward product is quantized.
+  /// True if a linear layer quantizes an operand of its forward GEMM.
   bool has_quantized_operands() const;
   /// Linear::is_without_history of every slot of every layer.
   std::vector<std::uint8_t> without_history() const;
 
   /// In the order of Declaration::linears().
   const std::vector<std::unique_ptr<Linear>>& linears() const { return work_.linears(); }
-  /// What the linear layers hold in backend memory for themselves, and what all share.
+  /// Bytes that linear layers own, and bytes of the buffers that all layers share.
   std::size_t operand_bytes() const { return work_.operand_bytes(); }
   std::size_t buffer_bytes() const { return work_.buffer_bytes(); }
-  /// (T, V) after forward(); only where they do not come in chunks.
+  /// (T, V) after forward(); not available if the logits are computed in chunks.
   TensorView logits() const;
   TensorView argmax();              ///< (1, T) i32 of logits()
   TensorView token_losses() const;  ///< (1, T) f32

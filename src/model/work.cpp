@@ -47,7 +47,7 @@ Work::Work(Backend& backend, const Parameters& parameters, const Declaration& de
 std::optional<LiveRange> Work::live_range(std::size_t index, bool training) const {
   const SavedDeclaration& saved = declaration_.saved()[index];
   const Stretch forward = forward_of(saved.block), backward = backward_of(saved.block);
-  // Losses of tokens are asked for after a step.
+  // The host reads the losses of tokens after a step.
   if (saved.block == Block::head && saved.shape == SavedDeclaration::Shape::activation) {
     return backward;
   }
@@ -56,7 +56,7 @@ std::optional<LiveRange> Work::live_range(std::size_t index, bool training) cons
     const LiveRange made = forward;
     return recomputes(saved.recomputed) ? made | Stretch::recompute : made;
   }
-  // What is made again is so by every layer but the last, whose own is still there.
+  // Recomputed in every layer except the last, whose buffers are still valid.
   if (recomputes(saved.recomputed)) return LiveRange::from_to(forward, backward);
   return std::nullopt;
 }

@@ -1,5 +1,5 @@
-// A micro-batch in backend memory: its tokens, what the passes make of them, and the linear layers
-// that work on it. Modules reach everything through it.
+// A micro-batch in backend memory: its tokens, its activations and gradients, and the linear
+// layers. Modules access everything through it.
 #pragma once
 
 #include <algorithm>
@@ -20,15 +20,15 @@
 
 namespace fp8lab {
 
-/// Layout of a micro-batch, the attention tiles, and what is kept. For tokens with a cache:
-/// tokens() is the most that one pass takes, sequence_length the longest sequence.
+/// Shape of a micro-batch, attention tiles and memory settings. With a key-value cache, tokens() is
+/// the largest number of tokens of one pass and sequence_length the longest sequence.
 struct BatchShape {
   std::int64_t sequences = 0;
   std::int64_t sequence_length = 0;
   AttentionConfig attention;
   MemoryConfig memory{};
   std::int64_t tokens() const { return sequences * sequence_length; }
-  /// The most tokens whose logits exist at once.
+  /// The largest number of tokens whose logits are in memory at once.
   std::int64_t logit_rows() const {
     return memory.loss_chunk == 0 ? tokens() : std::min(tokens(), memory.loss_chunk);
   }
@@ -36,7 +36,7 @@ struct BatchShape {
 
 class Work {
  public:
-  /// Allocates what `declaration` names. `parameters` outlive it.
+  /// Allocates all tensors of `declaration`. `parameters` must outlive this object.
   Work(Backend& backend, const Parameters& parameters, const Declaration& declaration,
        const ModelConfig& model, const Recipe& recipe, const BatchShape& shape, Purpose purpose);
 
@@ -46,20 +46,20 @@ class Work {
   void set_targets(const std::vector<std::int32_t>& targets);
 
   std::int64_t rows() const { return rows_; }        ///< loaded tokens
-  std::int64_t outputs() const { return outputs_; }  ///< tokens whose logits are asked for
+  std::int64_t outputs() const { return outputs_; }  ///< tokens whose logits are computed
   TensorView tokens() const { return tokens_.columns(0, rows_); }        ///< (1, rows) i32
   TensorView positions() const { return positions_.columns(0, rows_); }  ///< (1, rows) i32
   TensorView document_start() const { return document_start_; }          ///< (1, T) i32
   TensorView wanted() const { return wanted_.columns(0, outputs_); }     ///< (1, outputs) i32
   TensorView targets() const { return targets_.columns(0, outputs_); }   ///< (1, outputs) i32
   TensorView target_weights() const { return weights_.columns(0, outputs_); }
-  /// Of the loaded tokens, if they have one.
+  /// The cache that the loaded tokens belong to; null without one.
   const KvCache* cache() const { return cache_; }
 
   // --- for modules ----------------------------------------------------------------------------
-  /// The next stretch of the pass begins.
+  /// Begins the next phase of the pass.
   void enter(Stretch next) { workspace_.enter(next); }
-  /// The step that the pass belongs to; set before each pass.
+  /// Sets the step that the next pass belongs to; call before each pass.
   void begin_pass(const StepContext& context) { context_ = context; }
   const StepContext& context() const { return context_; }
 
@@ -69,11 +69,11 @@ class Work {
   }
   const Parameter& parameter(ParameterId id) const { return parameters_[id]; }
   Linear& linear(LinearId id) { return *linears_[static_cast<std::size_t>(id)]; }
-  /// The part of a saved tensor that belongs to `tokens` of them from `first` on.
+  /// The part of a saved tensor for tokens [first, first + tokens).
   TensorView saved(SavedId id, std::int64_t first, std::int64_t tokens) const;
   TensorView saved(SavedId id) const { return saved(id, 0, rows_); }
-  /// The same of the x of a linear layer in the backward pass: without memory where the layer has
-  /// kept codes of it.
+  /// The same for the x of a linear layer in the backward pass. The view has no memory if the layer
+  /// has saved its codes instead.
   TensorView saved_x(SavedId id, std::int64_t first, std::int64_t tokens) const;
   TensorView saved_x(SavedId id) const { return saved_x(id, 0, rows_); }
   TensorView scratch(ScratchId id, std::int64_t tokens) const;
@@ -82,11 +82,11 @@ class Work {
   const RotaryTables& rotary() const { return rotary_; }  ///< empty without rotary positions
   Backend& backend() { return backend_; }
   const std::vector<std::unique_ptr<Linear>>& linears() const { return linears_; }
-  /// What the linear layers hold in backend memory for themselves, and what all share.
+  /// Bytes that linear layers own, and bytes of the buffers that all layers share.
   std::size_t operand_bytes() const { return operand_bytes_; }
   std::size_t buffer_bytes() const { return buffer_bytes_; }
   const BatchShape& shape() const { return shape_; }
-  /// True where the backward pass computes again what is declared with this level.
+  /// True if the backward pass recomputes tensors that are declared with this level.
   bool recomputes(Recompute level) const {
     return level != Recompute::none && level <= shape_.memory.recompute;
   }
@@ -96,11 +96,11 @@ class Work {
   /// Memory of a saved or scratch tensor.
   struct Placed {
     TensorView view;
-    std::optional<LiveRange> live = std::nullopt;  ///< when it may be used; nothing: always
+    std::optional<LiveRange> live = std::nullopt;  ///< phases in which it is live; empty: all
   };
 
   void build_linears(const ModelConfig& model, const Recipe& recipe, Purpose purpose);
-  /// When a saved tensor is in use; nothing where every layer has its own memory for it.
+  /// The phases in which a saved tensor is live; empty if every layer has memory of its own for it.
   std::optional<LiveRange> live_range(std::size_t saved, bool training) const;
   void allocate_activations(bool training);
   TensorView memory_of(const Placed& placed) const;
@@ -111,7 +111,7 @@ class Work {
   const Declaration declaration_;
   BatchShape shape_;
   DType activation_;
-  Workspace workspace_;  ///< what layers share: operands, scratch, for inference all they save
+  Workspace workspace_;  ///< shared by layers: operands, scratch, in inference saved tensors too
   std::size_t operand_bytes_ = 0, buffer_bytes_ = 0;
   std::vector<std::unique_ptr<Linear>> linears_;  ///< in the order of the declaration
   std::vector<Placed> saved_, scratch_;

@@ -1,5 +1,5 @@
-// Buffers that the layers of a model use one after another, each for a part of a pass. Those whose
-// parts have nothing in common lie in the same memory.
+// Buffers that the layers of a model use one after another, each in some phases of a pass. Buffers
+// with disjoint phases share memory.
 #pragma once
 
 #include <cstddef>
@@ -18,22 +18,22 @@ class Workspace {
  public:
   explicit Workspace(Backend& backend) : backend_(backend) {}
 
-  /// Declares a use of buffer `name` with this extent. Uses of one name and one live range share
-  /// the buffer. Before allocate().
+  /// Declares a use of buffer `name` with this shape. Uses with the same name and live range share
+  /// one buffer, as large as the largest of them. Call before allocate().
   void reserve(const std::string& name, LiveRange live, DType dtype, std::int64_t rows,
                std::int64_t cols);
 
-  /// Places all buffers, the largest first, each where nothing lies that is in use with it.
+  /// Places all buffers, the largest first, so that buffers that are live together do not overlap.
   void allocate();
 
-  /// Buffer `name` seen as a contiguous matrix. Contents are those of its last user.
+  /// Buffer `name` as a contiguous matrix. The contents are those of its last user.
   TensorView view(const std::string& name, LiveRange live, DType dtype, std::int64_t rows,
                   std::int64_t cols) const;
 
-  /// The next stretch begins: contents of all buffers that are not in use before and after are
-  /// given up.
+  /// Begins the next phase: discards the contents of all buffers that are not live both before and
+  /// after.
   void enter(Stretch next);
-  /// False while a stretch is under way that is not in `live`.
+  /// False during a phase that is not in `live`.
   bool is_live(LiveRange live) const { return !current_ || live.has(*current_); }
 
  private:
