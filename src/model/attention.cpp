@@ -45,9 +45,10 @@ Attention::Attention(Declaration& declaration, const ModelConfig& model, std::in
       qkv_out_(declaration.saved("attention.qkv", Shape::activation, qkv_width(model))),
       attended_(declaration.saved("attention.out", Shape::activation, q_width(model))),
       lse_(declaration.saved("attention.lse", Shape::planes, heads_)),
-      d_qkv_(declaration.scratch("attention.d_qkv", qkv_width(model), Stretch::attention_backward)),
+      d_qkv_(
+          declaration.scratch("attention.d_qkv", qkv_width(model), PassPhase::attention_backward)),
       d_attended_(
-          declaration.scratch("attention.d_out", q_width(model), Stretch::attention_backward)) {
+          declaration.scratch("attention.d_out", q_width(model), PassPhase::attention_backward)) {
   declaration.writes_residual(o_);
 }
 

@@ -15,22 +15,22 @@ Id append(std::vector<Declared>& list, Declared declared) {
 
 }  // namespace
 
-Stretch forward_of(Block block) {
+PassPhase forward_of(Block block) {
   switch (block) {
-    case Block::attention: return Stretch::attention;
-    case Block::feed_forward: return Stretch::feed_forward;
-    case Block::head: return Stretch::head;
+    case Block::attention: return PassPhase::attention;
+    case Block::feed_forward: return PassPhase::feed_forward;
+    case Block::head: return PassPhase::head;
   }
-  return Stretch::head;
+  return PassPhase::head;
 }
 
-Stretch backward_of(Block block) {
+PassPhase backward_of(Block block) {
   switch (block) {
-    case Block::attention: return Stretch::attention_backward;
-    case Block::feed_forward: return Stretch::feed_forward_backward;
-    case Block::head: return Stretch::head;
+    case Block::attention: return PassPhase::attention_backward;
+    case Block::feed_forward: return PassPhase::feed_forward_backward;
+    case Block::head: return PassPhase::head;
   }
-  return Stretch::head;
+  return PassPhase::head;
 }
 
 void Declaration::enter_layer(std::optional<std::int64_t> index) {

@@ -20,8 +20,8 @@ enum class ScratchId : std::size_t {};
 
 /// The block that a linear layer or a saved tensor belongs to.
 enum class Block : std::uint8_t { attention, feed_forward, head };
-Stretch forward_of(Block block);
-Stretch backward_of(Block block);
+PassPhase forward_of(Block block);
+PassPhase backward_of(Block block);
 
 /// Initial weights of a parameter: value + deviation * N(0, 1).
 struct Initialization {

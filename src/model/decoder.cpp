@@ -9,11 +9,12 @@ using Shape = SavedDeclaration::Shape;
 
 // Output of a block, before the next norm or the head adds it to the residual stream.
 constexpr const char* kBranch = "branch";
-constexpr LiveRange kBranchRange{Stretch::attention, Stretch::feed_forward, Stretch::head,
-                                 Stretch::recompute};
+constexpr LiveRange kBranchRange{PassPhase::attention, PassPhase::feed_forward, PassPhase::head,
+                                 PassPhase::recompute};
 // Gradients of the residual stream and of a branch, live from the head on.
 constexpr const char *kHiddenGradient = "d_hidden", *kBranchGradient = "d_branch";
-constexpr LiveRange kGradientRange = LiveRange::from_to(Stretch::head, Stretch::attention_backward);
+constexpr LiveRange kGradientRange =
+    LiveRange::from_to(PassPhase::head, PassPhase::attention_backward);
 
 ParameterId table(Declaration& declaration, const ModelConfig& model, const char* name,
                   std::int64_t rows) {
@@ -75,16 +76,16 @@ DecoderLayer::DecoderLayer(Declaration& declaration, const ModelConfig& model, s
 }
 
 void DecoderLayer::forward(Work& work, const Residual& stream) const {
-  work.enter(Stretch::attention);
+  work.enter(PassPhase::attention);
   const TensorView branch = work.scratch(branch_);
   attention_.forward(work, attention_norm_->forward(work, stream, 0), branch);
-  work.enter(Stretch::feed_forward);
+  work.enter(PassPhase::feed_forward);
   feed_forward_->forward(work, mlp_norm_->forward(work, middle(work), 0), branch);
 }
 
 void DecoderLayer::recompute(Work& work) const {
   if (!work.recomputes(Recompute::gate_up)) return;
-  work.enter(Stretch::recompute);
+  work.enter(PassPhase::recompute);
   // The forward pass has measured the operands.
   const StepContext context = work.context();
   StepContext unmeasured = context;
@@ -102,10 +103,10 @@ void DecoderLayer::recompute(Work& work) const {
 
 void DecoderLayer::backward(Work& work, const TensorView& gradient) const {
   const TensorView d_branch = work.scratch(d_branch_);
-  work.enter(Stretch::feed_forward_backward);
+  work.enter(PassPhase::feed_forward_backward);
   feed_forward_->backward(work, work.saved_x(mlp_norm_->output()), gradient, d_branch);
   mlp_norm_->backward_add(work, d_branch, work.saved(middle_), gradient);
-  work.enter(Stretch::attention_backward);
+  work.enter(PassPhase::attention_backward);
   attention_.backward(work, work.saved_x(attention_norm_->output()), gradient, d_branch);
   attention_norm_->backward_add(work, d_branch, input(work), gradient);
 }
@@ -122,7 +123,7 @@ Decoder::Decoder(const ModelConfig& model)
                                       model.initializer_range)),
       logits_(declaration_.saved("logits", Shape::activation, model.vocab_size)),
       token_losses_(declaration_.saved("token_losses", Shape::row, 1)),
-      chosen_(declaration_.scratch("chosen", model.hidden_size, Stretch::head, false)),
+      chosen_(declaration_.scratch("chosen", model.hidden_size, PassPhase::head, false)),
       d_hidden_(declaration_.scratch(kHiddenGradient, model.hidden_size, kGradientRange)),
       d_branch_(declaration_.scratch(kBranchGradient, model.hidden_size, kGradientRange)) {
   declaration_.own_x(head_, norm_->output());
@@ -155,13 +156,13 @@ Residual Decoder::head_input(const Work& work, const Chunk& chunk) const {
 }
 
 void Decoder::forward(Work& work) const {
-  work.enter(Stretch::attention);
+  work.enter(PassPhase::attention);
   Residual stream = embedding_.forward(work, layers_.front().input(work));
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     layers_[i].forward(work, stream);
     if (i + 1 < layers_.size()) stream = layers_[i].output(work, layers_[i + 1].input(work));
   }
-  work.enter(Stretch::head);
+  work.enter(PassPhase::head);
   if (all_wanted(work) || work.outputs() == 0) return;
   // ops::Embedding selects rows of any matrix.
   const TensorView last = added_up(work, output(work));

@@ -24,7 +24,7 @@ class ActivatedFeedForward final : public FeedForward {
     declaration.own_x(down_, activated_);
     declaration.writes_residual(down_);
     d_activated_ = declaration.scratch("mlp.d_activated", model.intermediate_size,
-                                       Stretch::feed_forward_backward);
+                                       PassPhase::feed_forward_backward);
   }
 
   void forward(Work& work, const ops::Producer& norm, const TensorView& out) const override {

@@ -122,7 +122,7 @@ bool Linear::is_kept(Slot slot) const {
 
 LiveRange Linear::forward_range() const {
   const LiveRange forward = life_.forward;
-  return life_.recomputed.empty() ? forward : forward | Stretch::recompute;
+  return life_.recomputed.empty() ? forward : forward | PassPhase::recompute;
 }
 
 LiveRange Linear::live_range(Slot slot) const {

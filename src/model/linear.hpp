@@ -29,7 +29,8 @@ struct OperandLife {
   /// decoder layer) then share one buffer for the operands of x.
   std::string recomputed;
   WeightCodes weights = WeightCodes::keep;
-  Stretch forward = Stretch::head, backward = Stretch::head;  ///< phases in which its block runs
+  PassPhase forward = PassPhase::head,
+            backward = PassPhase::head;  ///< phases in which its block runs
 };
 
 /// The slot whose amax history gives the delayed scale of `slot`. Two orientations of a tensor that
@@ -157,7 +158,7 @@ class Linear {
   /// The same for both orientations; returns false unless both are quantized from `source`.
   bool bind_both(Slot first, const TensorView& source);
   /// The phases in which a second orientation, made from the codes of the first, may be live.
-  LiveRange dequantized_range() const { return {Stretch::weights, life_.backward}; }
+  LiveRange dequantized_range() const { return {PassPhase::weights, life_.backward}; }
   LiveRange product_range(GemmRole role) const {
     return role == GemmRole::fprop ? forward_range() : life_.backward;
   }

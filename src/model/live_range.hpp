@@ -12,7 +12,7 @@ namespace fp8lab {
 ///       -> (recompute -> feed_forward_backward -> attention_backward) of each layer
 ///
 /// The phase of a block includes its norm; that of the head includes both passes and the loss.
-enum class Stretch : std::uint8_t {
+enum class PassPhase : std::uint8_t {
   weights,       ///< the step's weights are quantized
   attention,     ///< forward
   feed_forward,  ///< forward
@@ -26,11 +26,11 @@ enum class Stretch : std::uint8_t {
 /// both are in the set.
 class LiveRange {
  public:
-  constexpr LiveRange(Stretch one) : bits_(bit(one)) {}
-  constexpr LiveRange(std::initializer_list<Stretch> all) {
-    for (const Stretch one : all) bits_ |= bit(one);
+  constexpr LiveRange(PassPhase one) : bits_(bit(one)) {}
+  constexpr LiveRange(std::initializer_list<PassPhase> all) {
+    for (const PassPhase one : all) bits_ |= bit(one);
   }
-  static constexpr LiveRange from_to(Stretch first, Stretch last) {
+  static constexpr LiveRange from_to(PassPhase first, PassPhase last) {
     LiveRange range(first);
     for (auto i = static_cast<unsigned>(first); i <= static_cast<unsigned>(last); ++i) {
       range.bits_ |= 1u << i;
@@ -43,12 +43,12 @@ class LiveRange {
     both.bits_ |= bits_;
     return both;
   }
-  constexpr bool has(Stretch one) const { return (bits_ & bit(one)) != 0; }
+  constexpr bool has(PassPhase one) const { return (bits_ & bit(one)) != 0; }
   constexpr bool meets(LiveRange other) const { return (bits_ & other.bits_) != 0; }
   constexpr bool operator<(LiveRange other) const { return bits_ < other.bits_; }
 
  private:
-  static constexpr unsigned bit(Stretch one) { return 1u << static_cast<unsigned>(one); }
+  static constexpr unsigned bit(PassPhase one) { return 1u << static_cast<unsigned>(one); }
   unsigned bits_ = 0;
 };
 

@@ -17,7 +17,7 @@ KvCache Transformer::make_cache(std::int64_t sequences, std::int64_t capacity) {
 }
 
 void Transformer::prepare_weights(const StepContext& context) {
-  work_.enter(Stretch::weights);
+  work_.enter(PassPhase::weights);
   for (const auto& linear : linears()) linear->prepare_weights(context);
 }
 

@@ -46,15 +46,15 @@ Work::Work(Backend& backend, const Parameters& parameters, const Declaration& de
 
 std::optional<LiveRange> Work::live_range(std::size_t index, bool training) const {
   const SavedDeclaration& saved = declaration_.saved()[index];
-  const Stretch forward = forward_of(saved.block), backward = backward_of(saved.block);
+  const PassPhase forward = forward_of(saved.block), backward = backward_of(saved.block);
   // The host reads the losses of tokens after a step.
   if (saved.block == Block::head && saved.shape == SavedDeclaration::Shape::activation) {
     return backward;
   }
-  if (!training) return LiveRange::from_to(Stretch::attention, Stretch::head);
+  if (!training) return LiveRange::from_to(PassPhase::attention, PassPhase::head);
   if (is_kept_as_codes_[index]) {
     const LiveRange made = forward;
-    return recomputes(saved.recomputed) ? made | Stretch::recompute : made;
+    return recomputes(saved.recomputed) ? made | PassPhase::recompute : made;
   }
   // Recomputed in every layer except the last, whose buffers are still valid.
   if (recomputes(saved.recomputed)) return LiveRange::from_to(forward, backward);

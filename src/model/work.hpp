@@ -58,7 +58,7 @@ class Work {
 
   // --- for modules ----------------------------------------------------------------------------
   /// Begins the next phase of the pass.
-  void enter(Stretch next) { workspace_.enter(next); }
+  void enter(PassPhase next) { workspace_.enter(next); }
   /// Sets the step that the next pass belongs to; call before each pass.
   void begin_pass(const StepContext& context) { context_ = context; }
   const StepContext& context() const { return context_; }

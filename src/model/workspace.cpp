@@ -59,7 +59,7 @@ TensorView Workspace::view(const std::string& name, LiveRange live, DType dtype,
   return {view_of(buffer).data, dtype, rows, cols, cols};
 }
 
-void Workspace::enter(Stretch next) {
+void Workspace::enter(PassPhase next) {
   if (current_ == next) return;
   for (const auto& [key, buffer] : buffers_) {
     const LiveRange& live = key.second;

@@ -32,7 +32,7 @@ class Workspace {
 
   /// Begins the next phase: discards the contents of all buffers that are not live both before and
   /// after.
-  void enter(Stretch next);
+  void enter(PassPhase next);
   /// False during a phase that is not in `live`.
   bool is_live(LiveRange live) const { return !current_ || live.has(*current_); }
 
@@ -49,7 +49,7 @@ class Workspace {
   Backend& backend_;
   std::map<Key, Buffer> buffers_;
   TensorView memory_;
-  std::optional<Stretch> current_;
+  std::optional<PassPhase> current_;
 };
 
 }  // namespace fp8lab

@@ -14,10 +14,10 @@ using namespace fp8lab;
 
 namespace {
 
-constexpr Stretch kStretches[] = {Stretch::weights,           Stretch::attention,
-                                  Stretch::feed_forward,      Stretch::head,
-                                  Stretch::recompute,         Stretch::feed_forward_backward,
-                                  Stretch::attention_backward};
+constexpr PassPhase kPhases[] = {PassPhase::weights,           PassPhase::attention,
+                                 PassPhase::feed_forward,      PassPhase::head,
+                                 PassPhase::recompute,         PassPhase::feed_forward_backward,
+                                 PassPhase::attention_backward};
 
 struct Declared {
   std::string name;
@@ -25,12 +25,12 @@ struct Declared {
   std::int64_t bytes;
 };
 
-/// Some buffers of up to `most` bytes, each in use in one stretch or more.
+/// Some buffers of up to `most` bytes, each in use in one phase or more.
 std::vector<Declared> draw(std::mt19937& random, std::int64_t most) {
   std::vector<Declared> all;
   for (int i = 0; i < 24; ++i) {
-    LiveRange live = kStretches[random() % std::size(kStretches)];
-    while (random() % 2 == 0) live = live | kStretches[random() % std::size(kStretches)];
+    LiveRange live = kPhases[random() % std::size(kPhases)];
+    while (random() % 2 == 0) live = live | kPhases[random() % std::size(kPhases)];
     all.push_back({std::to_string(i), live, 1 + static_cast<std::int64_t>(random()) % most});
   }
   return all;
@@ -49,10 +49,10 @@ class Discards final : public PassThrough {
   std::multiset<const void*> seen;
 };
 
-std::int64_t bytes_of_stretch(const std::vector<Declared>& all, Stretch stretch) {
+std::int64_t bytes_of_phase(const std::vector<Declared>& all, PassPhase phase) {
   std::int64_t sum = 0;
   for (const Declared& buffer : all) {
-    if (buffer.live.has(stretch)) sum += (buffer.bytes + 255) / 256 * 256;
+    if (buffer.live.has(phase)) sum += (buffer.bytes + 255) / 256 * 256;
   }
   return sum;
 }
@@ -80,10 +80,10 @@ TEST_CASE("buffers that are in use together are apart, and the rest costs little
       CHECK((begin(a) + bytes <= begin(b) || begin(b) < begin(a)));
     }
   }
-  // No placement takes less than the fullest stretch.
+  // No placement takes less than the fullest phase.
   std::int64_t fullest = 0;
-  for (const Stretch stretch : kStretches) {
-    fullest = std::max(fullest, bytes_of_stretch(all, stretch));
+  for (const PassPhase phase : kPhases) {
+    fullest = std::max(fullest, bytes_of_phase(all, phase));
   }
   const auto held = static_cast<std::int64_t>(backend.memory_bytes());
   CHECK(held >= fullest - 255);
@@ -93,45 +93,45 @@ TEST_CASE("buffers that are in use together are apart, and the rest costs little
 TEST_CASE("uses of one name and range share a buffer of the largest") {
   const auto cpu = make_backend("cpu", 1);
   Workspace workspace(*cpu);
-  workspace.reserve("a", Stretch::head, DType::bf16, 4, 100);
-  workspace.reserve("a", Stretch::head, DType::f32, 8, 100);
-  workspace.reserve("a", Stretch::attention, DType::u8, 1, 10);
+  workspace.reserve("a", PassPhase::head, DType::bf16, 4, 100);
+  workspace.reserve("a", PassPhase::head, DType::f32, 8, 100);
+  workspace.reserve("a", PassPhase::attention, DType::u8, 1, 10);
   workspace.allocate();
   CHECK(cpu->memory_bytes() == cpu->allocation_bytes(DType::u8, 1, 3200));
-  const TensorView view = workspace.view("a", Stretch::head, DType::f32, 8, 100);
+  const TensorView view = workspace.view("a", PassPhase::head, DType::f32, 8, 100);
   CHECK((view.rows == 8 && view.cols == 100 && view.contiguous()));
-  CHECK(view.data == workspace.view("a", Stretch::head, DType::bf16, 3, 7).data);
+  CHECK(view.data == workspace.view("a", PassPhase::head, DType::bf16, 3, 7).data);
 }
 
-TEST_CASE("contents go on from stretch to stretch where the buffer is in use in both") {
+TEST_CASE("contents go on from phase to phase where the buffer is in use in both") {
   const auto cpu = make_backend("cpu", 1);
   Discards backend(*cpu);
   Workspace workspace(backend);
-  const LiveRange both = LiveRange::from_to(Stretch::attention, Stretch::feed_forward);
+  const LiveRange both = LiveRange::from_to(PassPhase::attention, PassPhase::feed_forward);
   workspace.reserve("both", both, DType::u8, 1, 1000);
-  workspace.reserve("second", Stretch::feed_forward, DType::u8, 1, 1000);
-  workspace.reserve("head", Stretch::head, DType::u8, 1, 3000);
+  workspace.reserve("second", PassPhase::feed_forward, DType::u8, 1, 1000);
+  workspace.reserve("head", PassPhase::head, DType::u8, 1, 3000);
   workspace.allocate();
   const auto at = [&](const char* name, LiveRange live) {
     return workspace.view(name, live, DType::u8, 1, 1000).data;
   };
-  const void *of_both = at("both", both), *of_second = at("second", Stretch::feed_forward);
-  const void* of_head = at("head", Stretch::head);
-  const auto enter = [&](Stretch next) {
+  const void *of_both = at("both", both), *of_second = at("second", PassPhase::feed_forward);
+  const void* of_head = at("head", PassPhase::head);
+  const auto enter = [&](PassPhase next) {
     backend.seen.clear();
     workspace.enter(next);
     return backend.seen;
   };
   using Seen = std::multiset<const void*>;
-  CHECK(workspace.is_live(both));  // whoever uses it without stretches may use all
-  CHECK(enter(Stretch::attention) == Seen{of_both});
-  CHECK(enter(Stretch::attention).empty());
+  CHECK(workspace.is_live(both));  // whoever uses it without phases may use all
+  CHECK(enter(PassPhase::attention) == Seen{of_both});
+  CHECK(enter(PassPhase::attention).empty());
   CHECK(at("both", both) == of_both);
   CHECK(workspace.is_live(both));
-  CHECK_FALSE(workspace.is_live(Stretch::feed_forward));
-  CHECK(enter(Stretch::feed_forward) == Seen{of_second});
+  CHECK_FALSE(workspace.is_live(PassPhase::feed_forward));
+  CHECK(enter(PassPhase::feed_forward) == Seen{of_second});
   CHECK(workspace.is_live(both));
-  CHECK(enter(Stretch::head) == Seen{of_head});
+  CHECK(enter(PassPhase::head) == Seen{of_head});
   CHECK_FALSE(workspace.is_live(both));
-  CHECK(enter(Stretch::attention) == Seen{of_both});
+  CHECK(enter(PassPhase::attention) == Seen{of_both});
 }
