@@ -6,10 +6,9 @@
 // within the sequence.
 //
 // chain(c; a, b): accumulator c, then for each consecutive 16 elements of the summed index
-// ascending one tensor-core group. bf16 storage: operands bf16, specification.md, "The group" with
-// F = 25. f32 storage: operands f32, acc = fma(a, b, acc) ascending within the group, then acc =
-// acc +
-// (+0). P and dS are rounded to the storage type before they are operands.
+// ascending one tensor-core group. bf16 storage: bf16 operands, specification.md, "The group", with
+// F = 25. f32 storage: f32 operands, acc = fma(a, b, acc) ascending within the group, then
+// acc = acc + (+0). P and dS are rounded to the storage type before they are operands.
 //
 // Masked products are zero, and a group of zero products leaves every accumulator unchanged but for
 // turning -0 into +0, which a later group of the same chain does as well. So skipping groups, tiles

@@ -26,10 +26,10 @@ __device__ inline void load_matrices_transposed(const std::uint16_t* row, std::u
 }
 
 /// mma m16n8k16, bf16 operands, f32 accumulator: d (16, 8) = group(a (16, 16), b (16, 8), d), one
-/// group of sm90_bf16 (emulation/specification.md, "Tensor cores") each. Of lane 4 g + t: d[0..1]
-/// are (g, 2 t + 0..1), d[2..3] the same of row g + 8; a holds (g, 2 t + 0..1), (g + 8, ..), (g, 2
-/// t
-/// + 8..9), (g + 8, ..); b0 holds (2 t + 0..1, g), b1 (2 t + 8..9, g).
+/// group of sm90_bf16 for each element (emulation/specification.md, "Tensor cores"). Registers of
+/// lane 4 g + t: d[0..1] are (g, 2 t + 0..1), d[2..3] the same of row g + 8;
+/// a holds (g, 2 t + 0..1), (g + 8, ..), (g, 2 t + 8..9), (g + 8, ..);
+/// b0 holds (2 t + 0..1, g), b1 (2 t + 8..9, g).
 __device__ inline void multiply_group(const std::uint32_t (&a)[4], std::uint32_t b0,
                                       std::uint32_t b1, float (&d)[4]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
