@@ -33,25 +33,26 @@ Options ablate_options() {
   options.add("set", value<std::vector<std::string>>(), "KEY=VALUE for every arm, repeatable");
   add_scale(options);
   options.add("jobs", value<int>(0),
-              "arms at once; 0: one per processor, or as many as Slurm starts");
+              "number of arms at a time; 0: one for each processor, or as many as Slurm starts");
   options.add("threads", value<int>(0),
-              "threads of each arm; 0: processors / jobs, or what Slurm gives a task");
+              "threads of each arm; 0: processors / jobs, or those of the Slurm task");
   options.add("index", value<std::int64_t>(), "run only this arm (0, 1, ...), for job arrays");
-  options.add("run", value<std::string>(),
-              "run only this one, an arm or a shared run, by its name");
+  options.add("run", value<std::string>(), "run only this arm or shared run, by its name");
   options.add(
       "launcher", one_of({"local", "slurm", "mpi"}, "local"),
-      "slurm: submit a job array, one task a run, and return; mpi: be a rank that takes runs "
-      "as they become free, mpirun -n N fp8lab ablate --launcher mpi ...");
+      "slurm: submit a job array with one task for each run, and return; mpi: this process is a "
+      "rank that takes the next free run (mpirun -n N fp8lab ablate --launcher mpi ...)");
   options.add("slurm", value<std::vector<std::string>>(),
               "long option of sbatch such as partition=gpu, time=4:00:00, gpus=1; repeatable");
-  options.add("stop-before", value<int>(60, "60"),
-              "launcher slurm: seconds before the time limit at which a task gets SIGTERM and "
-              "writes a checkpoint; more than its longest step");
+  options.add(
+      "stop-before", value<int>(60, "60"),
+      "launcher slurm: a task gets SIGTERM this many seconds before its time limit, and writes a "
+      "checkpoint; must exceed the longest step");
   options.add("list", "print the arms with the hashes of configuration and recipes; run nothing");
-  options.add("dry-run",
-              "print what the runs that --out lacks need in memory and time, from operations timed "
-              "here (up to a minute); run nothing");
+  options.add(
+      "dry-run",
+      "print memory and time of the runs that are missing in --out, from operations timed here "
+      "(up to a minute); run nothing");
   return options;
 }
 

@@ -51,29 +51,29 @@ constexpr std::int64_t kMostSequences = 150;  ///< unless --sequences says other
 Options assess_options() {
   Options options(
       "fp8lab assess MODEL --data TEXT ... [--recipe NAME ...]\n"
-      "What each recipe costs a checkpoint, without training: held-out loss against bf16 with a\n"
-      "95 % interval, gradients of one batch, outliers; with --map, where the loss arises. MODEL "
-      "is "
-      "a\nHugging Face folder, a checkpoint or a run");
+      "Measures what each recipe costs a checkpoint, without training: the gap of the held-out "
+      "loss\n"
+      "to bf16 with a 95 % interval, gradient errors of one batch, and outliers; with --map, also\n"
+      "where the gap arises. MODEL is a Hugging Face folder, a checkpoint or a run");
   options.add("model", value<std::string>(), "MODEL");
   options.add("data", value<std::vector<std::string>>(),
               "held-out documents: .jsonl or .txt files, or token shards; repeatable");
-  options.add("form", one_of({"running_text", "prompt_response"}), "of --data");
-  options.add(
-      "recipe", value<std::vector<std::string>>(),
-      "numerics, by name or file; repeatable (default: infir2, infir2_fp32scale, te_current "
-      "and mxfp8)");
+  options.add("form", one_of({"running_text", "prompt_response"}), "format of --data");
+  options.add("recipe", value<std::vector<std::string>>(),
+              "recipe to compare with bf16, by name or file; repeatable (default: infir2, "
+              "infir2_fp32scale, te_current and mxfp8)");
   options.add("sequences", value<std::int64_t>(),
-              "sequences of the losses (default: all of the data, at most 150)");
-  options.add("map", value<std::string>(),
-              "also each layer, and each operand of its forward product, alone in this recipe");
-  options.add("map-sequences", value<std::int64_t>(16), "sequences of the map");
+              "number of sequences for the losses (default: all data, at most 150)");
+  options.add(
+      "map", value<std::string>(),
+      "also quantize each layer, and each operand of its forward GEMM, alone by this recipe");
+  options.add("map-sequences", value<std::int64_t>(16), "number of sequences for --map");
   options.add(
       "margin", value<double>(0.005),
-      "of --map: the cheapest change that brings the gap to this share of the loss is looked "
-      "for, run, and written to the page's folder as suggested.toml; 0: none");
+      "with --map: finds the cheapest change of the recipe whose gap is within this share of the "
+      "loss, runs it, and writes it to --out as suggested.toml; 0: no search");
   options.add("gradient-sequences", value<std::int64_t>(2),
-              "sequences of the gradients; 0: no backward pass");
+              "number of sequences for the gradients; 0: no backward pass");
   options.add("out", value<std::string>(), "folder of the page (default: assess/MODEL)");
   options.add("json", value<std::string>(), "also write the answer as JSON to this file");
   add_pass_options(options, quantizing_backends());

@@ -36,13 +36,13 @@ Options bench_options() {
       "cudaMemcpy; quantize: quantization of a backend; load: a model's files beside a plain read; "
       "train: steps of a run's first stage");
   options.add("model", value<std::string>(), "load: a Hugging Face folder or a safetensors file");
-  options.add("backend", one_of(quantizing_backends(), "cpu"), "of quantize and train");
+  options.add("backend", one_of(quantizing_backends(), "cpu"), "quantize, train: backend");
   add_run_choice(options);
   options.add("all-targets", "every instruction set that fp8lab info lists, not only the fastest");
   options.add("no-graphs", "train: backend cuda without CUDA graphs");
-  options.add("repeats", value<int>(5), "measurements of each kind");
-  options.add("rows", value<std::int64_t>(4096), "quantization: rows of the tensor");
-  options.add("cols", value<std::int64_t>(4096), "quantization: its columns");
+  options.add("repeats", value<int>(5), "number of measurements of each kind");
+  options.add("rows", value<std::int64_t>(4096), "quantize: rows of the tensor");
+  options.add("cols", value<std::int64_t>(4096), "quantize: columns of the tensor");
   options.add("json", value<std::string>(), "also write the result to this file");
   return options;
 }

@@ -34,34 +34,32 @@ Options certify_options() {
       "fp8lab certify SOURCE [--recipe TRAINING] [--rollout-recipe GENERATION]\n"
       "SOURCE is a run directory, a checkpoint, or a Hugging Face folder. Completes prompts with "
       "a\n"
-      "key-value cache under the recipe of generation, sampled and greedily, in batches and with "
-      "the\n"
-      "prompts in chunks, and compares the log-probabilities of the tokens, bit for bit, with "
-      "those\n"
-      "of full forward passes under the recipe of training. Status 3: the recipes promise the "
-      "same\n"
-      "bits, and some differ");
+      "key-value cache under the recipe of generation: sampled and greedy, in several batch and\n"
+      "prefill sizes. Compares the log-probability of each token, bit for bit, with that of a "
+      "full\n"
+      "forward pass under the recipe of training. Status 3: the recipes promise the same bits, "
+      "and\n"
+      "some differ");
   options.add("source", value<std::string>(), "SOURCE");
   add_model_options(options, quantizing_backends());
   options.add("rollout-recipe", value<std::string>(),
-              "numerics of generation (default: those of training)");
+              "recipe of generation (default: that of training)");
   add_prompt_options(options);
   options.add("data", value<std::vector<std::string>>(),
               "documents whose prompts are completed: .jsonl or .txt files, or token shards; "
               "repeatable (default: held-out data of the run's last stage, else its data)");
   options.add("form", one_of({"running_text", "prompt_response"}),
-              "of --data; prompts of running_text are first halves");
+              "format of --data; with running_text the first half of each document is the prompt");
   options.add(
       "rollouts", value<std::int64_t>(),
-      "sequences under each sampling; prompts repeat (default: the largest batch, or as many as "
-      "--prompt and --prompts give)");
-  options.add("tokens", value<std::int64_t>(64), "most new tokens of each sequence");
-  add_sampling_options(options, 1.0, "above 0; the likeliest tokens are taken as well");
-  options.add("batch", value<std::string>("1,8,64"), "sequences decoded together, each in turn");
+      "number of completions, greedy and sampled each; prompts repeat (default: the largest batch, "
+      "or the number of given prompts)");
+  options.add("tokens", value<std::int64_t>(64), "longest completion in tokens");
+  add_sampling_options(options, 1.0, "sampling temperature, above 0; greedy decoding runs as well");
+  options.add("batch", value<std::string>("1,8,64"), "batch sizes of decoding, one after another");
   options.add("chunk", value<std::string>("16,64"),
-              "most tokens of a prompt read in one forward pass, each in turn, in the largest "
-              "batch");
-  options.add("bucket", value<std::int64_t>(16), "positions that are counted together");
+              "prefill sizes in tokens, one after another, at the largest batch size");
+  options.add("bucket", value<std::int64_t>(16), "positions of one row of the table by position");
   options.add("json", value<std::string>(), "also write every number to this file");
   return options;
 }

@@ -45,7 +45,7 @@ void add_step_options(Options& options, std::vector<std::string> backends) {
   options.add("sequences", value<std::int64_t>(),
               "only the first N sequences of the micro-batch, in less time");
   options.add("backend", one_of(std::move(backends)), "default: the run's");
-  options.add("threads", value<int>(0), "0: all processors");
+  options.add("threads", value<int>(0), "number of CPU threads; 0: one for each processor");
   add_look_in(options);
 }
 

@@ -27,15 +27,18 @@ using Where = LocatedDifference::Where;
 Options compare_options() {
   Options options(
       "fp8lab compare A B\n"
-      "A and B are folders of runs, or their run.h5. First from the files: what the runs are made "
-      "of, and\nthe first step that has another loss, gradient norm or hash of the weights. Then "
-      "both are executed\nagain up to that step, from the latest checkpoint before it that serves "
-      "both, else from the beginning,\nand the first operation that writes another bit is named. "
-      "Status 3: the runs differ");
+      "A and B are run folders or their run.h5. Compares the files first: configuration, data and\n"
+      "start, and the first step whose loss, gradient norm or weight hash differs. Then executes "
+      "both\n"
+      "runs again up to that step, from the latest checkpoint before it that both have, else from "
+      "the\n"
+      "beginning, and names the first operation that writes other bits. Status 3: the runs differ");
   options.add("runs", value<std::vector<std::string>>(), "A B");
-  options.add("backend-a", one_of(all_backends()), "executes A again; default: as recorded");
-  options.add("backend-b", one_of(all_backends()), "executes B again; default: as recorded");
-  options.add("files-only", "execute nothing");
+  options.add("backend-a", one_of(all_backends()),
+              "backend that executes A again (default: as recorded)");
+  options.add("backend-b", one_of(all_backends()),
+              "backend that executes B again (default: as recorded)");
+  options.add("files-only", "compare the files only, execute nothing");
   add_replay_options(options);
   return options;
 }

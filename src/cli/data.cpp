@@ -25,9 +25,10 @@ Options data_options() {
               "token that starts a document, in files without boundaries");
   options.add("document-end", value<std::int64_t>(-1),
               "token that ends a document, in files without boundaries");
-  options.add("document", value<std::int64_t>(),
-              "print one document of every file, from 0 on: its\n"
-              "ids, in brackets those that are not trained on, and its text");
+  options.add(
+      "document", value<std::int64_t>(),
+      "number of a document, from 0 on: print it from every file, with its token ids (those that "
+      "are not trained on in brackets) and its text");
   options.add("json", "machine-readable");
   return options;
 }

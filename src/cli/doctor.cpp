@@ -14,9 +14,8 @@ namespace {
 Options doctor_options() {
   Options options("fp8lab doctor DIR");
   options.add("directory", value<std::string>(),
-              "that of a run or of a study, or where\n"
-              "`export` was killed");
-  options.add("check", "change nothing");
+              "folder of a run or a study, or the target of an export that was killed");
+  options.add("check", "report only, repair nothing");
   options.add("json", "machine-readable");
   return options;
 }

@@ -33,32 +33,38 @@ using nlohmann::ordered_json;
 Options eval_options() {
   Options options(
       "fp8lab eval SOURCE\n"
-      "SOURCE is a run directory, a checkpoint, or a Hugging Face folder. A run is evaluated as "
+      "Evaluates a run directory, a checkpoint, or a Hugging Face folder. A run is evaluated as "
       "its\n"
-      "last stage says; every option below replaces a part of that");
+      "last stage was; each option below replaces one setting");
   options.add("source", value<std::string>(), "SOURCE");
   add_model_options(options, all_backends());
   options.add("data", value<std::vector<std::string>>(),
               "held-out documents: .jsonl or .txt files, or token shards; repeatable");
-  options.add("form", one_of({"running_text", "prompt_response"}),
-              "of --data (default: running_text for text, records of \"text\" and shards without a "
-              "loss mask)");
-  options.add("held-out-sequences", value<std::int64_t>(), "sequences of the held-out loss");
-  options.add("exact-match", value<std::int64_t>(), "problems answered greedily");
-  options.add("pass-at", value<std::vector<std::int64_t>>(), "k of pass@k; repeatable");
-  options.add("samples", value<std::int64_t>(), "answers sampled to each problem for pass@k");
-  options.add("problems", value<std::int64_t>(), "problems of pass@k");
-  options.add("temperature", value<double>(), "of samples and rollouts");
-  options.add("top-k", value<std::int64_t>(), "of samples and rollouts; 0: all tokens");
-  options.add("top-p", value<double>(), "of samples and rollouts");
-  options.add("sampling-seed", value<std::int64_t>(), "of samples and rollouts");
-  options.add("max-new-tokens", value<std::int64_t>(), "of every answer");
-  options.add("multiple-choice", value<std::string>(), "questions as JSON-lines");
+  options.add(
+      "form", one_of({"running_text", "prompt_response"}),
+      "format of --data (default: running_text for .txt files, records with \"text\" and shards "
+      "without a loss mask)");
+  options.add("held-out-sequences", value<std::int64_t>(),
+              "number of sequences of the held-out loss");
+  options.add("exact-match", value<std::int64_t>(),
+              "number of problems that are answered by greedy decoding");
+  options.add("pass-at", value<std::vector<std::int64_t>>(), "a k of pass@k; repeatable");
+  options.add("samples", value<std::int64_t>(), "sampled answers for each problem of pass@k");
+  options.add("problems", value<std::int64_t>(), "number of problems of pass@k");
+  options.add("temperature", value<double>(), "sampling temperature of pass@k and rollouts");
+  options.add("top-k", value<std::int64_t>(), "sample from the K likeliest tokens; 0: from all");
+  options.add("top-p", value<double>(),
+              "sample from the likeliest tokens whose probabilities sum to P");
+  options.add("sampling-seed", value<std::int64_t>(), "random seed of sampling");
+  options.add("max-new-tokens", value<std::int64_t>(), "longest answer in tokens");
+  options.add("multiple-choice", value<std::string>(),
+              "JSON-lines file of multiple-choice questions");
   options.add("rollout-recipe", value<std::string>(),
-              "generates in these numerics and scores in those of --recipe");
-  options.add("rollouts", value<std::int64_t>(), "prompts that are completed for it");
+              "recipe that generates rollouts, which --recipe then scores");
+  options.add("rollouts", value<std::int64_t>(),
+              "number of prompts that --rollout-recipe completes");
   options.add("set", value<std::vector<std::string>>(),
-              "KEY=VALUE of [stages.eval] (src/evaluation/README.md), repeatable");
+              "KEY=VALUE: a key of [stages.eval] (src/evaluation/README.md), repeatable");
   options.add("json", "print one JSON object");
   return options;
 }

@@ -30,19 +30,22 @@ Options export_options() {
       "safetensors and the tokenizer's files; it must not exist or be empty");
   options.add("source", value<std::string>(), "SOURCE");
   options.add("dir", value<std::string>(), "DIR");
-  options.add("dtype", one_of({"bf16", "f16", "f32"}, "bf16"), "of what is not quantized");
+  options.add("dtype", one_of({"bf16", "f16", "f32"}, "bf16"),
+              "type of the tensors that are not quantized");
   options.add(
       "recipe", value<std::string>(),
-      "FP8 weights as this recipe quantizes fprop.w: blocks such as 128x128 as weight_scale_inv,\n"
-      "whole tensors and rows as weight_scale");
+      "writes FP8 weights, quantized as fprop.w of this recipe: blocks such as 128x128 with "
+      "weight_scale_inv, whole tensors and rows with weight_scale");
   options.add(
       "tokenizer", value<std::string>(),
-      "folder whose tokenizer is copied (default: the Hugging Face folder SOURCE is or began "
-      "with)");
-  options.add("shard-bytes", value<std::uint64_t>(5'000'000'000), "largest size of one file");
-  options.add("seed", value<std::uint64_t>(0), "for stochastic rounding and drawn signs");
-  options.add("backend", one_of(quantizing_backends(), "cpu"), "quantizes");
-  options.add("threads", value<int>(0), "0: all processors");
+      "folder whose tokenizer files are copied (default: SOURCE, or the Hugging Face folder that "
+      "the run started from)");
+  options.add("shard-bytes", value<std::uint64_t>(5'000'000'000),
+              "largest size of one file in bytes");
+  options.add("seed", value<std::uint64_t>(0),
+              "random seed of stochastic rounding and random signs");
+  options.add("backend", one_of(quantizing_backends(), "cpu"), "what quantizes");
+  options.add("threads", value<int>(0), "number of CPU threads; 0: one for each processor");
   return options;
 }
 

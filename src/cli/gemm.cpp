@@ -29,7 +29,7 @@ Options gemm_options() {
       "or bf16 (uint16 bits) values, which are quantized first");
   options.add("a", value<std::string>(), "A.npy, (M, K)");
   options.add("b", value<std::string>(), "B.npy, (N, K)");
-  options.add("scale-a", value<std::string>(), "decode scales of A, float32, one a tile");
+  options.add("scale-a", value<std::string>(), "decode scales of A, float32, one for each tile");
   options.add("scale-b", value<std::string>(), "decode scales of B");
   options.add("spec", value<std::string>(),
               "RECIPE:ROLE such as infir2:fprop, ACCUMULATOR[/SCHEDULE][/OUTPUT] such as "
@@ -41,18 +41,19 @@ Options gemm_options() {
       "quantizer of A such as e4m3fn/1x128/pow2, see fp8lab quantize --help (default: the recipe's "
       "or the mode's, else the accumulator's format, unscaled unless it takes block scales)");
   options.add("operand-b", value<std::string>(), "quantizer of B");
-  options.add("alpha", value<float>(1.0f), "factor of the product");
+  options.add("alpha", value<float>(1.0f), "factor of A B^T");
   options.add("beta", value<float>(0.0f), "factor of C");
   options.add("c", value<std::string>(), "C.npy, (M, N), float32 or the bits of bf16 as uint16");
   options.add("bias", value<std::string>(),
-              "bias.npy, one a row of A, as the library adds it; types as C");
-  options.add("d-scale", value<float>(1.0f), "factor of FP8 results");
+              "bias.npy, one element for each row of A, as the library has it; types as C");
+  options.add("d-scale", value<float>(1.0f), "factor of FP8 results before their cast");
   options.add("out", value<std::string>(), "D.npy");
-  options.add("seed", value<std::uint64_t>(0), "for stochastic rounding and drawn signs");
-  options.add("backend", one_of(quantizing_backends(), "cpu"), "");
+  options.add("seed", value<std::uint64_t>(0),
+              "random seed of stochastic rounding and random signs");
+  options.add("backend", one_of(quantizing_backends(), "cpu"), "what computes");
   options.add("implementation", one_of({"own", "cublaslt"}, "own"),
-              "cublaslt, with --backend cuda: the library, held to the spec's split_k");
-  options.add("threads", value<int>(0), "0: all processors");
+              "with --backend cuda: own kernels, or cuBLASLt with the split_k of --spec");
+  options.add("threads", value<int>(0), "number of CPU threads; 0: one for each processor");
   return options;
 }
 

@@ -28,19 +28,19 @@ Options generate_options() {
   Options options(
       "fp8lab generate SOURCE --prompt TEXT | --prompts FILE\n"
       "SOURCE is a run directory, a checkpoint, or a Hugging Face folder. Text is encoded by the\n"
-      "tokenizer.json of that folder (src/data/README.md), else as bytes; prompts begin as "
-      "documents do");
+      "tokenizer.json of that folder (src/data/README.md), else as bytes. A prompt begins as a\n"
+      "document of the training data does");
   options.add("source", value<std::string>(), "SOURCE");
   add_model_options(options, all_backends());
   add_prompt_options(options);
-  options.add("samples", value<std::uint32_t>(1), "completions of each prompt");
-  options.add("max-new-tokens", value<std::int64_t>(64), "of each completion");
-  add_sampling_options(options, 0.0, "0: always the likeliest token");
-  options.add("together", value<std::int64_t>(64), "sequences decoded together");
+  options.add("samples", value<std::uint32_t>(1), "number of completions of each prompt");
+  options.add("max-new-tokens", value<std::int64_t>(64), "longest completion in tokens");
+  add_sampling_options(options, 0.0, "sampling temperature; 0: greedy decoding");
+  options.add("together", value<std::int64_t>(64), "batch size of decoding");
   options.add("prefill-chunk", value<std::int64_t>(0),
-              "most tokens of a prompt read in one forward pass; 0: as many as fit");
-  options.add("log-probabilities", "of the new tokens, in JSON");
-  options.add("json", "print one JSON object a completion");
+              "prefill size: prompt tokens of one forward pass; 0: as many as fit");
+  options.add("log-probabilities", "add the log-probability of each new token to the JSON");
+  options.add("json", "print one JSON object for each completion");
   return options;
 }
 

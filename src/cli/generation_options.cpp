@@ -77,23 +77,25 @@ std::vector<std::vector<std::int32_t>> tokens_of(const GivenPrompts& prompts,
 }  // namespace
 
 void add_prompt_options(Options& options) {
-  options.add("prompt", value<std::vector<std::string>>(), "text, repeatable");
-  options.add("prompts", value<std::string>(), "JSON-lines of {\"prompt\": TEXT or [ID, ...]}");
-  options.add(
-      "vocabulary", value<std::string>(),
-      "\"bytes\", or a token_bytes.json (default: that of the run's data, of a folder that has "
-      "one)");
+  options.add("prompt", value<std::vector<std::string>>(), "a prompt in text, repeatable");
+  options.add("prompts", value<std::string>(),
+              "JSON-lines file of {\"prompt\": TEXT or [ID, ...]}");
+  options.add("vocabulary", value<std::string>(),
+              "vocabulary of the text: \"bytes\", or a token_bytes.json (default: that of the "
+              "run's data or "
+              "of the folder)");
   options.add("end", value<std::int32_t>(),
               "token that ends a completion (default: the vocabulary's)");
 }
 
 void add_sampling_options(Options& options, double temperature,
                           const std::string& about_temperature) {
-  options.add("min-new-tokens", value<std::int64_t>(0), "before them no completion ends");
+  options.add("min-new-tokens", value<std::int64_t>(0), "shortest completion in tokens");
   options.add("temperature", value<double>(temperature), about_temperature);
-  options.add("top-k", value<std::int64_t>(0), "0: all tokens");
-  options.add("top-p", value<double>(1.0), "");
-  options.add("seed", value<std::uint64_t>(1), "of the draws");
+  options.add("top-k", value<std::int64_t>(0), "sample from the K likeliest tokens; 0: from all");
+  options.add("top-p", value<double>(1.0),
+              "sample from the likeliest tokens whose probabilities sum to P");
+  options.add("seed", value<std::uint64_t>(1), "random seed of sampling");
 }
 
 SamplingConfig read_sampling(const Values& values, const std::string& command) {

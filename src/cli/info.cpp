@@ -129,7 +129,8 @@ std::string code_version() { return project_version() + "+" + build_identity(); 
 int info(const std::vector<std::string>& arguments) {
   Options options(
       "fp8lab info\n"
-      "What this build is, what this machine gives it, and the tensor cores that it emulates");
+      "Prints what this build is, what it uses of this machine, and the tensor cores that it "
+      "emulates");
   options.add("accumulators", "the tensor cores alone, with their arithmetic and its evidence");
   options.add("json", "machine-readable, everything");
   const Values values = parse_arguments("info", options, arguments);

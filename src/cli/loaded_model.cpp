@@ -33,18 +33,19 @@ std::string made_up_run(const ModelSource& source) {
 }  // namespace
 
 void add_pass_options(Options& options, std::vector<std::string> backends) {
-  options.add("backend", one_of(std::move(backends)), "default: the run's, else cpu");
-  options.add("threads", value<int>(0), "0: all processors");
+  options.add("backend", one_of(std::move(backends)),
+              "what computes (default: the run's backend, else cpu)");
+  options.add("threads", value<int>(0), "number of CPU threads; 0: one for each processor");
   options.add("sequence-length", value<std::int64_t>(),
-              "longest text in tokens (default: the run's, else 512)");
+              "longest sequence in tokens (default: the run's, else 512)");
   options.add("sequences-together", value<std::int64_t>(),
-              "sequences of one forward pass (default: the run's, else 1)");
+              "batch size of a forward pass (default: the run's, else 1)");
   add_look_in(options);
 }
 
 void add_model_options(Options& options, std::vector<std::string> backends) {
   options.add("recipe", value<std::string>(),
-              "numerics, by name or file (default: those of the run's last stage, else bf16)");
+              "recipe, by name or file (default: that of the run's last stage, else bf16)");
   add_pass_options(options, std::move(backends));
 }
 

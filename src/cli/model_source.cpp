@@ -52,9 +52,10 @@ void ModelSource::require_unchanged(const std::string& part, const std::string& 
 }
 
 void add_look_in(Options& options) {
-  options.add("look-in", value<std::vector<std::string>>(),
-              "folder that holds files of the run (data, questions, initial weights) which lie "
-              "elsewhere now; repeatable");
+  options.add(
+      "look-in", value<std::vector<std::string>>(),
+      "folder to search for files of the run that have moved (data, questions, initial weights); "
+      "repeatable");
 }
 
 std::vector<fs::path> folders_to_look_in(const Values& values, const std::string& command) {

@@ -36,7 +36,9 @@ const po::value_semantic* semantic_of(const OptionType& type) {
           semantic->value_name(placeholder_of(type));
           if (!type.has_default) return semantic;
           if (!type.default_text.empty()) return semantic->default_value(held, type.default_text);
-          if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
+          if constexpr (std::is_floating_point_v<T>) {
+            semantic->default_value(held, fmt::format("{}", held));
+          } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
             semantic->default_value(held);
           }
           return semantic;

@@ -37,19 +37,15 @@ Options quantize_options() {
   Options options(
       "fp8lab quantize X.npy --spec SPEC | --recipe NAME --slot SLOT\n"
       "fp8lab quantize MODEL --recipe NAME\n"
-      "X holds float32 or bf16 (uint16 bits) values (rows, K). The second orientations wgrad.x,\n"
-      "wgrad.dy and dgrad.w of a recipe are made from X transposed, as in training; --spec takes "
-      "X\n"
-      "as the GEMM does.\n"
-      "SPEC is RECIPE:SLOT or, as reports print it, FORMAT[/WORD...], such as e4m3fn/1x128/pow2: "
-      "a\n"
-      "tile, a scale format and further words in any order. Power-of-two scales are rounded by\n"
-      "enc_floor (pow2) or rceil (e8m0), under which no element saturates, or by ocp_floor (mx32,\n"
-      "which is 1x32/e8m0/ocp_floor), under which some do; ceil, even and scale_rounding:nearest\n"
-      "are the others\n"
-      "MODEL is a Hugging Face folder, a safetensors file, or a run: every weight of a linear "
-      "layer is\n"
-      "measured as fprop.w of the recipe and under other quantizers");
+      "X holds float32 or bf16 (uint16 bits) values (rows, K). The slots wgrad.x, wgrad.dy and\n"
+      "dgrad.w of a recipe quantize X transposed, as in training; --spec quantizes X as it is.\n"
+      "SPEC is RECIPE:SLOT or, as reports print it, FORMAT[/WORD...], such as e4m3fn/1x128/pow2:\n"
+      "a tile, a scale format and further words in any order. Power-of-two scales are rounded by\n"
+      "enc_floor (pow2) or rceil (e8m0), with which no element saturates, or by ocp_floor (mx32,\n"
+      "which is 1x32/e8m0/ocp_floor), with which some do; others are ceil, even and\n"
+      "scale_rounding:nearest.\n"
+      "MODEL is a Hugging Face folder, a safetensors file, or a run: measures each weight of its\n"
+      "linear layers as fprop.w of the recipe and under other quantizers");
   options.add("input", value<std::string>(), "X.npy or MODEL");
   options.add("spec", value<std::string>(),
               "quantizer such as e4m3fn/1x128/pow2 or infir2:fprop.x");
@@ -59,26 +55,27 @@ Options quantize_options() {
   options.add("transpose", "with --spec: quantize X transposed");
   options.add(
       "partner", value<std::string>(),
-      "Y.npy, for a smooth transform: the tensor of the other operand of the product. With --spec\n"
-      "X is the left one unless SPEC is RECIPE:SLOT, and Y (rows, K) holds the other");
+      "Y.npy (rows, K), for a smooth transform: the tensor of the other operand of the GEMM. With "
+      "--spec, X is the left operand unless SPEC is RECIPE:SLOT");
   options.add("compare",
               value<std::vector<std::string>>(kCompared,
                                               "e4m3fn and e5m2, "
                                               "each with tensor, row, 1x128 and 128x128"),
-              "MODEL: another quantizer for every weight, repeatable");
+              "MODEL: another quantizer to compare for every weight, repeatable");
   options.add(
       "out", value<std::string>(),
-      "CODES.npy; scales go to CODES.scale.npy beside it. MODEL: folder for the model in FP8, see\n"
-      "fp8lab export");
+      "CODES.npy; scales are written to CODES.scale.npy. MODEL: folder for the model in FP8, as "
+      "fp8lab export writes it");
   options.add("dequantized", value<std::string>(),
               "write scale * decode(code), transforms undone, float32, to this file");
-  options.add("report", "print the error statistics (always done without --out and --dequantized)");
+  options.add("report", "print error statistics (default without --out and --dequantized)");
   options.add("worst", value<std::int64_t>(10),
-              "MODEL: weights that are listed, those of the lowest SQNR; 0: all");
-  options.add("json", "statistics as JSON");
-  options.add("seed", value<std::uint64_t>(0), "for stochastic rounding and drawn signs");
-  options.add("backend", one_of(quantizing_backends(), "cpu"), "");
-  options.add("threads", value<int>(0), "0: all processors");
+              "MODEL: number of weights to list, lowest SQNR first; 0: all");
+  options.add("json", "print the statistics as JSON");
+  options.add("seed", value<std::uint64_t>(0),
+              "random seed of stochastic rounding and random signs");
+  options.add("backend", one_of(quantizing_backends(), "cpu"), "what computes");
+  options.add("threads", value<int>(0), "number of CPU threads; 0: one for each processor");
   return options;
 }
 

@@ -12,11 +12,10 @@
 namespace fp8lab::cli {
 
 void add_replay_options(Options& options) {
-  options.add("init-from", value<std::string>(),
-              "weights that started the run, where they lie elsewhere now");
+  options.add("init-from", value<std::string>(), "initial weights of the run, if they have moved");
   add_look_in(options);
-  options.add("threads", value<int>(0), "0: all processors");
-  options.add("no-graphs", "backend cuda: launch kernels one by one; the same bits");
+  options.add("threads", value<int>(0), "number of CPU threads; 0: one for each processor");
+  options.add("no-graphs", "backend cuda: no CUDA graphs; the bits are the same");
   options.add("json", value<std::string>(), "also write the result to this file");
 }
 

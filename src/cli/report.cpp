@@ -28,15 +28,17 @@ Options report_options() {
   Options options("fp8lab report DIR | RUN.h5 ...\nfp8lab report --plan STUDY.toml [--from DIR]");
   options.add("input", value<std::vector<std::string>>(), "study directory or run files");
   options.add("out", value<std::string>(),
-              "report directory (default: DIR/report; of several inputs it must be given)");
+              "report directory (default: DIR/report; required for several inputs)");
   options.add("title", value<std::string>(), "title of the page");
-  options.add("beside", value<std::string>(), "another study, laid beside this one arm by arm");
-  options.add("follow", value<double>(),
-              "seconds: read growing run files and write the page anew until all are complete");
+  options.add("beside", value<std::string>(), "another study, compared with this one arm by arm");
+  options.add(
+      "follow", value<double>(),
+      "interval in seconds: rewrite the page from growing run files until all are complete");
   options.add("export", one_of({"tensorboard", "trackio"}),
-              "write their files to --out instead of a page");
+              "write files of this program to --out instead of a page");
   options.add("plan", value<std::string>(),
-              "study file: print how many seeds its margin needs, from the noise of earlier runs");
+              "study file: print the number of seeds that its margin needs, from the noise of "
+              "earlier runs");
   options.add("from", value<std::string>(),
               "earlier runs for --plan, a study directory (default: runs/NAME of the study)");
   add_python(options, "numpy, scipy, h5py, matplotlib and jinja2");

@@ -51,32 +51,32 @@ std::vector<std::string> simd_names() {
 Options train_options() {
   Options options(
       "fp8lab train --config FILE | --preset NAME\n"
-      "Ends with 0: complete; 5: complete, but diverged (a loss that is not finite, or a smoothed "
-      "loss that\nends more than 0.5 nats above its best of the first third of a stage); 4: "
-      "interrupted after a checkpoint");
+      "Status 0: complete. 5: complete, but diverged (a loss that is not finite, or a smoothed "
+      "loss\n"
+      "that ends more than 0.5 nats above its best of the first third of a stage). 4: interrupted\n"
+      "after a checkpoint");
   add_run_choice(options);
   add_scale(options);
-  options.add("backend", one_of(all_backends()), "default: the run's");
+  options.add("backend", one_of(all_backends()), "what computes (default: the run file's backend)");
   options.add("out", value<std::string>(), "run directory (default: runs/NAME)");
-  options.add(
-      "init-from", value<std::string>(),
-      "checkpoint, Hugging Face folder or safetensors file whose weights start the run: init_from\n"
-      "of the run file");
+  options.add("init-from", value<std::string>(),
+              "initial weights: a checkpoint, a Hugging Face folder or a safetensors file (key "
+              "init_from of "
+              "the run file)");
   options.add("arm", value<std::string>(), "name of the study arm, recorded in the run file");
-  options.add("threads", value<int>(0), "0: all processors");
+  options.add("threads", value<int>(0), "number of CPU threads; 0: one for each processor");
   options.add("simd", one_of(simd_names()), "backend cpu: instruction set (default: the best)");
-  options.add(
-      "no-graphs",
-      "backend cuda: launch kernels that repeat from step to step one by one; the same bits");
+  options.add("no-graphs", "backend cuda: no CUDA graphs; the bits are the same");
   options.add("step-descriptor", value<int>(),
-              "for ablate: an open file descriptor that gets each step with its loss");
+              "used by ablate: open file descriptor to which each step and its loss are written");
   options.add("log", one_of({"tensorboard", "trackio"}),
-              "write the numbers of the run file for this program while training");
+              "also write metrics for this program while training");
   options.add("log-dir", value<std::string>(), "where --log writes (default: a folder in --out)");
   add_python(options, "numpy, scipy and h5py, for --log");
   options.add("resume", "continue the run in --out");
-  options.add("dry-run",
-              "print recipe, memory and time estimate, and what --out holds; write nothing");
+  options.add(
+      "dry-run",
+      "print the recipe, estimates of memory and time, and the state of --out; write nothing");
   return options;
 }
 

@@ -48,29 +48,32 @@ Options validate_options() {
   options.add(
       "what", value<std::string>(),
       "codec: conversions of all 2^32 floats; golden: recorded hardware results; thirdparty: "
-      "those that others recorded, files CHIP_FORMAT.npz; mutants: whether the checks notice "
+      "results that others recorded, files CHIP_FORMAT.npz; mutants: whether the checks notice "
       "arithmetic that is wrong in one step; kernels: every operation of a "
       "backend against the CPU emulator; step: whole training steps likewise, or against recorded "
       "ones; export: vectors with hashes for other implementations");
-  options.add(
-      "directory", value<std::vector<std::string>>(),
-      "folder of the recorded files, or the new one; step: files of recorded steps to replay");
+  options.add("directory", value<std::vector<std::string>>(),
+              "folder of the recorded files (golden, thirdparty, mutants) or of the new ones "
+              "(export); step: recorded files to replay");
   options.add("exhaustive", "codec: every float into every format of at most 16 bits (minutes)");
   options.add("backend", one_of(quantizing_backends(), "cpu"),
-              "codec, kernels, step: the one under test");
-  options.add("threads", value<int>(0), "0 for all processors");
-  options.add("seed", value<std::uint64_t>(1), "mutants, kernels, export: of the generated cases");
-  options.add("outputs", value<std::uint64_t>(20'000'000), "kernels: elements to compare");
-  options.add("rounds", value<int>(4), "kernels: at least so many; small shapes come first");
-  options.add("repeats", value<int>(2), "kernels: calls that must agree");
-  options.add("only", value<std::string>(""), "kernels: those whose names contain this text");
-  options.add("preset", value<std::string>("quickstart"), "step: configuration");
+              "codec, kernels, step: backend under test");
+  options.add("threads", value<int>(0), "number of CPU threads; 0: one for each processor");
+  options.add("seed", value<std::uint64_t>(1),
+              "mutants, kernels, export: random seed of the cases");
+  options.add("outputs", value<std::uint64_t>(20'000'000), "kernels: number of outputs to compare");
+  options.add("rounds", value<int>(4),
+              "kernels: at least this many rounds; small shapes come first");
+  options.add("repeats", value<int>(2), "kernels: number of repeated calls, which must agree");
+  options.add("only", value<std::string>(""),
+              "kernels: only operations whose names contain this text");
+  options.add("preset", value<std::string>("quickstart"), "step: built-in configuration");
   options.add("recipe", value<std::vector<std::string>>(),
               "step: recipe, repeatable (default: bf16)");
   options.add("set", value<std::vector<std::string>>(), "step: KEY=VALUE, repeatable");
   options.add("no-graphs", "step: backend cuda without CUDA graphs");
   options.add("record", value<std::string>(),
-              "step: folder for the steps of the backend under test, one file a recipe");
+              "step: folder to record the steps of the backend in, one file for each recipe");
   options.add("json", value<std::string>(), "also write the result to this file");
   return options;
 }

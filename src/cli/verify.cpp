@@ -21,19 +21,20 @@ namespace {
 Options verify_options() {
   Options options(fmt::format(
       "fp8lab verify RUN\n"
-      "RUN is the folder of a run, or its run.h5. Its training data, and from the beginning on "
-      "its initial\nweights, must be what they were; then steps are executed again, and the bits "
-      "of loss, "
-      "gradient norm and hash of the\nweights compared with the file: from the checkpoint beside "
-      "it, if the run went on after that, else\nfrom the beginning, at most {} steps. Status 3: a "
+      "RUN is a run folder or its run.h5. Executes steps again, and compares the bits of loss,\n"
+      "gradient norm and weight hash with the file: from the checkpoint beside it if the run went\n"
+      "on after that, else from the beginning, at most {} steps. The training data must be\n"
+      "unchanged, and so must the initial weights for a start from the beginning. Status 3: a\n"
       "step has other bits",
       kVerifiedSteps));
   options.add("run", value<std::string>(), "RUN");
-  options.add("steps", value<std::int64_t>(), "how many steps");
-  options.add("from", value<std::int64_t>(),
-              "the step after which they begin; those between the start and it are executed and "
-              "compared as well");
-  options.add("backend", one_of(all_backends()), "executes them; default: as recorded");
+  options.add("steps", value<std::int64_t>(), "number of steps");
+  options.add(
+      "from", value<std::int64_t>(),
+      "step after which --steps begins to count; steps between the start and it are executed and "
+      "compared as well");
+  options.add("backend", one_of(all_backends()),
+              "backend that executes the steps (default: as recorded)");
   add_replay_options(options);
   return options;
 }

@@ -33,13 +33,11 @@ constexpr const char* kCommand = "whatif";
 Options whatif_options() {
   Options options(
       "fp8lab whatif RUN|CHECKPOINT --recipe NAME ... [--accumulator NAME ...]\n"
-      "One micro-batch of the run's present stage goes forward and backward from its checkpoint, "
-      "in\n"
-      "the run's own recipe. --recipe: what every GEMM multiplied there is quantized and "
-      "multiplied\n"
-      "under each recipe: error of the operands and of the products, the worst first. No "
-      "training.\n"
-      "--accumulator: the checkpoint is evaluated as another tensor core accumulates");
+      "Runs one micro-batch of the run's current stage forward and backward from its checkpoint,\n"
+      "in the run's own recipe. --recipe: quantizes the operands of each GEMM of that pass under\n"
+      "each recipe, and prints the errors of operands and products, the worst first. Trains\n"
+      "nothing. --accumulator: evaluates the checkpoint with the accumulation of another tensor\n"
+      "core");
   options.add("run", value<std::string>(), "RUN, its directory, or CHECKPOINT, beside its run.h5");
   options.add("recipe", value<std::vector<std::string>>(), "recipe by name or file, repeatable");
   options.add("accumulator", value<std::vector<std::string>>(),
