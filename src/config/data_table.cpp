@@ -21,7 +21,7 @@ Field<SourceConfig> range_field() {
   using S = SourceConfig;
   Field<S> field = row("range", &S::range_begin,
                        "[begin, end] with 0 <= begin < end <= 1, fractions of the documents",
-                       "documents that are read, in file order");
+                       "range of the documents to read, in file order");
   field.get = [](const S& source) { return FieldList{source.range_begin, source.range_end}; };
   field.set = [](S& source, const FieldValue& value) {
     const FieldList* const list = std::get_if<FieldList>(&value);
@@ -94,20 +94,23 @@ const Fields<SourceConfig>& source_fields() {
   const std::string generated = "kind = \"arithmetic\"";
   static const Fields<S> rows = {
       choice("kind", &S::kind, kDataKindNames,
-             "the embedded generator of worded arithmetic, or what the files hold")
+             "the built-in generator of arithmetic word problems (arithmetic), or the format of "
+             "the files")
           .selecting(),
       range_field(),
       path_field(),
       delimiter_field("document_begin", &DocumentDelimiter::begin,
-                      "token that starts every document, of files that do not hold boundaries"),
+                      "token that starts every document, for files without boundaries"),
       delimiter_field("document_end", &DocumentDelimiter::end,
-                      "token that ends every document, of files that do not hold boundaries"),
+                      "token that ends every document, for files without boundaries"),
       families_field().when(is_generated, generated),
-      integer("problems", &S::problems, 1, kMostProblems, "problems of the generated corpus")
+      integer("problems", &S::problems, 1, kMostProblems,
+              "number of problems of the generated corpus")
           .when(is_generated, generated),
-      integer("corpus_seed", &S::corpus_seed, 0, kNoLargestInteger, "which generated corpus")
+      integer("corpus_seed", &S::corpus_seed, 0, kNoLargestInteger,
+              "random seed of the generated corpus")
           .when(is_generated, generated),
-      boolean("held_out", &S::held_out, "problems that no training corpus has")
+      boolean("held_out", &S::held_out, "generate problems that no training corpus contains")
           .when(is_generated, generated),
   };
   return rows;
@@ -172,7 +175,7 @@ class Sources : public InnerTable<DataConfig> {
   void list(const std::string& path, std::vector<KeyHelp>& out) const override {
     list_fields(source_fields(), path, out);
     const std::string name = below(path, word);
-    list_heading(name, "instead of the one source above: the parts of a mixture", true, out);
+    list_heading(name, "sources of a mixture, instead of the one source above", true, out);
     list_fields(part_table().fields, name, out);
   }
 
@@ -196,7 +199,7 @@ void check_data(const TomlReader& reader, const DataConfig& data) {
 const Table<DataConfig>& data_table() {
   static const Table<DataConfig> table{
       {choice("form", &DataConfig::form, kDataFormNames,
-              "every token is trained on, or prompts are masked")
+              "running_text: every token is trained on; prompt_response: prompts are masked")
            .by_default("prompt_response for stages of kind sft, else running_text")},
       {shared(Sources())},
       check_data};

@@ -14,7 +14,7 @@ using namespace fields;  // NOLINT: the vocabulary of the tables below
 Field<PassAtKConfig> k_field() {
   Field<PassAtKConfig> field =
       row("k", &PassAtKConfig::k, "a list of integers from 1 to samples",
-          "for which k the chance that one of k samples is right is estimated");
+          "values of k: pass@k is the probability that one of k samples is right");
   field.get = [](const PassAtKConfig& pass) { return FieldList(pass.k.begin(), pass.k.end()); };
   field.set = [](PassAtKConfig& pass, const FieldValue& value) {
     const FieldList* const list = std::get_if<FieldList>(&value);
@@ -42,8 +42,8 @@ const Table<PassAtKConfig>& pass_at_k_table() {
   using S = PassAtKConfig;
   static const Table<S> table = [] {
     Table<S> rows{{
-        integer("problems", &S::problems, 1, 1 << 20, "problems that are asked"),
-        integer("samples", &S::samples, 1, 65536, "answers of each"),
+        integer("problems", &S::problems, 1, 1 << 20, "number of problems"),
+        integer("samples", &S::samples, 1, 65536, "sampled answers for each problem"),
         k_field(),
     }};
     lift(sampling_fields(), &S::sampling, rows.fields);
@@ -58,12 +58,12 @@ const Table<RolloutConfig>& rollout_table() {
   static const Table<S> table = [] {
     Table<S> rows{{
         text("recipe", &S::recipe, "a recipe's name or file, or \"\"",
-             "numerics that generate; \"\": those of training")
+             "recipe of generation; \"\": that of training")
             .not_hashed(),
-        integer("prompts", &S::prompts, 1, 1 << 20, "prompts that are completed"),
+        integer("prompts", &S::prompts, 1, 1 << 20, "number of prompts to complete"),
         number("clip", &S::clip, 0x1p-20, kNoLargestNumber,
-               "ratios of probabilities above it count as clipped"),
-        integer("bucket", &S::bucket, 1, kLargeCount, "positions whose gaps are averaged together"),
+               "probability ratios above this count as clipped"),
+        integer("bucket", &S::bucket, 1, kLargeCount, "positions in one bucket of the average gap"),
     }};
     lift(sampling_fields(), &S::sampling, rows.fields);
     rows.check = [](const TomlReader& reader, const S& rollout) {
@@ -90,12 +90,13 @@ const Fields<SamplingConfig>& sampling_fields() {
   using S = SamplingConfig;
   static const Fields<S> rows = {
       number("temperature", &S::temperature, 0.0, 1000.0,
-             "logits are divided by it; 0: the token with the largest"),
-      integer("top_k", &S::top_k, 0, kLargeCount, "tokens to draw from; 0: all"),
-      number("top_p", &S::top_p, 0x1p-20, 1.0, "probability of the tokens to draw from"),
-      integer("min_new_tokens", &S::min_new_tokens, 0, 65536,
-              "tokens before which the end token is never drawn"),
-      integer("seed", &S::seed, 0, kNoLargestInteger, "of the draws"),
+             "sampling temperature; 0: greedy decoding"),
+      integer("top_k", &S::top_k, 0, kLargeCount,
+              "sample from this many likeliest tokens; 0: from all"),
+      number("top_p", &S::top_p, 0x1p-20, 1.0,
+             "sample from the likeliest tokens whose probabilities sum to this"),
+      integer("min_new_tokens", &S::min_new_tokens, 0, 65536, "shortest completion in tokens"),
+      integer("seed", &S::seed, 0, kNoLargestInteger, "random seed of sampling"),
   };
   return rows;
 }
@@ -105,30 +106,31 @@ const Table<EvalConfig>& eval_table() {
   static const Table<S> table{
       {
           integer("every_steps", &S::every_steps, 1, kLargeCount,
-                  "steps between held-out losses, also taken at the end of the stage")
+                  "steps between held-out losses; the end of the stage always has one")
               .or_share(),
-          integer("sequences", &S::sequences, 1, kLargeCount, "sequences of the held-out loss"),
-          boolean(
-              "weights_in_bf16", &S::weights_in_bf16,
-              "the held-out loss once more in bf16, after the stage: what its weights are worth "
-              "without the arithmetic of its recipe"),
+          integer("sequences", &S::sequences, 1, kLargeCount,
+                  "number of sequences of the held-out loss"),
+          boolean("weights_in_bf16", &S::weights_in_bf16,
+                  "at the end of the stage, also evaluate its weights in bf16: their loss without "
+                  "the arithmetic of the recipe"),
           number("sharpness", &S::sharpness, 0.0, 1.0,
-                 "how far each logit moves for the sharpness of the held-out loss, relative, such "
-                 "as 5e-4; 0: not measured"),
-          integer("exact_match", &S::exact_match, 0, kLargeCount,
-                  "problems answered greedily at the end of the stage; 0: none"),
-          integer("max_new_tokens", &S::max_new_tokens, 1, 65536, "tokens of an answer at most"),
+                 "relative change of each logit for the sharpness of the held-out loss, such as "
+                 "5e-4; 0: not measured"),
+          integer(
+              "exact_match", &S::exact_match, 0, kLargeCount,
+              "number of problems answered by greedy decoding at the end of the stage; 0: none"),
+          integer("max_new_tokens", &S::max_new_tokens, 1, 65536, "longest answer in tokens"),
           text("multiple_choice", &S::multiple_choice, "a file, or \"\"",
-               "questions asked at the end of the stage; \"\": none")
+               "file of multiple-choice questions for the end of the stage; \"\": none")
               .not_hashed(),
       },
       {shared(OptionalTable<S, PassAtKConfig>("pass_at_k", &S::pass_at_k, pass_at_k_table,
                                               "sampled answers at the end of the stage")),
-       shared(OptionalTable<S, RolloutConfig>(
-           "rollout", &S::rollout, rollout_table,
-           "completions generated under one recipe and scored under that of training")),
+       shared(OptionalTable<S, RolloutConfig>("rollout", &S::rollout, rollout_table,
+                                              "completions that are generated under one recipe and "
+                                              "scored under the recipe of training")),
        shared(MemberTable("data", &S::data, data_table,
-                          "held-out documents; keys that are absent are those of the stage's data")
+                          "held-out data; absent keys are those of the stage's data")
                   .always())},
       check_eval};
   return table;

@@ -17,7 +17,7 @@ bool scales(const RopeScaling& scaling) { return scaling.type != RopeType::unsca
 Field<RopeScaling> original_length_field() {
   Field<RopeScaling> field =
       integer("original_max_position_embeddings", &RopeScaling::original_max_position_embeddings, 1,
-              kLargeCount, "tokens of the sequences of pre-training");
+              kLargeCount, "sequence length of pre-training in tokens");
   field.accepted = "the pre-training length, " + field.accepted;
   return std::move(field).when(is_by_parts, "rope_type = \"yarn\" or \"llama3\"").required();
 }
@@ -38,29 +38,29 @@ const Table<RopeScaling>& rope_scaling_table() {
   const std::string yarn = "rope_type = \"yarn\"", llama3 = "rope_type = \"llama3\"";
   static const Table<S> table{
       {
-          choice("rope_type", &S::type, kRopeTypeNames, "formula, by the names of transformers")
+          choice("rope_type", &S::type, kRopeTypeNames, "formula, as transformers names it")
               .required(),
-          number("factor", &S::factor, 1.0, 1e12, "stretch of the length")
+          number("factor", &S::factor, 1.0, 1e12, "factor by which the context length grows")
               .when(scales, "rope_type other than \"default\", which scales nothing")
               .required(),
           original_length_field(),
           number("low_freq_factor", &S::low_freq_factor, 1e-6, 1e12,
-                 "rotations over the pre-training length below which all is scaled")
+                 "pairs with fewer rotations over the pre-training length are scaled fully")
               .when(is_llama3, llama3),
           number("high_freq_factor", &S::high_freq_factor, 1e-6, 1e12,
-                 "rotations over the pre-training length above which nothing is scaled")
+                 "pairs with more rotations over the pre-training length are not scaled")
               .when(is_llama3, llama3),
           number("beta_fast", &S::beta_fast, 1e-6, 1e12,
-                 "rotations over the pre-training length above which nothing is scaled")
+                 "pairs with more rotations over the pre-training length are not scaled")
               .when(is_yarn, yarn),
           number("beta_slow", &S::beta_slow, 1e-6, 1e12,
-                 "rotations over the pre-training length below which all is scaled")
+                 "pairs with fewer rotations over the pre-training length are scaled fully")
               .when(is_yarn, yarn),
           boolean("truncate", &S::truncate,
-                  "the ramp between beta_slow and beta_fast begins and ends at whole pairs")
+                  "round the ends of the ramp between beta_slow and beta_fast to whole pairs")
               .when(is_yarn, yarn),
           number("attention_factor", &S::attention_factor, 1e-6, 1e12,
-                 "of cosines and sines; default: 0.1 ln(factor) + 1")
+                 "factor of cosines and sines; default: 0.1 ln(factor) + 1")
               .when(is_yarn, yarn),
       },
       {},
@@ -97,13 +97,13 @@ Fields<ModelConfig> model_fields() {
       integer("num_attention_heads", &S::num_attention_heads, 1, kLargeCount, "heads of queries"),
       integer("num_key_value_heads", &S::num_key_value_heads, 1, kLargeCount,
               "heads of keys and values; divides num_attention_heads"),
-      integer("head_dim", &S::head_dim, 2, 1024, "channels of a head; even where they are rotated")
+      integer("head_dim", &S::head_dim, 2, 1024, "channels of a head; even for rotary positions")
           .otherwise([](const S& model) { return model.hidden_size / model.num_attention_heads; },
                      "hidden_size / num_attention_heads"),
       integer("max_position_embeddings", &S::max_position_embeddings, 1, kLargeCount,
               "tokens of the longest sequence"),
       choice("norm", &S::norm, kNormKindNames,
-             "what normalises the input of attention, feed-forward and output layers"),
+             "norm in front of attention, feed-forward and output layers"),
       choice("feed_forward", &S::feed_forward, kFeedForwardKindNames,
              "activation between the feed-forward layers"),
       choice("positions", &S::positions, kPositionKindNames,

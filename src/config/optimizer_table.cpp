@@ -20,19 +20,19 @@ Fields<UpdateSpec> shared_update_fields() {
   const auto has_beta2 = [](const S& spec) { return spec.rule != UpdateRule::sgd; };
   const auto decays = [](const S& spec) { return !is_madam(spec); };
   return {
-      number("beta1", &S::beta1, 0.0, 0.99999, "decay of the first moment, a step")
+      number("beta1", &S::beta1, 0.0, 0.99999, "decay of the first moment in a step")
           .when([](const S& spec) { return spec.has_first_moment(); }, "a kind other than madam")
           .ignored_otherwise(),
       number("beta2", &S::beta2, 0.0, 0.99999,
-             "decay of the second moment, a step; of lion, whose first moment decides by beta1, of "
-             "that moment")
+             "decay of the second moment in a step; lion: decay of its moment, which beta1 mixes "
+             "into the update")
           .when(has_beta2, "a kind other than sgd")
           .ignored_otherwise(),
       number("epsilon", &S::epsilon, 1e-30, 1.0, "added to the root of the second moment")
           .when(is_adamw, "kind = \"adamw\"")
           .ignored_otherwise(),
       number("weight_decay", &S::weight_decay, 0.0, 10.0,
-             "share of a matrix taken away a step, times the learning rate")
+             "decoupled weight decay of matrices, a factor of the learning rate")
           .when(decays, "a kind other than madam")
           .ignored_otherwise(),
       number("clip_norm", &S::clip_norm, 0.0, 1e30,
@@ -44,15 +44,16 @@ Fields<UpdateSpec> rule_fields() {
   using S = UpdateSpec;
   const auto is_after = [](const S& spec) { return spec.rule != UpdateRule::lion; };
   return {
-      choice("kind", &S::rule, kUpdateRuleNames, "how weights follow from gradients"),
+      choice("kind", &S::rule, kUpdateRuleNames, "update rule"),
       choice("update_moments", &S::moments, kMomentUseNames,
-             "the moments that change the weights: rounded to their storage, or before that")
+             "whether the update uses moments before or after they are rounded to their storage")
           .when(is_after, "a kind other than lion, which takes the moment of the step before"),
       number("gradient_bound", &S::gradient_bound, 0.5, 1e6,
-             "largest gradient over its root mean square")
+             "clip gradients to this multiple of their root mean square")
           .when(is_madam, "kind = \"madam\""),
       number("weight_bound", &S::weight_bound, 0.0, 1e6,
-             "largest weight in root mean squares of its tensor, as the stage began")
+             "largest weight, as a multiple of the root mean square of its tensor at the start of "
+             "the stage")
           .when(is_madam, "kind = \"madam\""),
   };
 }
@@ -79,8 +80,9 @@ Field<OptimizerConfig> state_field(std::string word, QuantSpec OptimizerConfig::
 }
 
 Field<OptimizerGroup> group_decay_field() {
-  Field<OptimizerGroup> field = number("weight_decay", &OptimizerGroup::weight_decay, 0.0, 10.0,
-                                       "of matrices and vectors of the group alike");
+  Field<OptimizerGroup> field =
+      number("weight_decay", &OptimizerGroup::weight_decay, 0.0, 10.0,
+             "weight decay of all parameters of the group, vectors included");
   return std::move(field).by_default("as without the group");
 }
 
@@ -89,8 +91,8 @@ const Table<OptimizerGroup>& optimizer_group_table() {
   static const Table<S> table{
       {
           text("match", &S::match, "a pattern of parameters' names",
-               "such as \"layers.*.mlp\"; it matches "
-               "the names below it as well, and the first group that does counts",
+               "pattern such as \"layers.*.mlp\", which also matches the names below it; the first "
+               "matching group applies",
                is_not_empty)
               .required(),
           number("learning_rate", &S::learning_rate, 0.0, 1e6,
@@ -114,11 +116,11 @@ const Fields<OptimizerConfig>& optimizer_fields() {
   static const Fields<S> rows = [] {
     Fields<S> all;
     lift(shared_update_fields(), &S::update, all);
-    all.push_back(state_field("weights", &S::weights,
-                              "storage of the weights that are updated; bf16: no FP32 master"));
+    all.push_back(
+        state_field("weights", &S::weights, "storage of the master weights; bf16: no FP32 copy"));
     all.push_back(state_field("gradients", &S::gradients,
-                              "storage of the gradients of a step; bf16: of linear layers' "
-                              "weights, in steps of one micro-batch"));
+                              "storage of gradients; bf16 applies to weights of linear layers, in "
+                              "steps of one micro-batch"));
     all.push_back(state_field("first_moment", &S::first_moment, "storage of the first moment")
                       .when([](const S& optimizer) { return optimizer.update.has_first_moment(); },
                             "a kind other than madam"));
@@ -133,9 +135,10 @@ const Fields<OptimizerConfig>& optimizer_fields() {
 
 const Table<OptimizerConfig>& optimizer_table() {
   using S = OptimizerConfig;
-  static const Table<S> table{optimizer_fields(),
-                              {shared(TableList("group", &S::groups, optimizer_group_table,
-                                                "rates of the parameters of a name"))}};
+  static const Table<S> table{
+      optimizer_fields(),
+      {shared(TableList("group", &S::groups, optimizer_group_table,
+                        "learning rate and weight decay of some parameters"))}};
   return table;
 }
 

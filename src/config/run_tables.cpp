@@ -25,16 +25,18 @@ const Table<LoggingConfig>& logging_table() {
               "steps between rows of /tensors; 0: none")
           .counting_steps(),
       integer("update_errors_every_steps", &S::update_errors_every_steps, 0, kLargeCount,
-              "steps between rows of /scores on lost updates and errors of moments; 0: none")
+              "steps between rows of /scores about lost updates and errors of moments; 0: none")
           .counting_steps(),
       integer("checkpoint_every_steps", &S::checkpoint_every_steps, 0, kLargeCount,
               "steps between checkpoints; 0: only at the end of a stage")
           .counting_steps(),
-      boolean("hash_every_step", &S::hash_every_step, "the hash of all weights after every step"),
+      boolean("hash_every_step", &S::hash_every_step,
+              "record the hash of all weights after every step"),
       choice("nonfinite", &S::nonfinite, kNonfinitePolicyNames,
-             "what a loss or gradient norm that is not finite does"),
-      number("print_every_seconds", &S::print_every_seconds, 0.0, 86400.0,
-             "seconds between lines of progress outside a terminal; 0: a line a step")
+             "what happens after a loss or gradient norm that is not finite"),
+      number(
+          "print_every_seconds", &S::print_every_seconds, 0.0, 86400.0,
+          "seconds between progress lines if the output is not a terminal; 0: a line for each step")
           .not_hashed(),
   }};
   return table;
@@ -48,21 +50,21 @@ const Table<WarningsConfig>& warnings_table() {
         .when(warns, "enabled = true");
   };
   static const Table<S> table{{
-      boolean(
-          "enabled", &S::enabled,
-          "detectors of training that is about to break, and the operand behind a step that did"),
+      boolean("enabled", &S::enabled,
+              "warn before training breaks, and name the operand behind a step that broke"),
       threshold("outlier_channels", &S::outlier_channels, kNoLargestNumber,
-                "growth of the largest channel of an activation over the median one, deviations"),
+                "growth of the ratio of an activation's largest channel to its median one, in "
+                "standard deviations"),
       threshold("swiglu_alignment", &S::swiglu_alignment, 1.0,
                 "cosine between the gate and up weights of a SwiGLU channel"),
       threshold("kurtosis", &S::kurtosis, kNoLargestNumber,
-                "growth of the kurtosis of an activation, deviations"),
+                "growth of the kurtosis of an activation, in standard deviations"),
       threshold("scale_drift", &S::scale_drift, kNoLargestNumber,
-                "change of an operand's largest scale in either direction, deviations"),
+                "change of an operand's largest scale in either direction, in standard deviations"),
       threshold("amax_lag", &S::amax_lag, kNoLargestNumber,
-                "amax over the range of a scale that is not taken from the tensor itself"),
+                "amax as a multiple of the range of a delayed or static scale"),
       threshold("gradient_norm", &S::gradient_norm, kNoLargestNumber,
-                "growth of the gradient norm, deviations"),
+                "growth of the gradient norm, in standard deviations"),
   }};
   return table;
 }
@@ -74,9 +76,10 @@ const Table<GrowthConfig>& growth_table() {
               "num_hidden_layers of init_from; those of the run's model are a multiple")
           .required(),
       choice("order", &S::order, kGrowthOrderNames,
-             "copies beside their layer (0 0 1 1), or all layers once more (0 1 0 1)"),
-      boolean("silent_copies", &S::silent_copies,
-              "what copies write into the residual stream starts at zero: the same function"),
+             "order of the layers and their copies: interpose: 0 0 1 1, stack: 0 1 0 1"),
+      boolean(
+          "silent_copies", &S::silent_copies,
+          "copies start with zero output weights, so that the model computes the same function"),
   }};
   return table;
 }
@@ -99,8 +102,8 @@ Field<AttentionConfig> tile(const char* word, std::int64_t AttentionConfig::*mem
 const Table<AttentionConfig>& attention_table() {
   using S = AttentionConfig;
   static const Table<S> table{{
-      tile("kv_tile", &S::kv_tile, "keys of one step of the online softmax"),
-      tile("q_tile", &S::q_tile, "queries whose gradients are summed together"),
+      tile("kv_tile", &S::kv_tile, "keys in one step of the online softmax"),
+      tile("q_tile", &S::q_tile, "queries in one step of the backward pass"),
   }};
   return table;
 }
@@ -109,18 +112,17 @@ const Table<MemoryConfig>& memory_table() {
   using S = MemoryConfig;
   static const Table<S> table{{
       choice("recompute", &S::recompute, kRecomputeNames,
-             "activations that the backward pass computes again instead of keeping them: none, of "
-             "each layer those in front of the feed-forward activation, the feed-forward half, or "
-             "all but its input; the same bits")
+             "activations that the backward pass recomputes: none, those in front of the "
+             "feed-forward activation, those of the feed-forward block, or all but the input of "
+             "each layer; the bits are the same")
           .not_hashed(),
       choice("weight_codes", &S::weight_codes, kWeightCodesNames,
-             "quantized weights are kept for the step, or made again for each product; the same "
-             "bits")
+             "whether quantized weights are kept for the step or quantized again for each GEMM; "
+             "the bits are the same")
           .not_hashed(),
       integer("loss_chunk", &S::loss_chunk, 0, kLargeCount,
-              "tokens whose logits exist at once, through LM head, loss and their gradients, a "
-              "divisor of those of a micro-batch; 0: all. The head's weight gradient is the sum "
-              "over chunks"),
+              "tokens of one chunk of LM head and loss, a divisor of the tokens of a micro-batch; "
+              "0: all at once. The head's weight gradient is the sum over chunks"),
   }};
   return table;
 }
@@ -249,7 +251,8 @@ Field<RunConfig> exact_field() {
       "exact", &S::exact,
       "a list of names such as \"underflow\", \"fprop.x\", \"dgrad\", \"layers.0.mlp.down\" and "
       "\"all\", or of one \"all but NAME\"",
-      "sources of error that exact arithmetic replaces, those of fp8lab attribute; CPU only");
+      "sources of error, as fp8lab attribute names them, that are computed exactly instead; CPU "
+      "only");
   field.get = [](const S& run) { return FieldList(run.exact.begin(), run.exact.end()); };
   field.set = [](S& run, const FieldValue& value) {
     std::optional<std::vector<std::string>> names = texts_of(value, false);
@@ -270,8 +273,8 @@ Field<RunConfig> backend_field() {
   };
   Field<RunConfig> field =
       text("backend", &RunConfig::backend, fmt::format("{}", fmt::join(kBackendNames, ", ")),
-           "what computes: the bit-exact emulator, double precision without quantization, or the "
-           "GPU",
+           "what computes: the bit-exact emulator (cpu), double precision without quantization "
+           "(truth), or the GPU (cuda)",
            is_backend);
   field.names = {kBackendNames.begin(), kBackendNames.end()};
   return field;
@@ -310,15 +313,15 @@ const Table<RunConfig>& run_table() {
           text("name", &S::name, std::string(kRunNameRule), "also the run's folder in runs/",
                is_run_name)
               .not_hashed(),
-          text("recipe", &S::recipe, "a recipe's name or file", "numerics of every stage",
+          text("recipe", &S::recipe, "a recipe's name or file", "recipe of every stage",
                is_not_empty)
               .not_hashed(),
           backend_field().not_hashed(),
           integer("seed", &S::seed, 0, kNoLargestInteger,
-                  "of initial weights, order of the data and stochastic rounding"),
+                  "random seed of initial weights, data order and stochastic rounding"),
           text("init_from", &S::init_from, "a path, or \"\"",
-               "checkpoint, Hugging Face folder or safetensors file whose weights start the run; "
-               "\"\": random")
+               "initial weights: a checkpoint, a Hugging Face folder or a safetensors file; \"\": "
+               "random weights")
               .not_hashed(),
           exact_field(),
       },
@@ -331,17 +334,16 @@ const Table<RunConfig>& run_table() {
        shared(MemberTable("optimizer", &S::optimizer, optimizer_table,
                           "the rule and its storage; base = \"NAME\" starts from an optimizer "
                           "out of experiments/optimizers")),
-       shared(MemberTable("logging", &S::logging, logging_table, "what the run file holds")),
+       shared(MemberTable("logging", &S::logging, logging_table, "contents of the run file")),
        shared(MemberTable("warnings", &S::warnings, warnings_table,
-                          "online detectors and the level from which on each of them warns")),
+                          "online detectors, and the level at which each of them warns")),
        shared(MemberTable("attention", &S::attention, attention_table,
-                          "tiles that fix the order of sums")),
+                          "tiles of attention, which determine the order of its sums")),
        shared(MemberTable("memory", &S::memory, memory_table,
-                          "what a step keeps, and what it computes again instead")),
-       shared(
-           TableList("stages", &S::stages, stage_table,
-                     "one after the other, at least one; base = \"NAME\" starts from a stage out "
-                     "of experiments/stages"))},
+                          "what a step keeps in memory, and what it recomputes")),
+       shared(TableList("stages", &S::stages, stage_table,
+                        "stages of the run in order, at least one; base = \"NAME\" starts from a "
+                        "stage of experiments/stages"))},
       check_run};
   return table;
 }

@@ -23,20 +23,19 @@ const Table<LearningRateSchedule>& learning_rate_table() {
   const auto is_wsd = [](const S& rate) { return rate.kind == ScheduleKind::wsd; };
   static const Table<S> table{{
       choice("kind", &S::kind, kScheduleKindNames,
-             "what follows the warm-up: a constant rate and a decay at the end (wsd), or one "
+             "schedule after the warm-up: a constant rate with a decay at the end (wsd), or one "
              "curve"),
       number("peak", &S::peak, 0.0, 10.0, "rate after the warm-up"),
       number("final", &S::final, 0.0, 10.0, "rate at the last step"),
-      integer("warmup_steps", &S::warmup_steps, 0, kLargeCount, "steps of linear growth")
+      integer("warmup_steps", &S::warmup_steps, 0, kLargeCount, "steps of linear warm-up")
           .or_share()
           .by_default("10, or all steps of a shorter stage"),
-      integer("decay_steps", &S::decay_steps, 0, kLargeCount, "steps of the closing decay")
+      integer("decay_steps", &S::decay_steps, 0, kLargeCount, "steps of the decay at the end")
           .or_share()
           .when(is_wsd, "kind = \"wsd\""),
-      choice(
-          "decay", &S::decay, kDecayShapeNames,
-          "curve of the closing decay, by the share p of it that is done: half a cosine, a line, "
-          "or 1 - sqrt(p) of the way left")
+      choice("decay", &S::decay, kDecayShapeNames,
+             "curve of the decay: half a cosine, a line, or 1 - sqrt(p) at the fraction p of its "
+             "steps")
           .when([=](const S& rate) { return is_wsd(rate) && rate.decay != S{}.decay; },
                 "kind = \"wsd\"")
           .default_always(),  // unwritten, so that runs of before have the configuration they had
@@ -72,10 +71,11 @@ const Table<RecipeSwitch>& recipe_switch_table() {
   using S = RecipeSwitch;
   static const Table<S> table{
       {
-          integer("step", &S::step, 1, kLargeCount, "steps of the stage that are taken before")
+          integer("step", &S::step, 1, kLargeCount,
+                  "number of steps of the stage before the change")
               .or_share()
               .required(),
-          text("recipe", &S::recipe, "a recipe's name or file", "numerics of the steps from there",
+          text("recipe", &S::recipe, "a recipe's name or file", "recipe of the steps after it",
                is_not_empty)
               .required()
               .not_hashed(),
@@ -110,17 +110,17 @@ const Table<FallbackCriteria>& fallback_criteria_table() {
   static const Table<S> table{
       {
           number("loss_spike", &S::loss_spike, 0.0, kNoLargestNumber,
-                 "the loss is above so many times its running mean; 0: does not count"),
+                 "the loss exceeds this multiple of its running mean; 0: off"),
           number("gradient_norm", &S::gradient_norm, 0.0, kNoLargestNumber,
-                 "the norm of all gradients is above so many times its running mean; 0: does not "
-                 "count"),
+                 "the gradient norm exceeds this multiple of its running mean; 0: off"),
           number("saturation", &S::saturation, 0.0, 1.0,
-                 "at a logged step, more than this share of an operand's elements lies beyond the "
-                 "range of its tile; 0: does not count"),
-          boolean("nonfinite", &S::nonfinite,
-                  "loss or gradient norm is not finite; the step does not update the weights"),
+                 "at a logged step, more than this fraction of an operand's elements saturates; 0: "
+                 "off"),
+          boolean(
+              "nonfinite", &S::nonfinite,
+              "the loss or the gradient norm is not finite; that step does not update the weights"),
           integer("window", &S::window, 1, kLargeCount,
-                  "steps of the running means, and steps of the stage before they count")
+                  "steps of the running means, and first steps of the stage without a decision")
               .when(has_mean, "loss_spike or gradient_norm"),
       },
   };
@@ -132,12 +132,11 @@ const Table<FallbackConfig>& fallback_table() {
   static const Table<S> table{
       {
           text("recipe", &S::recipe, "a recipe's name or file",
-               "numerics of the steps after the one at which a criterion holds", is_not_empty)
+               "recipe of the steps after a criterion holds", is_not_empty)
               .required()
               .not_hashed(),
       },
-      {shared(MemberTable("when", &S::when, fallback_criteria_table,
-                          "the criteria; one of them is enough")
+      {shared(MemberTable("when", &S::when, fallback_criteria_table, "criteria; one is enough")
                   .always())},
       [](const TomlReader& reader, const S& fallback) {
         check_recipe_name(reader, fallback.recipe);
@@ -200,27 +199,27 @@ Fields<StageConfig> stage_fields() {
   using S = StageConfig;
   return {
       text("name", &S::name, "letters, digits, '_' and '-'",
-           "how the stage is called, also by --set stages.NAME.KEY", is_stage_name)
+           "name of the stage, also in --set stages.NAME.KEY", is_stage_name)
           .required(),
       choice("kind", &S::kind, kStageKindNames,
-             "sft trains on the answers to prompts, the others on running text"),
-      integer("steps", &S::steps, 1, kLargeCount, "steps of the optimizer").counting_steps(),
+             "kind of training: sft on the answers to prompts, the others on running text"),
+      integer("steps", &S::steps, 1, kLargeCount, "number of optimizer steps").counting_steps(),
       integer("batch_sequences", &S::batch_sequences, 1, kLargeCount,
-              "sequences of one step of the optimizer"),
+              "sequences in one optimizer step"),
       integer("micro_batch_sequences", &S::micro_batch_sequences, 1, kLargeCount,
-              "sequences of one forward and backward pass; divides batch_sequences")
+              "sequences in one forward and backward pass; divides batch_sequences")
           .otherwise([](const S& stage) { return stage.batch_sequences; }, "batch_sequences"),
       integer("sequence_length", &S::sequence_length, 2, kLargeCount,
               "tokens of a sequence; at most model.max_position_embeddings"),
       text("recipe", &S::recipe, "a recipe's name or file, or \"\"",
-           "numerics of the stage; \"\": those of the run")
+           "recipe of the stage; \"\": that of the run")
           .not_hashed(),
-      boolean("reset_optimizer", &S::reset_optimizer, "the moments start from zero"),
+      boolean("reset_optimizer", &S::reset_optimizer, "start the stage with moments of zero"),
       boolean("reset_amax_history", &S::reset_amax_history,
-              "delayed scaling starts without a history"),
-      boolean(
-          "restart_data", &S::restart_data,
-          "the data start from their beginning, though an earlier stage of this kind read them"),
+              "start the stage with empty amax histories"),
+      boolean("restart_data", &S::restart_data,
+              "read the data from their beginning, even if an earlier stage of this kind has read "
+              "them"),
   };
 }
 
@@ -231,21 +230,21 @@ const Table<StageConfig>& stage_table() {
   static const Table<S> table{
       stage_fields(),
       {shared(MemberTable("learning_rate", &S::learning_rate, learning_rate_table,
-                          "over the steps of the stage")
+                          "schedule of the learning rate over the steps of the stage")
                   .starts(usual_learning_rate)),
        shared(TableList("stress", &S::stress, stress_table,
-                        "what tries the numerics of the stage, the same under every recipe")),
+                        "disturbances that test a recipe, the same for every recipe")),
        shared(FormerOutliers()),
-       shared(MemberTable("data", &S::data, data_table, "what the stage trains on")
+       shared(MemberTable("data", &S::data, data_table, "training data of the stage")
                   .starts(usual_data)),
        shared(OptionalTable<S, EvalConfig>("eval", &S::eval, eval_table,
                                            "evaluations on held-out data; none without the table",
                                            usual_eval)),
        shared(TableList("recipe_at", &S::recipe_at, recipe_switch_table,
-                        "other recipes within the stage, one after the other")),
+                        "changes of the recipe within the stage")),
        shared(OptionalTable<S, FallbackConfig>(
            "fallback", &S::fallback, fallback_table,
-           "another recipe for the rest of the stage, from the step on after which it is needed"))},
+           "switch to another recipe for the rest of the stage when a criterion holds"))},
       check_stage,
       &S::steps};
   return table;

@@ -85,18 +85,19 @@ const Table<StressConfig>& stress_table() {
           .selecting()
           .required(),
       integer("at_step", &S::at_step, 0, kLargeCount,
-              "steps of the stage before it; 0: before the first")
+              "number of steps of the stage before it; 0: before the first step")
           .or_share(),
       integer("channels", &S::channels, 1, kLargeCount,
               "of every activation behind a norm, at most model.hidden_size, or of the SwiGLU of "
               "each layer, at most model.intermediate_size")
           .when([](const S& stress) { return !is_spike(stress); },
                 "kind = \"outlier_channels\" or \"aligned_swiglu\""),
-      power_of_two("gain", &S::gain, "factor of the channels, whose weights are divided by it")
+      power_of_two("gain", &S::gain,
+                   "factor of the channels; the weights that read them are divided by it")
           .when(grows_channels, "kind = \"outlier_channels\"")
           .required(),
       integer("over_steps", &S::over_steps, 0, kLargeCount,
-              "steps in which the gain is reached, by a power of two each; 0: at once")
+              "steps over which the gain grows, by powers of two; 0: at once")
           .or_share()
           .when(grows_channels, "kind = \"outlier_channels\""),
       power_of_two("factor", &S::factor,
