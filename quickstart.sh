@@ -233,6 +233,14 @@ build() {
   cmake --build "$build_dir" -j "$jobs"
 }
 
+# processor_seconds: in $seconds, user + sys of what this script has run so far. `times` in a
+# pipe would tell of the pipe.
+processor_seconds() {
+  times >build/times.txt
+  seconds="$(awk 'NR == 2 { split($1 "m" $2, t, "m"); printf "%d", 60 * (t[1] + t[3]) + t[2] + t[4] }' \
+    build/times.txt)"
+}
+
 build_program() {
   cuda=OFF
   if command -v nvcc >/dev/null && nvidia-smi -L >/dev/null 2>&1; then cuda=ON; fi
@@ -350,6 +358,14 @@ case "$action" in
     fi
     # Two tests at a time share the processors: idle threads must not spin.
     export OMP_WAIT_POLICY=passive
-    exec ctest --test-dir "$build_dir" -L '^(ci|exhaustive)$' --output-on-failure -j "$(nproc)"
+    processor_seconds
+    built=$seconds
+    status=0
+    ctest --test-dir "$build_dir" -L '^(ci|exhaustive)$' --output-on-failure -j "$(nproc)" ||
+      status=$?
+    processor_seconds
+    echo "quickstart: processor time, user + sys: $built s for packages and build," \
+      "$((seconds - built)) s for the tests"
+    exit "$status"
     ;;
 esac

@@ -61,6 +61,21 @@ std::int64_t longest(const std::vector<Prompt>& prompts) {
   return static_cast<std::int64_t>(length);
 }
 
+/// What is said of completions that neither the end token nor --max-new-tokens ended.
+std::vector<std::string> cut_short(const std::vector<Completion>& completions,
+                                   std::int64_t max_new_tokens, std::int64_t positions) {
+  const auto cut =
+      std::count_if(completions.begin(), completions.end(), [&](const Completion& completion) {
+        return !completion.ended &&
+               static_cast<std::int64_t>(completion.tokens.size()) < max_new_tokens;
+      });
+  if (cut == 0) return {};
+  return {
+      fmt::format("{} of {} completions end where the {} positions of the model do, before {} "
+                  "new tokens",
+                  cut, completions.size(), positions, max_new_tokens)};
+}
+
 void print(const std::vector<Prompt>& prompts, const std::vector<Completion>& completions,
            const Vocabulary& vocabulary, const Values& values) {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
@@ -124,6 +139,7 @@ int generate(const std::vector<std::string>& arguments) {
   const std::vector<Completion> completions = generator.generate(model.context(), prompts, config);
   phase.begin("");
   print(prompts, completions, vocabulary, values);
+  print_notes(cut_short(completions, config.max_new_tokens, shape.sequence_length));
   return ExitCode::kSuccess;
 }
 

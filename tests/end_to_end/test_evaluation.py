@@ -189,6 +189,19 @@ def test_completions_are_reproducible_and_independent_of_their_neighbours(folder
     assert len(long[0]["tokens"]) == 30
 
 
+def test_completions_that_fill_the_positions_are_counted(tmp_path: Path) -> None:
+    write_folder(tmp_path / "model", random_tensors(CONFIG))
+    positions = CONFIG["max_position_embeddings"]
+    write_lines(tmp_path / "p.jsonl", [{"prompt": [5] * (positions - 3)}, {"prompt": [5, 6]}])
+    words = ("generate", "model", "--prompts", "p.jsonl", "--json", "--max-new-tokens")
+    cut = run(*words, 5, cwd=tmp_path)
+    assert cut.returncode == 0, cut.stderr
+    lengths = [len(json.loads(line)["tokens"]) for line in cut.stdout.splitlines()]
+    assert lengths == [3, 5]
+    assert f"1 of 2 completions end where the {positions} positions of the model do" in cut.stderr
+    assert "positions" not in run(*words, 3, cwd=tmp_path).stderr
+
+
 def test_a_hugging_face_folder_speaks_in_token_ids(tmp_path: Path) -> None:
     write_folder(tmp_path / "model", random_tensors(CONFIG))
     write_lines(tmp_path / "prompts.jsonl", [{"prompt": [5, 6, 7]}, {"prompt": [300] * 40}])

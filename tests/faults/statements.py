@@ -72,6 +72,8 @@ REFUSED: tuple[Fields, ...] = (
     {"hidden_act": "gelu"},
     {"use_sliding_window": True, "sliding_window": 8},
     {"layer_types": ["full_attention", "sliding_attention"]},
+    {"layer_types": ["full_attention"]},
+    {"rope_scaling": {"rope_type": "default", "factor": 8.0}},
     {"attention_dropout": 0.1},
     {"pretraining_tp": 2},
     {"head_dim": 32},

@@ -60,7 +60,10 @@ RopeScaling parse_rope_scaling(const json& scaling, const std::string& where,
   const auto factor_default =
       rope.type == RopeType::unscaled ? std::optional<double>(1.0) : std::nullopt;
   rope.factor = fields.number("factor", factor_default, 1.0, 1e6);
-  if (rope.type == RopeType::unscaled) rope.factor = 1.0;
+  if (rope.type == RopeType::unscaled && rope.factor != 1.0) {
+    fields.fail("factor", fmt::format("= {} does nothing with rope_type 'default'; accepted: 1",
+                                      rope.factor));
+  }
   // transformers takes the model's length where yarn has none.
   const auto length_default = rope.type == RopeType::llama3
                                   ? std::nullopt
@@ -166,13 +169,16 @@ void read_shape(JsonFields& fields, std::optional<std::int64_t> usual_head_dim,
 }
 
 /// Attention over all earlier tokens is the only one.
-void refuse_windows(JsonFields& fields) {
+void refuse_windows(JsonFields& fields, std::int64_t layers) {
   fields.require("use_sliding_window", false);
   if (!fields.has("use_sliding_window") && fields.has("sliding_window")) {
     fields.fail("sliding_window", "is not supported; accepted: null");
   }
   fields.ignore({"sliding_window", "max_window_layers"});
   const json& types = fields.value("layer_types");
+  if (!types.is_null() && (!types.is_array() || types.size() != static_cast<std::size_t>(layers))) {
+    fields.fail("layer_types", fmt::format("is not one name for each of {} layers", layers));
+  }
   for (const json& type : types) {
     if (!type.is_string() || type.get_ref<const std::string&>() != "full_attention") {
       fields.fail("layer_types",
@@ -186,7 +192,7 @@ void read_common(JsonFields& fields, const std::string& origin,
                  std::optional<std::int64_t> usual_head_dim, ModelConfig& model) {
   read_shape(fields, usual_head_dim, model);
   read_rope(fields, origin, model);
-  refuse_windows(fields);
+  refuse_windows(fields, model.num_hidden_layers);
   model.rms_norm_eps = fields.number("rms_norm_eps", 1e-6, 0.0, 1.0);
   model.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
 }
