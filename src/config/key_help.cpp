@@ -58,7 +58,8 @@ std::string with_example(const std::string& keys, const std::string& kind,
 KeyHelp list_of_patterns(const std::string& path, const std::string& help) {
   return {path,
           "patterns of layers: layers.N.attention.qkv, layers.N.attention.o, "
-          "layers.N.mlp.gate_up, layers.N.mlp.down, lm_head; N is an index, first, last or *, "
+          "layers.N.mlp.gate_up (mlp.up without a gate), layers.N.mlp.down, lm_head; N is an "
+          "index, first, last or *, "
           "{a,b} lists choices",
           "", "", help};
 }
