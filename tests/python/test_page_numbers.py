@@ -4,6 +4,7 @@ that they come from. A digit that changes on one side alone is a failure."""
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import shlex
@@ -96,10 +97,9 @@ def sizes() -> dict[str, str]:
 
 
 def parameters(model: str, folder: Path) -> int:
-    words = ("train", "--preset", "quickstart", "--set", f"model={model}", "--dry-run")
-    printed = fp8lab(*words, "--out", "run", folder=folder)
-    (count,) = re.findall(r"^parameters (\d+)$", printed, re.MULTILINE)
-    return int(count)
+    models = json.loads(fp8lab("models", "--json", folder=folder))
+    (count,) = [int(entry["parameters"]) for entry in models if entry["name"] == model]
+    return count
 
 
 @needs_program
@@ -146,7 +146,11 @@ TOLD_ELSEWHERE = [
     ("infir2_fp32scale 2.7626 +# ± 0.06 %", "smollm2.md", "| infir2_fp32scale | +# ± 0.06 |"),
     ("te_current 2.7720 +# ± 0.07 %", "smollm2.md", "| te_current | +# ± 0.07 |"),
     ("NVFP4 costs # %", "smollm2.md", "nvfp4 | 3.2739 | +0.546 | +# |"),
-    ("random weights do not notice it. # M param", "granularity.md", "BF16 within 0.5 % with # M parameters"),
+    (
+        "random weights do not notice it. # M param",
+        "granularity.md",
+        "BF16 within 0.5 % with # M parameters",
+    ),
     ("26 M parameters (# seeds)", "granularity.md", "26 M parameters (# seeds)"),
     ("and # M (4 seeds)", "granularity.md", "and with # M (4 seeds)"),
     ("100 M (# seeds)", "granularity.md", "100 M (# seeds)"),
