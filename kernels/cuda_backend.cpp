@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-/// Memory of the context, which moves when it grows. A graph has its addresses.
+/// Addresses of the context's memory, which change when it grows. A graph contains them.
 struct Scratch {
   void *workspace, *tensor, *postponed;
 
@@ -36,7 +36,7 @@ struct RecordedGraph final : Recorded {
   std::optional<Graph> graph;
 };
 
-/// Quantizers and products may be refused, nothing else.
+/// Only quantizers and GEMMs can be refused.
 template <class Op>
 Support refusal(const Op&) {
   return {};
@@ -116,7 +116,7 @@ void CudaBackend::download_all(std::span<const Download> downloads) {
                    static_cast<std::size_t>(source.rows));
   }
   collection.finish();
-  context_.synchronize();  // throws for what a kernel has reported
+  context_.synchronize();  // throws if a kernel has reported a fault
 }
 
 void CudaBackend::fill_zero(const TensorView& view) {
@@ -132,7 +132,7 @@ void CudaBackend::fill_zero(const TensorView& view) {
 void CudaBackend::repeat(std::unique_ptr<Recorded>& recorded,
                          const std::function<void()>& enqueue) {
   if (launches_ == Launches::single) return enqueue();
-  // What a recording puts off belongs to it, and nothing else does.
+  // A graph contains all work that its own operations postpone, and no other.
   context_.catch_up();
   const auto enqueue_whole = [&] {
     enqueue();
@@ -140,7 +140,7 @@ void CudaBackend::repeat(std::unique_ptr<Recorded>& recorded,
   };
   auto* kept = static_cast<RecordedGraph*>(recorded.get());
   if (kept == nullptr || kept->scratch != Scratch(context_)) {
-    // Whatever memory the operations need besides tensors, they take now.
+    // In this first run the operations allocate all memory that they need besides tensors.
     enqueue_whole();
     recorded = std::make_unique<RecordedGraph>(Scratch(context_));
     return;
@@ -149,7 +149,7 @@ void CudaBackend::repeat(std::unique_ptr<Recorded>& recorded,
     try {
       kept->graph.emplace(context_.stream(), enqueue_whole);
     } catch (...) {
-      context_.postponed().reset();  // belonged to what was broken off
+      context_.postponed().reset();  // belonged to the aborted capture
       throw;
     }
   }

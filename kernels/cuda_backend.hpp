@@ -1,4 +1,4 @@
-// The CUDA kernels as a Backend: the bits of the CPU emulator on a Hopper GPU.
+// The CUDA kernels as a Backend, with the bits of the CPU emulator, on a Hopper GPU.
 #pragma once
 
 #include <memory>
@@ -12,16 +12,16 @@
 
 namespace fp8lab::cuda {
 
-/// How operations that repeat are launched. The bits are the same.
+/// How repeated operations are launched; the bits are the same.
 enum class Launches : std::uint8_t {
-  graphs,  ///< Backend::repeat() keeps CUDA graphs
-  single,  ///< each kernel by itself
+  graphs,  ///< Backend::repeat() captures and replays CUDA graphs
+  single,  ///< each kernel separately
 };
 
 /// Enqueues every operation on one stream of one device.
 class CudaBackend : public Backend {
  public:
-  /// Throws Error where the device is missing or not of compute capability 9.0.
+  /// Throws Error if the device is missing or not of compute capability 9.0.
   explicit CudaBackend(int device, Launches launches = Launches::graphs);
   ~CudaBackend() override;
 
@@ -41,7 +41,8 @@ class CudaBackend : public Backend {
   void download_all(std::span<const Download> downloads) override;
   void fill_zero(const TensorView& view) override;
   void synchronize() override { context_.synchronize(); }
-  /// The second time as a graph, unless the workspace has moved in between.
+  /// Runs `enqueue` at the first call, captures it as a graph at the second, unless the workspace
+  /// has moved in between, and replays the graph from then on.
   void repeat(std::unique_ptr<Recorded>& recorded, const std::function<void()>& enqueue) override;
 
   using Backend::run;
@@ -64,7 +65,7 @@ class CudaBackend : public Backend {
   Launches launches_;
 };
 
-/// A CudaBackend whose GEMMs are those of cuBLASLt: the same bits, but the library refuses more.
+/// A CudaBackend that computes GEMMs by cuBLASLt: the same bits, but the library refuses more.
 class CublasLtBackend final : public CudaBackend {
  public:
   /// Throws as CudaBackend does.
@@ -76,7 +77,7 @@ class CublasLtBackend final : public CudaBackend {
   using CudaBackend::supports;
   void run(const ops::Gemm& op) override;
 
-  /// The library and its algorithm for the last GEMM.
+  /// Names the library and the algorithm that it used for the last GEMM.
   const std::string& gemm_algorithm() const { return gemm_algorithm_; }
 
  private:
@@ -84,10 +85,10 @@ class CublasLtBackend final : public CudaBackend {
   std::string gemm_algorithm_;
 };
 
-/// What multiplies. Both give the bits of the CPU emulator; cuBLASLt refuses more.
+/// The implementation of GEMMs. Both give the bits of the CPU emulator; cuBLASLt refuses more.
 enum class GemmImplementation : std::uint8_t { own, cublaslt };
 
-/// A CudaBackend, or a CublasLtBackend, on device 0.
+/// Creates a CudaBackend, or a CublasLtBackend, on device 0.
 std::unique_ptr<Backend> make_cuda_backend(
     GemmImplementation implementation = GemmImplementation::own,
     Launches launches = Launches::graphs);

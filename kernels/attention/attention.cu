@@ -1,4 +1,4 @@
-// Preparation common to both attention passes.
+// Preparation that both attention passes share.
 #include "kernels/attention/attention.cuh"
 
 #include <algorithm>
@@ -10,14 +10,14 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// Largest sequence: positions of tiles that reach beyond its end are still far below 2^31.
+/// Longest sequence: with it, positions of tiles beyond its end are still far below 2^31.
 constexpr std::int64_t kMaxSequence = std::int64_t{1} << 24;
 
-/// One half warp for each 16 consecutive queries.
+/// Finds the block starts, with one half warp for each 16 consecutive queries.
 __global__ void attention_block_starts(AttentionProblem problem, std::uint32_t* faults) {
   const std::int64_t thread = std::int64_t{blockIdx.x} * kAttentionThreads + threadIdx.x;
   const int block = static_cast<int>(thread / kChainGroup);
-  if (block / problem.row_blocks() >= problem.batch) return;  // 16 lanes together
+  if (block / problem.row_blocks() >= problem.batch) return;  // uniform over 16 lanes
   const int b = block / problem.row_blocks();
   const int i = block % problem.row_blocks() * kChainGroup + static_cast<int>(thread % kChainGroup);
   int start = problem.sequence;

@@ -1,10 +1,11 @@
-// What the attention kernels share: the problem, tiles in shared memory, visibility and chains.
+// Shared parts of the attention kernels: the problem, tiles in shared
+// memory, visibility and chains.
 //
 // A block of kAttentionWarps warps works on tiles of kTileRows queries and kTileRows keys. A warp
-// owns 16 rows of the left operand, the height of the tensor-core instruction and of the CPU's row
-// block, so that it leaves out exactly the groups of 16 that the CPU leaves out: the bits agree
-// even where an operand is not finite. Head dimensions wider than the tile are summed in steps of
-// kWidth columns, ascending, and split over blocks as output columns.
+// owns 16 rows of the left operand, which is the height of the tensor-core instruction and of the
+// CPU's row block. So it skips exactly the groups of 16 that the CPU skips, and the bits agree even
+// if an operand is not finite. A head dimension wider than the tile is summed in steps of kWidth
+// columns, ascending, and its output columns are split over blocks.
 //
 //   Tile in shared memory            product of a warp (mma.sync m16n8k16)
 //   +--------- kWidth --------+--+            n8 block 0        n8 block 1     ...
@@ -14,10 +15,10 @@
 //   | row 63                  |s |           elements 2, 3    |
 //   +-------------------------+--+
 //
-//   operands by ldmatrix (bf16) or scalar reads (f32), either way round: `Stored` says whether the
-//   tile holds an operand as the product has it or transposed, and nothing is copied for that.
+//   operands by ldmatrix (bf16) or scalar reads (f32), in either orientation: `Stored` says whether
+//   the tile holds an operand as the product uses it or transposed, so that no transpose is stored.
 //   A chain takes groups of 16 of the summed index, ascending; the bits of `groups` and `pairs`
-//   leave out those of the summed index and of the columns in which everything is masked.
+//   skip the groups of the summed index and of the columns in which everything is masked.
 #pragma once
 
 #include <cstddef>
@@ -37,8 +38,8 @@ namespace fp8lab::cuda {
 inline constexpr int kTileRows = 64;  ///< queries or keys of a tile
 inline constexpr int kAttentionWarps = 4;
 inline constexpr int kAttentionThreads = kWarpSize * kAttentionWarps;
-/// Blocks that an SM is to hold of a kernel with one accumulator of kWidth columns: what its 65536
-/// registers allow almost without spilling.
+/// Target number of blocks on an SM, for a kernel with one accumulator of kWidth columns: as many
+/// as 65536 registers allow almost without spilling.
 template <int kWidth>
 inline constexpr int kBlocksPerSm = kWidth <= 64 ? 3 : 2;
 inline constexpr int kChainGroup = static_cast<int>(kAttentionGroup);
@@ -47,7 +48,8 @@ inline constexpr float kMinusInfinity = -__builtin_inff();
 
 // --- problem ------------------------------------------------------------------------------------
 
-/// One attention call. Tiles wider than the sequence are cut to it, which changes no bit.
+/// Arguments of one attention call. Tiles wider than the sequence are cut to
+/// it, which changes no bit.
 struct AttentionProblem {
   int batch, sequence, heads, kv_heads, head_dim, kv_tile, q_tile;
   AttentionFactors factors;
@@ -63,7 +65,7 @@ struct AttentionProblem {
   __host__ __device__ std::int64_t token(int b, int position) const {
     return static_cast<std::int64_t>(b) * sequence + position;
   }
-  /// First key that query `position` sees; one out of range, a Fault, is moved into it.
+  /// Returns the first key that query `position` sees. A value out of range, a Fault, is clamped.
   __device__ int start(int b, int position) const {
     return max(0, min(document_start[token(b, position)], position));
   }
@@ -81,7 +83,7 @@ OperandRows<T> operand_rows(const TensorView& view) {
   return {view.row<const T>(0), view.row_stride};
 }
 
-/// Results, bf16 or f32, rounded and canonical on the store.
+/// Result rows in bf16 or f32; store() rounds and makes NaN canonical.
 struct ResultRows {
   void* data;
   std::int64_t stride;
@@ -115,7 +117,7 @@ __device__ inline float from_operand(float operand) { return operand; }
 
 // --- tiles --------------------------------------------------------------------------------------
 
-/// Rows of one head: [token, token + count), head_dim columns from `column` on.
+/// Rows of one head: tokens [token, token + count), head_dim columns starting at `column`.
 template <class T>
 struct HeadRows {
   OperandRows<T> rows;
@@ -124,8 +126,9 @@ struct HeadRows {
   int column;
 };
 
-/// kTileRows x kWidth operands in shared memory, rows 16 bytes apart modulo 128 so that neither
-/// ldmatrix nor the scalar reads meet bank conflicts. Missing rows and columns are zeros.
+/// A tile of kTileRows x kWidth operands in shared memory. Row starts differ by 16 bytes
+/// modulo 128, so that neither ldmatrix nor scalar reads have bank conflicts. Missing
+/// rows and columns are zeros.
 template <class T, int kWidth>
 class Tile {
  public:
@@ -137,8 +140,9 @@ class Tile {
 
   __device__ T* row(int r) const { return data_ + r * kStride; }
 
-  /// Columns [first, first + kWidth) of the head; nothing to do where the tile holds them already.
-  /// All threads of the block call, with a barrier since the last read and before the next.
+  /// Loads columns [first, first + kWidth) of the head; does nothing if the tile holds them
+  /// already. Precondition: all threads of the block call it, with a barrier after the last
+  /// read and before the next.
   __device__ void load(const HeadRows<T>& source, int first, int head_dim) {
     const T* corner = source.rows.data + source.token * source.rows.stride + source.column + first;
     if (corner == held_) return;
@@ -168,7 +172,7 @@ class Tile {
   }
 
  private:
-  /// 16 bytes of operands, those from `count` on zero.
+  /// Returns 16 bytes of operands, with zeros from element `count` on.
   __device__ static uint4 read(const T* from, int count, bool aligned) {
     if (aligned && count >= kVector) return *reinterpret_cast<const uint4*>(from);
     T values[kVector];
@@ -183,7 +187,7 @@ class Tile {
   const T* held_ = nullptr;
 };
 
-/// 2^-d of a score, by the type of the operands.
+/// Returns 2^-d for the distance d of a score; the type of the operands chooses the function.
 template <class T>
 __device__ float weight_of(float d) {
   if constexpr (sizeof(T) == sizeof(float)) return numerics::wide_attention_weight(d);
@@ -192,7 +196,7 @@ __device__ float weight_of(float d) {
 
 // --- chains -------------------------------------------------------------------------------------
 
-/// Lane 4 g + t holds of an accumulator fragment the rows g and g + 8 and the columns 2 t + 0..1.
+/// Lane 4 g + t holds rows g and g + 8 and columns 2 t + 0..1 of an accumulator fragment.
 __device__ inline int fragment_row() { return lane_id() / 4; }
 __device__ inline int fragment_column() { return lane_id() % 4 * 2; }
 
@@ -205,10 +209,10 @@ __device__ void clear(float (&acc)[kBlocks][4]) {
   }
 }
 
-/// Whether a tile holds an operand as the product has it or transposed.
+/// Orientation of an operand in its tile: as the product uses it, or transposed.
 enum class Stored { as_is, transposed };
 
-/// The A operand (16, 16) of a group from bf16 rows of `stride` elements.
+/// Loads the A operand (16, 16) of a group from bf16 rows of `stride` elements.
 template <Stored kStored>
 __device__ void load_left(const std::uint16_t* a, int stride, std::uint32_t (&x)[4]) {
   const int r = lane_id() % 8, i = lane_id() / 8;
@@ -219,8 +223,8 @@ __device__ void load_left(const std::uint16_t* a, int stride, std::uint32_t (&x)
   }
 }
 
-/// The B operands (16, 16) of two neighbouring n8 blocks: x[0..1] of the first, x[2..3] of the
-/// second.
+/// Loads the B operands (16, 16) of two neighbouring n8 blocks: x[0..1] for the first
+/// block, x[2..3] for the second.
 template <Stored kStored>
 __device__ void load_right(const std::uint16_t* b, int stride, std::uint32_t (&x)[4]) {
   const int r = lane_id() % 8, i = lane_id() / 8;
@@ -231,8 +235,8 @@ __device__ void load_right(const std::uint16_t* b, int stride, std::uint32_t (&x
   }
 }
 
-/// One group of 16 of chain(acc; a, b) for 16 rows and the column pairs (16 columns each) whose bit
-/// is set. bf16: one tensor-core instruction an n8 block.
+/// Adds one group of 16 of chain(acc; a, b) for 16 rows and for the column pairs (16 columns each)
+/// whose bit is set. bf16: one tensor-core instruction for each n8 block.
 template <Stored kLeft, Stored kRight, int kBlocks>
 __device__ void chain_group(const std::uint16_t* a, int a_stride, const std::uint16_t* b,
                             int b_stride, unsigned pairs, float (&acc)[kBlocks][4]) {
@@ -248,7 +252,7 @@ __device__ void chain_group(const std::uint16_t* a, int a_stride, const std::uin
   }
 }
 
-/// The same of f32 operands: fma ascending, then + (+0).
+/// For f32 operands: fma in ascending order, then + (+0).
 template <Stored kLeft, Stored kRight, int kBlocks>
 __device__ void chain_group(const float* a, int a_stride, const float* b, int b_stride,
                             unsigned pairs, float (&acc)[kBlocks][4]) {
@@ -280,9 +284,9 @@ __device__ void chain_group(const float* a, int a_stride, const float* b, int b_
   }
 }
 
-/// acc = chain(acc; a, b) over the groups of 16 whose bit is set, ascending. `a` and `b` point to
-/// element (0, 0) of the operands, 16 rows by the summed index and the summed index by 8 kBlocks
-/// columns. All lanes of the warp call with the same masks.
+/// Computes acc = chain(acc; a, b) over the groups of 16 whose bit is set, ascending. `a` and `b`
+/// point to element (0, 0) of the operands: 16 rows by the summed index, and the summed index by 8
+/// kBlocks columns. Precondition: all lanes of the warp call it with the same masks.
 template <Stored kLeft, Stored kRight, class T, int kBlocks>
 __device__ void chain(const T* a, int a_stride, const T* b, int b_stride, unsigned groups,
                       unsigned pairs, float (&acc)[kBlocks][4]) {
@@ -295,7 +299,7 @@ __device__ void chain(const T* a, int a_stride, const T* b, int b_stride, unsign
   }
 }
 
-/// One group of chain(acc; a, ones), `acc` being two neighbouring columns of a result.
+/// Adds one group of chain(acc; a, ones); `acc` holds two neighbouring columns of the result.
 __device__ inline void row_sum_group(const std::uint16_t* a, int stride, float (&acc)[4]) {
   constexpr std::uint32_t kOnes = 0x3F803F80u;  // bf16
   std::uint32_t left[4];
@@ -313,7 +317,8 @@ __device__ inline void row_sum_group(const float* a, int stride, float (&acc)[4]
 #pragma unroll
   for (float& sum : acc) sum = __fadd_rn(sum, 0.0f);
 }
-/// acc = chain(acc; a, ones) over the groups of 16 columns of a whose bit is set, ascending.
+/// Computes acc = chain(acc; a, ones) over the groups of 16 columns of a
+/// whose bit is set, ascending.
 template <class T>
 __device__ void add_rows(const T* a, int stride, unsigned groups, float (&acc)[4]) {
   for (int group = 0; groups >> group != 0; ++group) {
@@ -321,13 +326,15 @@ __device__ void add_rows(const T* a, int stride, unsigned groups, float (&acc)[4
   }
 }
 
-/// One bit for each 16 of `count` elements, the last 16 may be incomplete; at most 16 bits.
+/// Returns one bit for each 16 of `count` elements, the last of which may be
+/// incomplete; at most 16 bits.
 __device__ inline unsigned group_bits(int count) {
   return (1u << (count + kChainGroup - 1) / kChainGroup) - 1u;
 }
 
-/// acc (16 rows of the warp, kTileRows) = chain(acc; a, b^T) over the head dimension, for the
-/// groups of 16 rows of b in `pairs`. Whole block: the tiles are filled as needed.
+/// Computes acc (16 rows of the warp, kTileRows) = chain(acc; a, b^T) over the head
+/// dimension, for the groups of 16 rows of b in `pairs`. Fills the tiles as needed.
+/// Precondition: the whole block calls it.
 template <class T, int kWidth>
 __device__ void add_scores(const HeadRows<T>& a, const HeadRows<T>& b, int head_dim, unsigned pairs,
                            Tile<T, kWidth>& a_tile, Tile<T, kWidth>& b_tile,
@@ -346,23 +353,23 @@ __device__ void add_scores(const HeadRows<T>& a, const HeadRows<T>& b, int head_
 
 // --- sequences ----------------------------------------------------------------------------------
 
-/// One sequence of packed documents: its queries and keys are the same rows.
+/// One sequence of packed documents; queries and keys have the same rows.
 struct PackedSequence {
   const AttentionProblem& problem;
   int b;
 
   __device__ int first() const { return 0; }                  ///< position of the first query
-  __device__ int length() const { return problem.sequence; }  ///< positions of keys end here
+  __device__ int length() const { return problem.sequence; }  ///< end of the key positions
   __device__ std::int64_t query_row(int position) const { return problem.token(b, position); }
   __device__ std::int64_t key_row(int position) const { return problem.token(b, position); }
   __device__ int start(int position) const { return problem.start(b, position); }
-  /// Smallest start of the 16 queries from `position`, a multiple of 16, on.
+  /// Returns the smallest start of the 16 queries from `position` on, a multiple of 16.
   __device__ int block_start(int position) const {
     return problem.block_start[b * problem.row_blocks() + position / kChainGroup];
   }
 };
 
-/// New tokens of one sequence in a cache: one document, whose first queries are in the past.
+/// New tokens of one sequence in a cache: one document, whose first `held` tokens are cached.
 struct CachedSequence {
   std::int64_t query_base, key_base;  ///< rows of position 0
   int held, end;                      ///< positions of the queries are [held, end)
@@ -375,7 +382,7 @@ struct CachedSequence {
   __device__ int block_start(int) const { return 0; }
 };
 
-/// The counts of attention_cached.
+/// The token counts of attention_cached.
 struct NewTokens {
   const std::int32_t* query_start;
   const std::int32_t* cached;
@@ -383,7 +390,7 @@ struct NewTokens {
 
   __device__ int first(int b) const { return query_start[b]; }
   __device__ int count(int b) const { return query_start[b + 1] - query_start[b]; }
-  /// Are the counts of sequence b possible?
+  /// Returns true if the counts of sequence b are valid.
   __device__ bool fits(int b) const {
     return first(b) >= 0 && count(b) >= 0 && first(b) + count(b) <= rows && cached[b] >= 0 &&
            cached[b] <= capacity - count(b);
@@ -396,7 +403,7 @@ struct NewTokens {
 
 // --- visibility ---------------------------------------------------------------------------------
 
-/// The 16 queries of a warp, of which the thread holds rows g and g + 8.
+/// The 16 queries of a warp. A thread holds rows g and g + 8 of them.
 struct WarpQueries {
   int first_key;  ///< smallest start of the 16; they see keys of [first_key, last_key)
   int last_key;
@@ -416,12 +423,12 @@ struct WarpQueries {
     }
   }
   __device__ bool sees(int r, int key) const { return start[r] <= key && key <= position[r]; }
-  /// Does row r see a key of [first, last)?
+  /// Returns true if row r sees a key of [first, last).
   __device__ bool sees_any(int r, int first, int last) const {
     return max(start[r], first) < min(position[r] + 1, last);
   }
-  /// The groups of 16 of the tile of keys [first, last), that hold a key which some row may see:
-  /// those that take part in the chains. `first` is a multiple of 16.
+  /// Returns the groups of 16 keys of the tile [first, last) that contain a key which some row may
+  /// see. Only these groups take part in the chains. Precondition: `first` is a multiple of 16.
   __device__ unsigned groups(int first, int last) const {
     const int lower = max(first_key, first), upper = min(last_key, last);
     if (lower >= upper) return 0;
@@ -429,7 +436,7 @@ struct WarpQueries {
   }
 };
 
-/// Keys that the queries of the tile from `first` on may see; bounds of the warps together.
+/// The range of keys that the queries of the tile from `query` on may see, over all warps.
 struct KeyRange {
   int first, last;
 
@@ -443,19 +450,20 @@ struct KeyRange {
 
 // --- launches -----------------------------------------------------------------------------------
 
-/// Checked arguments in the form of the kernels; `block_start` is to hold B * row_blocks() values.
-/// Throws Error for sizes beyond the kernels' index types.
+/// Converts checked arguments to the form that the kernels use. Precondition: `block_start` has
+/// room for B * row_blocks() values. Throws Error if sizes exceed the kernels' index types.
 AttentionProblem make_attention_problem(const char* operation, const AttentionShape& shape,
                                         const TensorView& document_start,
                                         std::int32_t* block_start);
 
-/// Number of values of AttentionProblem::block_start.
+/// Returns the number of values of AttentionProblem::block_start.
 std::size_t block_start_count(const AttentionShape& shape);
 
 /// Fills problem.block_start and reports starts after their token as Fault::document_start.
 void find_block_starts(Context& context, const AttentionProblem& problem);
 
-/// Launches `kernel` with blocks of kAttentionThreads threads and `bytes` of shared memory.
+/// Launches `kernel` with `blocks` blocks of kAttentionThreads threads and
+/// `bytes` of shared memory.
 template <class... Parameters, class... Arguments>
 void launch_attention(Context& context, const char* name, void (*kernel)(Parameters...),
                       std::int64_t blocks, std::size_t bytes, const Arguments&... arguments) {
@@ -467,7 +475,7 @@ void launch_attention(Context& context, const char* name, void (*kernel)(Paramet
   check_launch(name);
 }
 
-/// The block's dynamic shared memory.
+/// Returns the block's dynamic shared memory.
 template <class T>
 __device__ T* shared_memory() {
   extern __shared__ uint4 attention_memory[];

@@ -1,6 +1,6 @@
 // Attention backward in two passes over the pairs: dK and dV by tiles of keys, dQ by tiles of
-// queries, each in the order of emulation/ops/attention.hpp. Every result belongs to one block.
-// These kernels take every call that attention_backward_wgmma.cu does not.
+// queries, each in the order of emulation/ops/attention.hpp. Each result is computed by one block.
+// These kernels handle every call that attention_backward_wgmma.cu does not support.
 //
 //   attention_deltas           delta = tree_sum(dout * out); a warp for each token and head
 //   attention_key_gradients    a block: 64 keys of a kv head, kWidth output columns; query heads of
@@ -16,13 +16,14 @@
 //     barrier, load Q and K, barrier     S = chain(0; Q, K^T)      for every kWidth columns of the
 //     barrier, load dO and V, barrier    dP = chain(0; dO, V^T)    head, ascending
 //     P = 2^(S * scale - lse), dS = P * (dP - delta)             to shared memory, masked: zeros
-//   then, with the output columns loaded where the tile holds others:
+//   then, with the output columns loaded unless the tile holds them:
 //     keys      barrier, load dO and Q, barrier    dV = chain(dV; P^T, dO), dK = chain(dK; dS^T, Q)
 //     queries   barrier, load K, barrier           dQ = chain(dQ; dS, K)
 //
-// A warp owns 16 keys or 16 queries of the result, in registers to the end. For keys it reads the
-// columns of P and dS that all warps have written: the barrier before the load publishes them, that
-// of __syncthreads_or lets them be overwritten. For queries it reads its own rows of dS.
+// A warp owns 16 keys or 16 queries of the result, in registers until the end. For keys it
+// reads the columns of P and dS that all warps have written: the barrier before the load
+// publishes them, and the barrier of __syncthreads_or allows overwriting them. For queries it
+// reads its own rows of dS.
 #include "kernels/attention/attention_backward.cuh"
 #include "kernels/runtime/operations.hpp"
 
@@ -37,7 +38,7 @@ struct BackwardTensors {
   ResultRows dq, dk, dv;
 };
 
-/// delta (heads, T) = tree_sum_d(dout * out), one warp each.
+/// Computes delta (heads, T) = tree_sum_d(dout * out), with one warp for each value.
 template <class T>
 __global__ void __launch_bounds__(kAttentionThreads)
     attention_deltas(AttentionProblem problem, OperandRows<T> dout, ResultRows out, float* delta) {
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   if (lane_id() == 0) delta[head * problem.tokens() + token] = sum;
 }
 
-/// The tiles of one block, and P and dS of its 64 x 64 pairs.
+/// The operand tiles of one block, and P and dS of its 64 x 64 pairs.
 template <class T, int kWidth>
 struct PairTiles {
   using OperandTile = Tile<T, kWidth>;
@@ -85,8 +86,8 @@ struct PairTiles {
     return queries(rows, b, kv_head, key);
   }
 
-  /// Writes the operands dS, and P if asked for, of the warp's 16 queries and the keys [key, key +
-  /// kTileRows); zeros for masked pairs. Whole block.
+  /// Writes the operands dS, and P if kProbabilities, of the warp's 16 queries and the keys [key,
+  /// key + kTileRows); zeros for masked pairs. Precondition: the whole block calls it.
   template <bool kProbabilities>
   __device__ void compute(const WarpQueries& rows, int b, int head, int query, int key) {
     const int kv_head = head / problem.group();
@@ -124,8 +125,8 @@ struct PairTiles {
   }
 };
 
-/// Stores the warp's 16 rows, from position `first` on, of the columns [column, column + kWidth) of
-/// a head, times `factor`.
+/// Stores the warp's 16 rows from position `first` on, columns [column, column + kWidth)
+/// of a head, times `factor`.
 template <int kWidth>
 __device__ void store_rows(const AttentionProblem& problem, int b, int head, int first, int column,
                            const float (&acc)[kWidth / 8][4], float factor,
@@ -147,7 +148,7 @@ __device__ void store_rows(const AttentionProblem& problem, int b, int head, int
   }
 }
 
-/// Tile, (kv) head, sequence and first output column of a block, the tile varying slowest.
+/// Tile, (kv) head, sequence and first output column of a block; the tile varies slowest.
 struct BackwardTask {
   int b, head, tile, column;
 
@@ -163,7 +164,8 @@ struct BackwardTask {
   }
 };
 
-/// Gradient of kTileRows queries of one head: keys ascending. Late tiles, with most keys, first.
+/// Computes dQ of kTileRows queries of one head, keys ascending. Late tiles have the
+/// most keys and come first.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kAttentionThreads, kBlocksPerSm<kWidth>)
     attention_query_gradients(AttentionProblem problem, BackwardTensors<T> tensors) {
@@ -191,8 +193,8 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksPerSm<kWidth>)
                      problem.factors.inverse_root, tensors.dq);
 }
 
-/// dK and dV of kTileRows keys of one kv head: query heads of the group ascending, queries
-/// ascending.
+/// Computes dK and dV of kTileRows keys of one kv head, with query heads of the group
+/// ascending and queries ascending.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kAttentionThreads)
     attention_key_gradients(AttentionProblem problem, BackwardTensors<T> tensors) {

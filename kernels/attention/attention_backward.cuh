@@ -1,14 +1,14 @@
-// What the two ways of computing the backward pass share, and the seam between them.
+// Shared parts of the two implementations of the backward pass, and the interface between them.
 #pragma once
 
 #include "kernels/attention/attention.cuh"
 
 namespace fp8lab::cuda {
 
-/// The groups of 16 queries of the tile from `query` on that the CPU brings into dK and dV of the
-/// keys from `key` on, all of one kv tile: within each q tile those from the first to the last that
-/// sees a key of the kv tile. Only there can an operand that is not finite show in masked pairs.
-/// Whole warp.
+/// Returns the groups of 16 queries, of the tile from `query` on, that the CPU includes in dK and
+/// dV of the keys from `key` on. Within each q tile these are all groups from the first to the last
+/// that sees a key of the kv tile. Only in these groups can a non-finite operand show in masked
+/// pairs. Preconditions: the keys belong to one kv tile; the whole warp calls it.
 __device__ inline unsigned query_groups(const AttentionProblem& problem, int b, int query,
                                         int key) {
   if (key >= problem.sequence) return 0;
@@ -29,7 +29,7 @@ __device__ inline unsigned query_groups(const AttentionProblem& problem, int b, 
     if (block >= problem.row_blocks()) break;
     const int first = block / width * width;
     const int last = min(first + width, problem.row_blocks());
-    bool before = false, after = false;  // active blocks at or before, at or after
+    bool before = false, after = false;  // there are active blocks at or before, and at or after
     for (int i = first + lane_id(); i < last; i += kWarpSize) {
       before = before || (active(i) && i <= block);
       after = after || (active(i) && i >= block);
@@ -39,19 +39,21 @@ __device__ inline unsigned query_groups(const AttentionProblem& problem, int b, 
   return groups;
 }
 
-/// First query of the tiles that may hold one that query_groups gives for `key`.
+/// Returns the first query of the first tile for which query_groups may return groups of `key`.
 __device__ inline int first_query(const AttentionProblem& problem, int key) {
   return key / problem.kv_tile * problem.kv_tile / kTileRows * kTileRows;
 }
 
-/// Whether attention_backward_wgmma takes a call: bf16 operands with heads of 64 or 128 columns,
-/// whole kv tiles of 64 keys or all keys in one, tensors whose rows are 16-byte aligned.
+/// Returns true if attention_backward_wgmma supports the call: bf16 operands with heads of
+/// 64 or 128 columns, kv tiles of a multiple of 64 keys or one tile for all keys, tensors
+/// with 16-byte aligned rows.
 bool fits_wgmma(const ops::AttentionBackward& op, const AttentionProblem& problem);
 
-/// Bytes of the workspace that it needs.
+/// Returns the size in bytes of the workspace of attention_backward_wgmma.
 std::size_t backward_wgmma_workspace(const AttentionShape& shape);
 
-/// The backward pass on wgmma; problem.block_start is filled. `workspace` is 256-byte aligned.
+/// Computes the backward pass on wgmma. Preconditions: problem.block_start is filled;
+/// `workspace` is aligned to 256 bytes.
 void attention_backward_wgmma(Context& context, const ops::AttentionBackward& op,
                               const AttentionProblem& problem, void* workspace);
 

@@ -1,13 +1,13 @@
 // Attention backward on wgmma: heads of D = 64 or 128 columns in bf16, in the order of
-// emulation/ops/attention.hpp. Every result belongs to one warpgroup.
+// emulation/ops/attention.hpp. Each result is computed by one warpgroup.
 //
 //   query_facts_kernel      lse, delta = tree_sum(dout * out) and document start of 64 queries of a
 //                           head in one record; four threads a query
 //   key_gradients_kernel    dK, dV: a block has 128 keys of a kv head, 64 for each of its two
 //                           consumer warpgroups; query heads of the group ascending, tiles of 64
 //                           queries ascending
-//   query_gradients_kernel  dQ: 128 queries of a head likewise; tiles of 64 keys ascending. Each
-//                           block takes several tasks one after the other
+//   query_gradients_kernel  dQ: 128 queries of a head likewise; tiles of 64 keys ascending. A block
+//                           processes several tasks one after another
 //
 //   producer warpgroup                    shared memory                      consumer warpgroups
 //   one warp: which tiles are     +----------------------------+
@@ -25,17 +25,17 @@
 //
 //   A warpgroup's tile of 64 keys by 64 queries, transposed (rows are keys), in registers:
 //     S^T = chain(0; K, Q^T), dP^T = chain(0; V, dO^T)     issued together
-//     P = 2^(S * scale - lse)                              while dP^T is under way
+//     P = 2^(S * scale - lse)                              while dP^T is in flight
 //     dS = P * (dP - delta)
 //     dV = chain(dV; P^T, dO), dK = chain(dK; dS^T, Q)     issued together
-//   The fragment of S^T is that of the A operand P^T, rounded: nothing goes through shared memory.
+//   The fragment of S^T, rounded, is the A operand P^T: it does not go through shared memory.
 //   While one warpgroup is between its products, those of the other run. For dQ rows are queries,
-//   and dS K, the only sum, is still under way when the next tile's scores are issued.
+//   and dS K, the only sum, is still in flight when the next tile's scores are issued.
 //
-// Open tiles, all of whose pairs are visible, run in loops of their own. Masked ones are waited for
-// one by one and summed with mma.sync, by groups of 16: those that the CPU leaves out are left out,
-// in dK and dV for all 64 keys together, in dQ for the 16 queries of a warp. So the bits agree even
-// where an operand is not finite.
+// Open tiles, in which all pairs are visible, have loops of their own. Masked tiles are processed
+// one by one, without overlap, and summed with mma.sync by groups of 16. The groups that the CPU
+// skips are skipped: for dK and dV for all 64 keys together, for dQ for the 16 queries of a warp.
+// So the bits agree even if an operand is not finite.
 #include "kernels/attention/attention_backward.cuh"
 
 #include <algorithm>
@@ -48,7 +48,7 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// Boxes of 64 positions of one sequence by 64 columns.
+/// Returns a map with boxes of 64 positions of one sequence by 64 columns.
 CUtensorMap rows_map(const AttentionProblem& problem, const TensorView& view) {
   return tensor_map(view.data, 2,
                     {{view.cols, 1, kSwizzleColumns},
@@ -99,7 +99,7 @@ void backward(Context& context, const ops::AttentionBackward& op, const Attentio
          facts, result_rows(op.dq), static_cast<int>(tasks));
 }
 
-/// 16-byte aligned rows.
+/// Returns true if rows are aligned to 16 bytes.
 bool aligned(const TensorView& view) {
   const auto address = reinterpret_cast<std::uintptr_t>(view.data);
   return address % 16 == 0 && view.row_stride * size_of(view.dtype) % 16 == 0;

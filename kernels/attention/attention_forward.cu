@@ -1,9 +1,9 @@
 // Attention forward, also against a cache: online softmax over kv tiles, in the order of
-// emulation/ops/attention.hpp, for every shape and type; attention_forward_wgmma.cu has the fast
-// way for most forward passes.
+// emulation/ops/attention.hpp, for every shape and type. attention_forward_wgmma.cu has the fast
+// path for most forward passes.
 //
-// A block: 64 queries of one head, 16 for each of its four warps, and kWidth (64 or 128) output
-// columns; a wider head dimension takes several blocks, each of which finds all scores.
+// A block computes 64 queries of one head, 16 for each of its four warps, and kWidth (64 or 128)
+// output columns. A wider head dimension takes several blocks, each of which computes all scores.
 //
 //   Q, K, V in global memory
 //        |  16-byte vectors, four in flight for each of the 128 threads
@@ -14,8 +14,8 @@
 //     filled by the whole block, read by every warp     P: a warp writes and reads its own 16 rows
 //
 //   for each kv tile that some query of the block sees, ascending, in steps of 64 keys:
-//     barrier, load Q and K, barrier   once for every kWidth columns of the head; what a tile holds
-//                                      already is not loaded again: Q stays where D <= kWidth
+//     barrier, load Q and K, barrier   once for every kWidth columns of the head; data that a tile
+//                                      already holds is not reloaded: Q stays if D <= kWidth
 //     S = chain(0; Q, K^T)             registers; masked elements -infinity
 //     m' = max(m, S * scale)           the four lanes of a row, by shuffles
 //     alpha = 2^(m - m')               l = l * alpha, O = O * alpha
@@ -25,9 +25,9 @@
 //     O = chain(O; P, V)               registers; __syncwarp before P is written again
 //   out = O * (1 / l), lse = m + log2 l, from registers
 //
-// The first barrier of a pair: every warp has read what is overwritten. The second: what was loaded
-// is visible. A kv tile of more than 64 keys goes through twice, first for its maximum, then with
-// the scores computed again for P: they are never stored.
+// First barrier of a pair: every warp has read the data that is overwritten. Second barrier: the
+// loaded data is visible. A kv tile of more than 64 keys is traversed twice, first for its maximum,
+// then for P; the second pass recomputes the scores, which are never stored.
 #include "kernels/attention/attention_forward.cuh"
 
 #include <algorithm>
@@ -38,11 +38,11 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// Where a block works. Late q tiles have the most keys: they come first.
+/// The part of the problem that a block computes. Late q tiles have the most keys and come first.
 struct ForwardTask {
   int b, head, query, column;
 
-  /// Of `tiles` q tiles a sequence, the first of which starts at query 0.
+  /// Precondition: a sequence has `tiles` q tiles, the first of which starts at query 0.
   __device__ ForwardTask(const AttentionProblem& problem, int tiles, int width) {
     const int slices = (problem.head_dim + width - 1) / width;
     int rest = static_cast<int>(blockIdx.x);
@@ -55,7 +55,7 @@ struct ForwardTask {
   }
 };
 
-/// kTileRows output rows of one head, the columns [column, column + kWidth) of them.
+/// Computes kTileRows output rows of one head, columns [column, column + kWidth).
 template <class T, int kWidth, class Sequence>
 class ForwardBlock {
  public:
@@ -90,7 +90,7 @@ class ForwardBlock {
     }
   }
 
-  /// An `lse` without data is not written.
+  /// Stores out and, unless `lse` has no data, lse.
   __device__ void store(const ResultRows& out, const ResultRows& lse) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -118,8 +118,8 @@ class ForwardBlock {
             task_.head / problem_.group() * problem_.head_dim};
   }
 
-  /// Brings in the keys [begin, end) of the kv tile [first, last), in steps of kTileRows. More than
-  /// one step: the first round finds the maximum and the second computes the scores again.
+  /// Adds the keys [begin, end) of the kv tile [first, last), in steps of kTileRows. If there is
+  /// more than one step, the first round finds the maximum and the second recomputes the scores.
   __device__ void add_tile(int first, int begin, int end, int last) {
     const bool single = begin + kTileRows >= end;
     float score[kScoreBlocks][4];
@@ -135,7 +135,7 @@ class ForwardBlock {
     }
   }
 
-  /// Scores of the keys [key, key + kTileRows), -infinity for what is masked.
+  /// Computes the scores of keys [key, key + kTileRows), with -infinity for masked pairs.
   __device__ void compute_scores(int key, int last, float (&score)[kScoreBlocks][4]) {
     clear(score);
     add_scores(queries_, keys(k_, key, last), problem_.head_dim, groups(key, last), q_tile_,
@@ -160,8 +160,8 @@ class ForwardBlock {
     }
   }
 
-  /// Takes over the maximum of the tile, from the thread's largest scores, and multiplies sum and
-  /// output by alpha, where a row sees keys of the tile [first, last).
+  /// Updates the maximum from the thread's largest scores of the tile, and multiplies sum and
+  /// output by alpha, for rows that see keys of the tile [first, last).
   __device__ void rescale(int first, int last, float (&largest)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -184,7 +184,7 @@ class ForwardBlock {
     }
   }
 
-  /// Probabilities of the keys from `key` on, their sums, and their products with the values.
+  /// Computes the probabilities of the keys from `key` on, their sums, and their products with V.
   __device__ void add_values(int key, int last, float (&score)[kScoreBlocks][4]) {
     __syncthreads();
     v_tile_.load(keys(v_, key, last), task_.column, problem_.head_dim);
@@ -229,7 +229,7 @@ class ForwardBlock {
   OperandTile q_tile_, k_tile_, v_tile_;
   ScoreTile p_tile_;
   float maximum_[2] = {kMinusInfinity, kMinusInfinity};
-  float sum_[4] = {};  ///< as two neighbouring columns of out: those of a row are equal
+  float sum_[4] = {};  ///< two neighbouring columns; those of a row are equal
   float out_[kWidth / 8][4] = {};
 };
 
@@ -256,8 +256,8 @@ void forward(Context& context, const AttentionProblem& problem, const TensorView
 
 // --- against a cache ----------------------------------------------------------------------------
 
-/// `parts` blocks for each sequence; rows are `columns` vectors of type Vector. Reports counts that
-/// do not fit and leaves such sequences alone.
+/// Appends new rows of `columns` vectors to the caches, with `parts` blocks for each sequence.
+/// Reports invalid counts and skips such sequences.
 template <class Vector>
 __global__ void append_to_cache(NewTokens tokens, int parts, OperandRows<Vector> source,
                                 Vector* cache, std::int64_t cache_stride, int columns,

@@ -1,25 +1,26 @@
-// The seam between the two ways of computing the forward pass.
+// Interface between the two implementations of the forward pass.
 #pragma once
 
 #include "kernels/attention/attention.cuh"
 
 namespace fp8lab::cuda {
 
-/// Whether attention_forward_wgmma takes a call: bf16 in and out, heads of 64 or 128 columns, kv
-/// tiles of 64 keys, tensors whose rows are 16-byte aligned.
+/// Returns true if attention_forward_wgmma supports the call: bf16 in and out, heads of 64 or 128
+/// columns, kv tiles of 64 keys, tensors with 16-byte aligned rows.
 bool fits_wgmma(const ops::AttentionForward& op, const AttentionProblem& problem);
 
-/// The same of attention_cached_wgmma.
+/// Returns true if attention_cached_wgmma supports the call, under the same conditions.
 bool fits_wgmma(const TensorView& q, const TensorView& k_cache, const TensorView& v_cache,
                 const TensorView& out, const AttentionProblem& problem);
 
-/// Attention of new tokens that have been appended to the caches. Sequences whose counts do not fit
-/// are left alone.
+/// Computes attention for new tokens. Precondition: they have been appended to the caches. Skips
+/// sequences with invalid counts.
 void attention_cached_wgmma(Context& context, const TensorView& q, const TensorView& k_cache,
                             const TensorView& v_cache, const TensorView& out,
                             const AttentionProblem& problem, const NewTokens& tokens);
 
-/// The forward pass on wgmma. Reads no problem.block_start and reports bad document starts itself.
+/// Computes the forward pass on wgmma. Does not read problem.block_start; reports
+/// bad document starts itself.
 void attention_forward_wgmma(Context& context, const ops::AttentionForward& op,
                              const AttentionProblem& problem);
 

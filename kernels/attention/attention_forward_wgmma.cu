@@ -1,9 +1,9 @@
-// Attention forward on the tensor cores of Hopper, also against a cache: wgmma, TMA, a persistent
-// kernel. In the order of emulation/ops/attention.hpp, for kv tiles of 64 keys.
+// Attention forward on the tensor cores of Hopper, also against a cache: a persistent kernel with
+// wgmma and TMA. In the order of emulation/ops/attention.hpp, for kv tiles of 64 keys.
 //
-// An item is 64 queries of one head. A block works on one task after the other: an item for each of
-// its consumer warpgroups, all of one key-value head, so that they read the same keys and values.
-// Late queries come first, as they see the most keys.
+// An item is 64 queries of one head. A block processes tasks one after another. A task has one item
+// for each consumer warpgroup, all of one key-value head, so that they share keys and values. Late
+// queries see the most keys and come first.
 //
 //   Q, K, V in global memory
 //        |  TMA: one thread of the producer warpgroup, boxes of 64 rows by 64 columns
@@ -11,7 +11,7 @@
 //   +-----+-----+-----+   +-----+-----+-----+-----+   +-----+-----+-----+-----+
 //   | Q 0 | Q 1 | Q 2 |   | K 0 | K 1 | K 2 | K 3 |   | V 0 | V 1 | V 2 | V 3 |   shared memory
 //   +-----+-----+-----+   +-----+-----+-----+-----+   +-----+-----+-----+-----+   64 x D each
-//     q_full: the task and its queries are there        k_full[s], v_full[s]: bytes have arrived
+//     q_full: task and queries have arrived             k_full[s], v_full[s]: bytes have arrived
 //     q_empty: every warp's last S is done              k_empty[s], v_empty[s]: every warp's
 //        |                                              products with the stage are done
 //        v
@@ -20,17 +20,18 @@
 //     tensor core   | S(n) = Q K(n)^T | O += P(n-1) V(n-1), l += P(n-1) 1 |     | S(n+1) ...
 //     CUDA cores                      | m', alpha, P(n) = 2^(S(n) - m')   | O, l *= alpha |
 //
-//     S, P, O and l are registers. What one warpgroup leaves of the tensor core and of the CUDA
-//     cores the two others take, which are elsewhere in their items.
+//     S, P, O and l are registers. While one warpgroup leaves the tensor core or the CUDA cores
+//     idle, the two others use them, as they are at other points of their items.
 //   out = O * (1 / l): shared memory, TMA; lse = m + log2(l)
 //
-// Of a cache, the 64 queries of an item need not begin where a kv tile does, so that two tiles have
-// keys behind some of them; rows of a V tile behind the last token hold whatever was there, and are
-// set to zero in shared memory; out is stored row by row, as other sequences follow.
+// With a cache, the 64 queries of an item need not begin at a kv tile, so that two tiles can
+// contain keys that some of the queries must not see. Rows of a V tile past the last token
+// hold undefined data and are set to zero in shared memory. out is stored row by row,
+// because other sequences follow.
 //
-// A chain takes groups of 16 in ascending order: wgmma's k16. A tile's masked products are there as
-// zeros (attention.hpp: they change no bit of finite operands). attention_weight is the short one
-// while all results of a warp are normal.
+// A chain takes groups of 16 in ascending order, the k16 of wgmma. Masked products of a tile are
+// included as zeros (attention.hpp: they change no bit of finite operands). attention_weight uses
+// its short form while all results of a warp are normal.
 #include "kernels/attention/attention_forward.cuh"
 
 #include <algorithm>
@@ -48,13 +49,13 @@ constexpr int kStages = 4;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarpSize;
 constexpr int kValueSteps = kTileRows / kChainGroup;
-constexpr int kSumColumns = 8;  ///< of l, all of them equal: the fewest that an instruction makes
-// Registers of a thread; all of a multiprocessor's are 128 for each of 512 threads.
+constexpr int kSumColumns = 8;  ///< of l, all equal: the fewest that an instruction computes
+// Registers of a thread. A multiprocessor has 128 for each of 512 threads.
 constexpr int kCopyRegisters = 32, kRegisters = 160;
 
 // --- shared memory ------------------------------------------------------------------------------
 
-/// Eight rows of 64 bf16 ones, of which any 16 columns are a B operand.
+/// Eight rows of 64 bf16 ones; any 16 columns of it are a B operand.
 struct alignas(1024) Ones {
   std::uint16_t rows[kSumColumns][kSwizzleColumns];
 };
@@ -73,15 +74,16 @@ struct Shared {
   std::uint64_t v_full[kStages], v_empty[kStages];
 };
 
-/// Tensor maps of (column, position, sequence): boxes of 64 columns by 64 positions, of out by the
-/// 16 of a warp. Of a cache, queries are one matrix, and out is not stored by its map.
+/// Tensor maps of (column, position, sequence) with boxes of 64 columns by 64 positions,
+/// for out by the 16 positions of a warp. With a cache, queries form one matrix, and out
+/// is stored without its map.
 struct Maps {
   CUtensorMap q, k, v, out;
 };
 
-// --- the warpgroup that copies ------------------------------------------------------------------
+// --- producer warpgroup --------------------------------------------------------------------------
 
-/// Runs in one warp, whose first lane copies.
+/// Precondition: one warp runs it. Its first lane issues the copies.
 template <int kHeadDim, class Sequences>
 __device__ void copy_operands(const Maps& maps, const AttentionProblem& problem,
                               const Sequences& sequences, const Tasks<Sequences>& tasks,
@@ -124,7 +126,7 @@ __device__ void copy_operands(const Maps& maps, const AttentionProblem& problem,
   }
 }
 
-// --- the warpgroups that multiply ---------------------------------------------------------------
+// --- consumer warpgroups -------------------------------------------------------------------------
 
 template <int kHeadDim, class Sequences>
 class Consumer {
@@ -166,11 +168,11 @@ class Consumer {
   }
 
  private:
-  using Scores = float[kTileRows / 2];  ///< 64 rows by 64 keys: element i is of row i / 2 % 2
+  using Scores = float[kTileRows / 2];  ///< 64 rows by 64 keys; element i: row i / 2 % 2
 
   // --- stages ---
 
-  /// Gives back the stages of tiles that only the other warpgroup needs.
+  /// Releases the stages of tiles that only other warpgroups need.
   __device__ void pass_over(int tiles) {
 #pragma unroll 1
     for (int i = 0; i < tiles; ++i, k_.advance(), v_.advance()) {
@@ -211,10 +213,10 @@ class Consumer {
       const bool is_last = tile + 1 == item_.last;
       if (is_last) release(&shared_.q_empty);
       weigh(scores, key, key + kTileRows > item_.query + 1 || key < item_.clear);
-      wgmma_wait<0>();  // O of the tile before
+      wgmma_wait<0>();  // O of the previous tile
       take_over(scores);
       if (is_last) break;
-      // Not into `scores`: what that holds would have to be moved to the accumulators.
+      // A second array: issuing into `scores` would first move its values into the accumulators.
       Scores next;
       stage = issue_scores(next);
       issue_values(key);
@@ -232,7 +234,7 @@ class Consumer {
 
   // --- products ---
 
-  /// S of the next tile; returns its stage.
+  /// Issues S of the next tile; returns its stage.
   __device__ int issue_scores(Scores& scores) {
     const int stage = uniform(k_.stage);
     barrier_wait(&shared_.k_full[stage], k_.parity);
@@ -252,7 +254,7 @@ class Consumer {
     wgmma_commit();
     return stage;
   }
-  /// O += P V and l += P 1 of the tile in p_, of the keys from `key` on.
+  /// Issues O += P V and l += P 1 for the tile in p_, whose keys start at `key`.
   __device__ void issue_values(int key) {
     held_ = uniform(v_.stage);
     barrier_wait(&shared_.v_full[held_], v_.parity);
@@ -271,8 +273,8 @@ class Consumer {
     }
     wgmma_commit();
   }
-  /// Zeros in the rows of a tile from `first` on, for the products of this warpgroup; others that
-  /// read the tile do the same.
+  /// Zeros the rows of a tile from `first` on, for the products of this warpgroup. Other warpgroups
+  /// that read the tile do the same.
   __device__ void clear_rows(HeadTile<kHeadDim>& tile, int first) const {
     constexpr int kPieces = kHeadDim / 8;
     for (int i = first * kPieces + static_cast<int>(threadIdx.x) % kWarpgroup;
@@ -282,7 +284,8 @@ class Consumer {
     async_fence();
     named_sync(1 + warpgroup_, kWarpgroup);
   }
-  /// The products of the tile before are done: O and l *= alpha, and P becomes `weights`.
+  /// Precondition: the products of the previous tile are done. Multiplies O and l by
+  /// alpha, and sets P to `weights`.
   __device__ void take_over(const Scores& weights) {
     keep(out_);
     keep(sum_);
@@ -302,8 +305,8 @@ class Consumer {
 
   // --- online softmax ---
 
-  /// Which of a thread's elements are of keys that their queries see: those of row r, in the order
-  /// of their columns, a bit each.
+  /// Visibility of a thread's elements: of_row[r] has one bit for each of row r's elements, in the
+  /// order of their columns, set if the query sees the key.
   struct Seen {
     std::uint32_t of_row[2] = {0xFFFFu, 0xFFFFu};
 
@@ -311,7 +314,7 @@ class Consumer {
       return (of_row[i / 2 % 2] & 1u << (2 * (i / 4) + i % 2)) != 0;
     }
   };
-  /// The bits of columns below `limit`, of which a row has 8 n and 8 n + 1 for n < 8.
+  /// Returns the bits of columns below `limit`; a row has columns 8 n and 8 n + 1 for n < 8.
   __device__ static std::uint32_t columns_below(int limit) {
     const int inside = min(max(limit, 0), kTileRows);
     return (1u << (2 * (inside / 8) + min(inside % 8, 2))) - 1u;
@@ -326,12 +329,12 @@ class Consumer {
     return seen;
   }
 
-  /// Turns products of the keys from `key` on into P and takes over their maximum.
-  /// `masked`: some of them are.
+  /// Turns the scores of the keys from `key` on into P, and updates the maximum.
+  /// `masked`: some pairs are masked.
   __device__ void weigh(Scores& s, int key, bool masked) {
     const float scale = problem_.factors.scale;
     Seen seen;
-    // The scale is positive: rounded products with it are in the order of the scores.
+    // The scale is positive, so rounded products with it are in the order of the scores.
     float most[2];
     if (masked) {
       seen = find_seen(key);
@@ -346,8 +349,8 @@ class Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) maximum_[r] = fmaxf(maximum_[r], most[r] * scale);
     find_alpha(before);
-    // Distances from the maximum, from 0 where a row has none. Those that are not negative are in
-    // the order of their bits, NaN behind all.
+    // Distances from the maximum; from 0 if a row has none. Non-negative distances compare like
+    // their bits, with NaN above all.
     float reference[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -371,7 +374,7 @@ class Consumer {
         for (int i = 0; i < kTileRows / 2; ++i) s[i] = seen[i] ? s[i] : 0.0f;
       }
     } else {
-      // That the warp sees.
+      // the last group that the warp sees
       const int last_group = (item_.query + warp_row_ + kChainGroup - 1 - key) / kChainGroup;
 #pragma unroll
       for (int group = 0; group < kValueSteps; ++group)
@@ -379,8 +382,8 @@ class Consumer {
     }
   }
 
-  /// P of 16 keys of a tile, of any distances from the maximum; `wanted`: the warp sees one of
-  /// them.
+  /// Computes P of 16 keys of a tile, for any distances from the maximum. `wanted`: the
+  /// warp sees one of the keys.
   __device__ static void weigh_group(Scores& s, int group, bool wanted, const Seen& seen) {
     if (wanted) {
 #pragma unroll
@@ -394,7 +397,7 @@ class Consumer {
     }
   }
 
-  /// Of each row the largest number.
+  /// Finds the largest number of each row.
   __device__ static void find_largest(const Scores& s, float (&most)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -412,7 +415,8 @@ class Consumer {
     }
   }
 
-  /// alpha = 2^(m - m'), where some row of the warp has a new maximum: 1 if a row has not.
+  /// Computes alpha = 2^(m - m') if some row of the warp has a new maximum; alpha
+  /// is 1 for rows without one.
   __device__ void find_alpha(const float (&before)[2]) {
     rescales_ = __any_sync(kAllLanes, before[0] != maximum_[0] || before[1] != maximum_[1]) != 0;
     if (!rescales_) return;
@@ -425,12 +429,12 @@ class Consumer {
     alpha_[1] = lower ? own : other;
   }
 
-  /// Which of the thread's two rows it finds alpha for.
+  /// Returns which of the thread's two rows this lane computes alpha for.
   __device__ static int own_row() { return lane_id() / 2 % 2; }
 
   // --- results ---
 
-  /// out of the warp's 16 rows in shared memory.
+  /// Writes out of the warp's 16 rows to shared memory.
   __device__ void stage_out() {
     auto& tile = shared_.out[warpgroup_];
     const auto lane = static_cast<unsigned>(computed_here(lane_id()));
@@ -448,7 +452,7 @@ class Consumer {
     }
   }
 
-  /// A warp writes its 16 rows: positions past the sequence are not stored.
+  /// Stores the warp's 16 rows of out and lse, except positions past the sequence.
   __device__ void store(const CUtensorMap& map, const ResultRows& lse) {
     if (lane_id() == 0) store_wait_read<0>();
     __syncwarp();
@@ -470,7 +474,7 @@ class Consumer {
     }
     store_commit();
   }
-  /// The same without a tensor map.
+  /// Stores the warp's 16 rows of out without a tensor map.
   __device__ void store_rows(const ResultRows& out) {
     constexpr int kPieces = kHeadDim / 8;
     __syncwarp();
@@ -492,15 +496,15 @@ class Consumer {
   Shared<kHeadDim>& shared_;
   int warpgroup_, warp_row_;
   Ring<kStages> k_, v_;  ///< next stages to read
-  int held_;             ///< stage of V that products read; -1: none
-  int b_, end_;          ///< sequence, and where its positions end
+  int held_;             ///< stage of V that products in flight read; -1: none
+  int b_, end_;          ///< sequence, and end of its positions
   Item item_;
-  int position_[2], start_[2];  ///< of the thread's rows; position -1 past the sequence
+  int position_[2], start_[2];  ///< for the thread's rows; position -1 past the sequence
   float maximum_[2], alpha_[2];
-  bool rescales_;  ///< whether alpha is not 1 for a row of the warp
+  bool rescales_;  ///< alpha is not 1 for some row of the warp
   std::uint32_t p_[kValueSteps][4] = {};
   float out_[kHeadDim / 2];
-  float sum_[kSumColumns / 2];  ///< element i is of row i / 2
+  float sum_[kSumColumns / 2];  ///< element i is in row i / 2
 };
 
 template <int kHeadDim, class Sequences>
@@ -544,7 +548,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-/// `matrices` of `rows` rows each.
+/// Returns a map of `matrices` matrices with `rows` rows each.
 CUtensorMap head_map(const TensorView& view, std::int64_t rows, std::int64_t matrices,
                      int box_rows) {
   return tensor_map(view.data, 2,
@@ -570,7 +574,7 @@ void launch(Context& context, const Maps& maps, const AttentionProblem& problem,
   check_launch("attention_forward_wgmma");
 }
 
-/// For the head dimensions that fits_wgmma accepts.
+/// Precondition: fits_wgmma accepts the head dimension.
 template <class Sequences>
 void launch(Context& context, const Maps& maps, const AttentionProblem& problem,
             const Sequences& sequences, const TensorView& out, const TensorView& lse) {

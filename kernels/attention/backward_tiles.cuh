@@ -1,5 +1,5 @@
-// Tiles of the backward pass on wgmma (attention_backward_wgmma.cu): their products, weights, masks
-// and stores by one warpgroup.
+// Tile operations of a warpgroup in the backward pass on wgmma (attention_backward_wgmma.cu):
+// products, weights, masks and stores.
 #pragma once
 
 #include <limits>
@@ -11,10 +11,10 @@
 
 namespace fp8lab::cuda {
 
-constexpr int kConsumers = 2;  ///< warpgroups with 64 keys or queries each
+constexpr int kConsumers = 2;  ///< consumer warpgroups, with 64 keys or queries each
 constexpr int kBlockTile = kConsumers * kTileRows;
 constexpr int kBackwardThreads = (kConsumers + 1) * kWarpgroup;
-constexpr int kCopyRegisters = 24, kRegisters = 240;  ///< of a thread of the two kinds
+constexpr int kCopyRegisters = 24, kRegisters = 240;  ///< of producer and consumer threads
 constexpr int kGroups = kTileRows / kChainGroup;
 constexpr int kNoQuery = std::numeric_limits<int>::max();
 
@@ -22,21 +22,22 @@ struct BackwardMaps {
   CUtensorMap q, k, v, dout;
 };
 
-/// A thread's part of 64 x 64 scores: element 4 n + 2 r + e lies in row `row` + 8 r and column
-/// `column` + 8 n + e, with row 16 (warp % 4) + fragment_row() and column fragment_column().
+/// A thread's part of 64 x 64 scores. Element 4 n + 2 r + e is in row `row` + 8 r and column
+/// `column` + 8 n + e, with row = 16 (warp % 4) + fragment_row() and column = fragment_column().
 using Scores = float[kTileRows / 2];
-/// The same of 64 x 64 bf16 as A operands of the sums, for each group of 16 columns.
+/// A thread's part of 64 x 64 bf16 as A operands of the sums, for each group of 16 columns.
 using Weights = std::uint32_t[kGroups][4];
-/// Of 64 rows by kDim bf16 as A operands of the scores.
+/// A thread's part of 64 rows by kDim bf16 as A operands of the scores.
 template <int kDim>
 using RowOperands = std::uint32_t[kDim / kChainGroup][4];
 
-/// The thread's first row of its warpgroup's 64.
+/// Returns the thread's first row among the warpgroup's 64.
 __device__ inline int warpgroup_row() {
   return warp_id() % (kWarpgroup / kWarpSize) * kChainGroup + fragment_row();
 }
 
-/// What moves a K-contiguous descriptor from the first to the columns [16 s, 16 s + 16).
+/// Returns the increment that moves a K-contiguous descriptor from the first
+/// columns to [16 s, 16 s + 16).
 __device__ constexpr std::uint64_t column_step(int s) {
   constexpr int kInBlock = kSwizzleColumns / kChainGroup;
   return s / kInBlock * (sizeof(HeadTile<kSwizzleColumns>) >> 4) +
@@ -85,7 +86,8 @@ __device__ __forceinline__ void issue_sums(float (&sums)[kDim / 2], Weights& a,
   wgmma_commit();
 }
 
-/// sums = chain(sums; a, b) over groups of 16 rows of the tile, by each warp for its own 16 rows.
+/// Computes sums = chain(sums; a, b) over `groups` of 16 rows of the tile; each
+/// warp for its own 16 rows.
 template <int kDim>
 __device__ __forceinline__ void add_sums(float (&sums)[kDim / 2], const Weights& a,
                                          const HeadTile<kDim>& b, unsigned groups) {
@@ -112,7 +114,7 @@ __device__ __forceinline__ void add_sums(float (&sums)[kDim / 2], const Weights&
   }
 }
 
-/// Rounds to operands.
+/// Rounds values to operands.
 __device__ __forceinline__ void pack(const Scores& values, Weights& operands) {
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -123,12 +125,12 @@ __device__ __forceinline__ void pack(const Scores& values, Weights& operands) {
   }
 }
 
-/// The weights of distances. Whole warp.
+/// Computes the weights of distances. Precondition: the whole warp calls it.
 __device__ __forceinline__ void weigh(Scores& x) {
   constexpr int kTogether = 16;
 #pragma unroll
   for (int first = 0; first < kTileRows / 2; first += kTogether) {
-    // Numbers above zero are in the order of their bits, and so are those below, behind them.
+    // Positive numbers compare like their bits; negative numbers do too, above all positive ones.
     int farthest = 0;
     unsigned below = 0;
 #pragma unroll
@@ -149,7 +151,7 @@ __device__ __forceinline__ void weigh(Scores& x) {
   }
 }
 
-/// Zeros where the bit of an element is not set.
+/// Zeros the elements whose bit is not set.
 __device__ __forceinline__ void mask(Scores& values, std::uint32_t visible) {
 #pragma unroll
   for (int i = 0; i < kTileRows / 2; ++i) {
@@ -157,7 +159,8 @@ __device__ __forceinline__ void mask(Scores& values, std::uint32_t visible) {
   }
 }
 
-/// Stores two neighbouring columns, the first of them even, of rows that are 16-byte aligned.
+/// Stores two neighbouring columns. Preconditions: the first column is even;
+/// rows are aligned to 16 bytes.
 __device__ inline void store_pair(const ResultRows& result, std::int64_t row, int column,
                                   float first, float second) {
   const std::int64_t i = row * result.stride + column;

@@ -1,4 +1,4 @@
-// What blocks of the forward pass on wgmma (attention_forward_wgmma.cu) do one after the other: of
+// The tasks that blocks of the forward pass on wgmma (attention_forward_wgmma.cu) process: for
 // packed documents, and against a cache.
 #pragma once
 
@@ -7,14 +7,14 @@
 
 namespace fp8lab::cuda {
 
-constexpr int kConsumers = 3;  ///< warpgroups that multiply
+constexpr int kConsumers = 3;  ///< consumer warpgroups
 
-/// Rows of queries in a tensor map of (column, row, matrix).
+/// The rows of queries in a tensor map of (column, row, matrix).
 struct QueryRows {
   int row, matrix;
 };
 
-/// Sequences of packed documents, as long as each other.
+/// Sequences of packed documents, all of the same length.
 struct PackedSequences {
   static constexpr bool kIsCached = false;
   using Sequence = PackedSequence;
@@ -32,14 +32,14 @@ struct PackedSequences {
   }
 };
 
-/// New tokens in a cache, any number of each sequence.
+/// New tokens in a cache; their number differs between sequences.
 struct CachedSequences {
   static constexpr bool kIsCached = true;
   using Sequence = CachedSequence;
 
   NewTokens tokens;
 
-  /// The most that a sequence has.
+  /// Returns the largest number of q tiles that a sequence can have.
   __host__ __device__ int tiles(const AttentionProblem&) const {
     const int most = tokens.rows < tokens.capacity ? tokens.rows : tokens.capacity;
     return (most + kTileRows - 1) / kTileRows;
@@ -53,27 +53,27 @@ struct CachedSequences {
   __device__ static void check(const Sequence&, int, std::uint32_t*) {}
 };
 
-/// 64 queries of one head and the kv tiles with a key that one of them sees.
+/// 64 queries of one head, and the kv tiles with a key that one of them sees.
 struct Item {
   int head, query;
-  int first, last;  ///< tiles; none where a block has no item for the warpgroup
-  int clear;        ///< no query's document starts after this key
+  int first, last;  ///< kv tiles; last = 0: no item for this warpgroup
+  int clear;        ///< no document of these queries starts after this key
 };
 
-/// What a block does in one go.
+/// A unit of work of a block.
 struct Task {
-  int b, kv_head;   ///< b < 0: nothing is left
-  int first, last;  ///< tiles of all items
+  int b, kv_head;   ///< b < 0: no work is left
+  int first, last;  ///< kv tiles of all items
   Item items[kConsumers];
 };
 
-/// Tasks of a call; blocks take the next one when they have copied the last.
+/// The tasks of a call. A block takes the next task when it has issued the copies of the last.
 template <class Sequences>
 class Tasks {
  public:
   using Sequence = typename Sequences::Sequence;
 
-  /// `next` is a word that is zero between kernels.
+  /// Precondition: the word `next` is zero between kernels.
   __device__ Tasks(const AttentionProblem& problem, const Sequences& sequences, unsigned* next,
                    std::uint32_t* faults)
       : problem_(problem), sequences_(sequences), next_(next), faults_(faults) {}
@@ -83,7 +83,8 @@ class Tasks {
     return lists(problem) * ((items(problem, sequences) + kConsumers - 1) / kConsumers);
   }
 
-  /// The last of all blocks to find nothing left sets the word back. Whole warp.
+  /// Takes the next task. The last block to find no task left resets the word.
+  /// Precondition: the whole warp calls it.
   __device__ Task take() const {
     const int count = Tasks::count(problem_, sequences_);
     while (true) {
@@ -103,7 +104,7 @@ class Tasks {
   }
 
  private:
-  /// Key-value heads of all sequences, and items of each.
+  /// Number of key-value heads of all sequences, and of items for each of them.
   __host__ __device__ static int lists(const AttentionProblem& p) { return p.batch * p.kv_heads; }
   __host__ __device__ static int items(const AttentionProblem& p, const Sequences& sequences) {
     return sequences.tiles(p) * p.group();
@@ -127,7 +128,8 @@ class Tasks {
     return task;
   }
 
-  /// Item `index` of a key-value head, later queries first; none where there are no such queries.
+  /// Returns item `index` of a key-value head, later queries first; an empty item if
+  /// there are no such queries.
   __device__ Item find_item(const Sequence& sequence, int kv_head, int index) const {
     const int tile = sequences_.tiles(problem_) - 1 - index / problem_.group();
     Item item{};

@@ -1,4 +1,4 @@
-// A tile of one head in shared memory, as TMA copies it and wgmma reads it.
+// A tile of one head in shared memory, in the layout of TMA and wgmma.
 #pragma once
 
 #include "kernels/attention/attention.cuh"
@@ -6,16 +6,16 @@
 
 namespace fp8lab::cuda {
 
-constexpr int kSwizzleColumns = 64;  ///< bf16 of a line of 128 bytes
+constexpr int kSwizzleColumns = 64;  ///< bf16 elements in a line of 128 bytes
 
-/// 64 rows of a head in blocks of 64 columns, each a box in the 128-byte swizzle: 16-byte piece j
-/// of a row lies at piece j ^ (row % 8). Rows past the sequence are zeros.
+/// 64 rows of a head, in blocks of 64 columns. Each block is a box in the 128-byte swizzle: 16-byte
+/// piece j of a row is stored at piece j ^ (row % 8). Rows past the sequence are zeros.
 template <int kDim>
 struct alignas(1024) HeadTile {
   static constexpr int kBlocks = kDim / kSwizzleColumns;
   std::uint16_t blocks[kBlocks][kTileRows * kSwizzleColumns];
 
-  /// The eight elements of a row from column 8 j on.
+  /// Returns the eight elements of a row from column 8 j on.
   __device__ const std::uint16_t* piece(unsigned row, unsigned j) const {
     return blocks[j / 8] + row * kSwizzleColumns + (j % 8 ^ row % 8) * 8;
   }
@@ -24,7 +24,7 @@ struct alignas(1024) HeadTile {
   }
 };
 
-/// Copies the tile of `head` from `position` on of sequence b; its bytes complete on `full`.
+/// Copies the tile of `head` from `position` on in sequence b; `full` counts its bytes.
 template <int kDim>
 __device__ void copy_tile(HeadTile<kDim>& tile, const CUtensorMap* map, std::uint64_t* full,
                           int head, int position, int b) {
@@ -34,7 +34,7 @@ __device__ void copy_tile(HeadTile<kDim>& tile, const CUtensorMap* map, std::uin
   }
 }
 
-/// Arrives for a warp that has done with what the barrier guards.
+/// Arrives at a barrier for a warp that no longer uses the data that the barrier guards.
 __device__ inline void release(std::uint64_t* empty) {
   __syncwarp();
   if (lane_id() == 0) barrier_arrive(empty);

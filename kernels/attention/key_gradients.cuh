@@ -1,4 +1,4 @@
-// dK and dV on wgmma: a block has 128 keys of a key-value head (attention_backward_wgmma.cu).
+// dK and dV on wgmma: a block computes 128 keys of a key-value head (attention_backward_wgmma.cu).
 #pragma once
 
 #include "kernels/attention/backward_tiles.cuh"
@@ -6,9 +6,9 @@
 
 namespace fp8lab::cuda {
 
-/// The queries of a stage; the groups of 16 that each warpgroup sums.
+/// The queries of a stage, and the groups of 16 that each warpgroup sums.
 struct QueryTile {
-  int query;  ///< -1: no more
+  int query;  ///< -1: no more stages
   unsigned groups[kConsumers];
 };
 
@@ -22,7 +22,7 @@ struct KeyShared {
   std::uint64_t keys, full[kStages], empty[kStages];
 };
 
-/// Keys of a block. Early tiles, with most queries, first.
+/// The keys of a block. Early tiles have the most queries and come first.
 struct KeyTask {
   int b, kv_head, key;
 
@@ -35,7 +35,7 @@ struct KeyTask {
   }
 };
 
-/// One warp.
+/// Precondition: one warp runs it.
 template <int kDim>
 __device__ void copy_queries(const AttentionProblem& problem, const BackwardMaps& maps,
                              const FactsTable& facts, const KeyTask& task,
@@ -82,7 +82,7 @@ __device__ void copy_queries(const AttentionProblem& problem, const BackwardMaps
   }
 }
 
-/// dK and dV of a warpgroup's 64 keys.
+/// Computes dK and dV of a warpgroup's 64 keys.
 template <int kDim>
 class KeyGradients {
  public:
@@ -96,7 +96,7 @@ class KeyGradients {
         key_(key),
         warpgroup_(warpgroup) {}
 
-  /// Adds all tiles.
+  /// Adds all tiles to dk and dv.
   __device__ __forceinline__ void run(Sums& dk, Sums& dv) {
     barrier_wait(&shared_.keys, 0);
     while (await_tile()) {
@@ -112,7 +112,7 @@ class KeyGradients {
   }
 
  private:
-  /// Waits for the next stage. False: there is none.
+  /// Waits for the next stage. Returns false if there is none.
   __device__ __forceinline__ bool await_tile() {
     ring_.stage = uniform(ring_.stage);
     barrier_wait(&shared_.full[ring_.stage], ring_.parity);
@@ -121,7 +121,7 @@ class KeyGradients {
         uniform(static_cast<int>(shared_.tiles[ring_.stage].groups[warpgroup_])));
     return query_ >= 0;
   }
-  /// Does every query of the stage see every key?
+  /// Returns true if every query of the stage sees every key.
   __device__ __forceinline__ bool open() const {
     return query_ >= key_ + kTileRows && query_ + kTileRows <= sequence_ && groups_ != 0 &&
            uniform(shared_.facts[ring_.stage].last_start) <= key_;
@@ -132,7 +132,7 @@ class KeyGradients {
     issue_scores<kDim>(dprob, shared_.v[warpgroup_], shared_.dout[ring_.stage]);
   }
 
-  /// Distances of the scores below lse.
+  /// Replaces the scores by their distances below lse.
   __device__ __forceinline__ void find_distances(Scores& score) const {
     const float* lse = shared_.facts[ring_.stage].lse + fragment_column();
 #pragma unroll
@@ -145,7 +145,7 @@ class KeyGradients {
       }
     }
   }
-  /// dprob = dS.
+  /// Replaces dprob by dS.
   __device__ __forceinline__ void score_gradients(const Scores& weight, Scores& dprob) const {
     const float* delta = shared_.facts[ring_.stage].delta + fragment_column();
 #pragma unroll
@@ -158,7 +158,7 @@ class KeyGradients {
     }
   }
 
-  /// The stage that is there, and those that follow it while they are open too.
+  /// Adds the current stage, and the following ones while they are open too.
   __device__ __forceinline__ void add_open_tiles(Sums& dk, Sums& dv) {
     do {
       Scores score, dprob;
@@ -194,7 +194,7 @@ class KeyGradients {
     keep(score);
     keep(dprob);
     find_distances(score);
-    mask(score, visible);  // others may be of any size
+    mask(score, visible);  // others may have any value
     weigh(score);
     mask(score, visible);
     score_gradients(score, dprob);
@@ -225,7 +225,7 @@ class KeyGradients {
   KeyShared<kDim>& shared_;
   int key_, warpgroup_;
   Ring<KeyShared<kDim>::kStages> ring_;
-  int query_ = 0;        ///< of the stage
+  int query_ = 0;        ///< first query of the stage
   unsigned groups_ = 0;  ///< of the stage, for this warpgroup
 };
 

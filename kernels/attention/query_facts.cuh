@@ -1,4 +1,4 @@
-// What the gradients of attention need of queries, found once for both kernels on wgmma
+// Per-query inputs of the attention gradients, computed once for both kernels on wgmma
 // (attention_backward_wgmma.cu).
 #pragma once
 
@@ -8,14 +8,14 @@
 
 namespace fp8lab::cuda {
 
-/// What the gradients need of 64 consecutive queries of a head.
+/// Per-query inputs of the gradients, for 64 consecutive queries of a head.
 struct alignas(16) QueryFacts {
   float lse[kTileRows], delta[kTileRows];  ///< 0 past the sequence
-  int start[kTileRows];                    ///< first key that is seen; kNoQuery past the sequence
-  int first_start, last_start;             ///< the smallest and the largest of the sequence
+  int start[kTileRows];         ///< first key that the query sees; kNoQuery past the sequence
+  int first_start, last_start;  ///< smallest and largest start of queries in the sequence
 };
 
-/// Records by head, sequence and tile.
+/// Records, indexed by head, sequence and tile.
 struct FactsTable {
   QueryFacts* data;
 
@@ -25,10 +25,10 @@ struct FactsTable {
   }
 };
 
-constexpr int kFactsThreads = 4;  ///< of a query
+constexpr int kFactsThreads = 4;  ///< for one query
 constexpr int kLanesHeld = static_cast<int>(numerics::kLanes) / kFactsThreads;
 
-/// Eight consecutive elements at a multiple of 16 bytes.
+/// Loads eight consecutive elements. Precondition: the address is a multiple of 16 bytes.
 __device__ inline void load_eight(const std::uint16_t* from, float (&values)[kLanesHeld]) {
   const uint4 bits = *reinterpret_cast<const uint4*>(from);
   const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
@@ -42,8 +42,8 @@ __device__ inline void load_eight(const float* from, float (&values)[kLanesHeld]
   std::memcpy(values, __builtin_assume_aligned(from, 16), sizeof values);
 }
 
-/// tree_sum of kDim products by the four threads of a query, of which `part` is one: lanes 8 part
-/// .. 8 part + 7 of numerics::chunk_sum are its own. All four return the sum.
+/// Returns the tree_sum of kDim products to all four threads of a query. Thread `part` computes
+/// lanes 8 part .. 8 part + 7 of numerics::chunk_sum.
 template <int kDim, class Out>
 __device__ float row_delta(const std::uint16_t* dout, const Out* out, int part) {
   float lane[kLanesHeld] = {};
@@ -55,7 +55,7 @@ __device__ float row_delta(const std::uint16_t* dout, const Out* out, int part) 
 #pragma unroll
     for (int i = 0; i < kLanesHeld; ++i) lane[i] += x[i] * y[i];
   }
-  // Lanes 16 and 8 apart are of threads 2 and 1 apart; both add the same two numbers.
+  // Lanes 16 and 8 apart belong to threads 2 and 1 apart; both threads add the same two numbers.
 #pragma unroll
   for (int span = kFactsThreads / 2; span > 0; span /= 2) {
 #pragma unroll
@@ -69,7 +69,7 @@ __device__ float row_delta(const std::uint16_t* dout, const Out* out, int part) 
   return lane[0];
 }
 
-/// A block for each record.
+/// Computes one record with each block.
 template <int kDim, class Out>
 __global__ void __launch_bounds__(kTileRows* kFactsThreads)
     query_facts_kernel(AttentionProblem problem, OperandRows<std::uint16_t> dout,

@@ -1,4 +1,4 @@
-// dQ on wgmma: blocks take 128 queries of a head, one task after the other
+// dQ on wgmma: blocks process tasks of 128 queries of a head one after another
 // (attention_backward_wgmma.cu).
 #pragma once
 
@@ -14,8 +14,8 @@ struct QueryShared {
   std::uint64_t full[kStages], empty[kStages];
 };
 
-/// Tiles of keys [first, last), first a multiple of 64, that the 64 queries from `query` on see;
-/// all of them see all keys of [open, query), in whole tiles.
+/// Keys [first, last), first a multiple of 64, that the 64 queries from `query` on see. All queries
+/// see all keys of [open, query), in whole tiles.
 struct KeyTiles {
   int first = kNoQuery, open = kNoQuery, last = 0;
 
@@ -29,7 +29,7 @@ struct KeyTiles {
   }
 };
 
-/// 128 queries of a head and the tiles of keys that some of them see.
+/// 128 queries of a head, and the tiles of keys that some of them see.
 struct QueryTask {
   int b, head, query;
   int first, last;
@@ -51,8 +51,8 @@ struct QueryTask {
   }
 };
 
-/// The tasks of a block. Late queries, with most keys, come first; every other round of the blocks
-/// goes backwards, so that each gets as much.
+/// The tasks of a block. Late queries have the most keys and come first. Every second round assigns
+/// tasks in reverse order of blocks, which balances the work.
 class QueryTasks {
  public:
   __device__ explicit QueryTasks(int count) : count_(count) {}
@@ -67,7 +67,7 @@ class QueryTasks {
   int count_, round_ = 0;
 };
 
-/// One thread.
+/// Precondition: one thread runs it.
 template <int kDim>
 __device__ void copy_keys(const AttentionProblem& problem, const BackwardMaps& maps,
                           const FactsTable& table, int count, QueryShared<kDim>& shared) {
@@ -85,7 +85,7 @@ __device__ void copy_keys(const AttentionProblem& problem, const BackwardMaps& m
   }
 }
 
-/// A operands of the 64 rows of a head from `first` on, zeros past the sequence.
+/// Loads the A operands of the 64 rows of a head from `first` on, with zeros past the sequence.
 template <int kDim>
 __device__ __forceinline__ void load_rows(const AttentionProblem& problem,
                                           const OperandRows<std::uint16_t>& rows, int b, int head,
@@ -107,7 +107,7 @@ __device__ __forceinline__ void load_rows(const AttentionProblem& problem,
   }
 }
 
-/// dQ of a warpgroup's 64 queries of each task.
+/// Computes dQ of a warpgroup's 64 queries of each task.
 template <int kDim>
 class QueryGradients {
  public:
@@ -116,7 +116,7 @@ class QueryGradients {
   __device__ QueryGradients(const AttentionProblem& problem, QueryShared<kDim>& shared)
       : problem_(problem), shared_(shared) {}
 
-  /// Adds all tiles of the task to dq for the queries from `query` on.
+  /// Adds all tiles of the task to dq, for the queries from `query` on.
   __device__ __forceinline__ void run(const QueryTask& task, int query,
                                       const OperandRows<std::uint16_t>& q,
                                       const OperandRows<std::uint16_t>& dout,
@@ -163,7 +163,7 @@ class QueryGradients {
       score[i] = numerics::score_distance(score[i], problem_.factors.scale, lse_[i / 2 % 2]);
     }
   }
-  /// dprob = dS.
+  /// Replaces dprob by dS.
   __device__ __forceinline__ void score_gradients(const Scores& weight, Scores& dprob) const {
 #pragma unroll
     for (int i = 0; i < kTileRows / 2; ++i) {
@@ -171,9 +171,9 @@ class QueryGradients {
     }
   }
 
-  /// The next tiles, of `keys` keys.
+  /// Adds the next `keys` keys, in open tiles.
   __device__ __forceinline__ void add_open_tiles(int keys, Sums& dq) {
-    int previous = -1;  // the stage whose sums are under way
+    int previous = -1;  // stage whose sums are in flight
     Weights ds;
     for (; keys > 0; keys -= kTileRows) {
       Scores score, dprob;
@@ -202,7 +202,7 @@ class QueryGradients {
     release(&shared_.empty[previous]);
   }
 
-  /// Each warp sums the groups in which one of its 16 queries sees a key.
+  /// Adds a masked tile. Each warp sums the groups in which one of its 16 queries sees a key.
   __device__ __forceinline__ void add_masked_tile(int b, int query, int key, Sums& dq) {
     Scores score, dprob;
     Weights ds;
@@ -218,7 +218,7 @@ class QueryGradients {
     keep(score);
     keep(dprob);
     find_distances(score);
-    mask(score, visible);  // others may be of any size
+    mask(score, visible);  // others may have any value
     weigh(score);
     score_gradients(score, dprob);
     mask(dprob, visible);

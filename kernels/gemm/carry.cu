@@ -11,11 +11,11 @@ namespace {
 using numerics::FormatSpec;
 
 constexpr int kThreads = 256;
-constexpr int kBlocksOfMultiprocessor = 8;  ///< as many as it holds
+constexpr int kBlocksOfMultiprocessor = 8;  ///< as many as fit
 
 std::int64_t element_bytes(const FormatSpec& format) { return (format.bits() + 7) / 8; }
 
-/// Lines of a carried copy, and elements of one with its padding.
+/// Number of lines of a carried copy, elements of a line, and distance of lines with padding.
 struct CarriedShape {
   std::int64_t lines, length, stride;
 
@@ -36,7 +36,7 @@ FormatSpec stored_format(const QuantizedOperand& operand) {
   }
 }
 
-/// In the same format as it is: the most negative integer is never encoded.
+/// Codes of the same format are copied: the most negative integer is never encoded.
 FP8LAB_HD std::uint32_t carried_code(const FormatSpec& from, const FormatSpec& to,
                                      std::uint32_t code) {
   if (from == to) return code;
@@ -44,7 +44,7 @@ FP8LAB_HD std::uint32_t carried_code(const FormatSpec& from, const FormatSpec& t
                           numerics::Overflow::special);
 }
 
-/// Values: element i of line l lies l * line_step + i * step elements behind `source`.
+/// Carries values: element i of line l is source[l * line_step + i * step].
 template <class From, class To>
 __global__ void carry_kernel(const From* source, std::int64_t line_step, std::int64_t step,
                              FormatSpec from, To* destination, CarriedShape shape, FormatSpec to) {
@@ -57,9 +57,9 @@ __global__ void carry_kernel(const From* source, std::int64_t line_step, std::in
   }
 }
 
-/// Codes of 8 bits, whose lines lie as they are carried, line_step bytes apart: through a table of
-/// all codes, 16 bytes of the destination at a time. wide: the codes of these can be loaded at
-/// once.
+/// Carries 8-bit codes whose lines are already in the right order, line_step bytes apart:
+/// through a table of all codes, 16 bytes of the destination at a time. wide: the codes for 16
+/// bytes can be loaded in one access.
 template <class To>
 __global__ void carry_codes_kernel(const std::uint8_t* source, std::int64_t line_step, bool wide,
                                    FormatSpec from, To* destination, CarriedShape shape,
@@ -91,14 +91,14 @@ __global__ void carry_codes_kernel(const std::uint8_t* source, std::int64_t line
       Carried carried;
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) carried.of[j] = table[codes.of[j]];
-      // Lines end at multiples of 16 bytes: what lies behind their elements is never read.
+      // Lines end at multiples of 16 bytes; nobody reads the padding.
       *reinterpret_cast<Carried*>(destination + line * shape.stride + i) = carried;
     }
   }
 }
 
-/// Blocks of which each thread takes `together` elements of a line, at most `rows` of them for the
-/// lines.
+/// Returns a grid in which each thread handles `together` elements of a line, with at most
+/// `rows` blocks along the lines.
 dim3 grid_of(const CarriedShape& shape, int together, std::int64_t rows) {
   const std::int64_t of_block = std::int64_t{kThreads} * together;
   return dim3(
@@ -120,7 +120,7 @@ void launch(Context& context, const QuantizedOperand& operand, const CarriedForm
     constexpr int kTogether = sizeof(uint4) / sizeof(To);
     const bool wide =
         reinterpret_cast<std::uintptr_t>(source) % kTogether == 0 && line_step % kTogether == 0;
-    // A table serves many lines.
+    // One table serves many lines.
     const std::int64_t rows = std::int64_t{context.multiprocessors()} * kBlocksOfMultiprocessor;
     carry_codes_kernel<<<grid_of(shape, kTogether, rows), kThreads, 0, context.stream()>>>(
         source, line_step, wide, from, destination, shape, form.format);

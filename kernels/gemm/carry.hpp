@@ -1,4 +1,4 @@
-// Operand codes brought into the form that a GEMM kernel reads.
+// Converts operand codes to the form that a GEMM kernel reads.
 #pragma once
 
 #include <cstdint>
@@ -9,27 +9,29 @@
 
 namespace fp8lab::cuda {
 
-/// What a kernel reads: codes in `format`, in `order`, lines 16-byte aligned when `aligned`.
+/// The form that a kernel reads: codes in `format` and `order`; if `aligned`,
+/// lines are 16-byte aligned.
 struct CarriedForm {
   numerics::FormatSpec format;
   StorageOrder order = StorageOrder::k_contiguous;
   bool aligned = false;
 };
 
-/// Codes of one operand in such a form, lines `stride` elements apart.
+/// Codes of one operand in such a form; lines are `stride` elements apart.
 struct CarriedCodes {
   const void* data = nullptr;
   std::int64_t stride = 0;
 };
 
-/// Whether the operand's own memory serves.
+/// Returns true if the operand's own memory already has this form.
 bool carried_already(const QuantizedOperand& operand, const CarriedForm& form);
 
-/// Bytes of a carried copy, a multiple of 256.
+/// Returns the size in bytes of a carried copy, a multiple of 256.
 std::size_t carried_bytes(const QuantizedOperand& operand, const CarriedForm& form);
 
-/// Writes the carried copy to `memory`: every code decoded and encoded in the format (8, 16 or 32
-/// bits), which must hold its value. Lines start at multiples of 16 bytes.
+/// Writes the carried copy to `memory`: decodes every code and encodes it in the format
+/// (8, 16 or 32 bits). Precondition: the format can represent every value. Lines start
+/// at multiples of 16 bytes.
 CarriedCodes carry(Context& context, const QuantizedOperand& operand, const CarriedForm& form,
                    void* memory);
 

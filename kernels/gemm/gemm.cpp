@@ -18,15 +18,15 @@ bool on_tensor_cores(const GemmPlan& plan) {
          plan.accumulator == Accumulator::sm90_bf16 || plan.format_a == numerics::kInt8;
 }
 
-/// Whether the codes are integers of at most 8 bits.
+/// Returns true if the codes are integers of at most 8 bits.
 bool holds_integers(const QuantSpec& spec) {
   const numerics::FormatSpec& format = spec.format;
   return format.encoding == numerics::Encoding::twos_complement && format.bits() <= 8 &&
          format.min_exponent() == format.mantissa_bits;
 }
 
-/// The plan of a GEMM on this device: exact sums of integers, which 32 bits hold, on the tensor
-/// cores' s8.
+/// Returns the plan of a GEMM on this device: exact integer sums that fit into 32 bits
+/// use the tensor cores' s8.
 GemmPlan device_plan(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b, std::int64_t k) {
   constexpr std::int64_t kLongestSum = ((std::int64_t{1} << 31) - 1) / (128 * 128);
   GemmPlan plan = plan_gemm(spec, a, b, k);
@@ -53,7 +53,8 @@ WgmmaTypes wgmma_types(const GemmPlan& plan) {
            : (b ? WgmmaTypes::e4m3_e5m2 : WgmmaTypes::e4m3_e4m3);
 }
 
-/// The orders of storage that a kernel reads: those of the operands where there is one for them.
+/// Returns the storage orders that the kernel reads: those of the operands, if
+/// there is a kernel for them.
 WgmmaOrders wgmma_orders(const GemmPlan& plan, const QuantizedOperand& a,
                          const QuantizedOperand& b) {
   const bool bf16 = plan.accumulator == Accumulator::sm90_bf16;
@@ -65,7 +66,7 @@ StorageOrder order_of(bool by_rows) {
   return by_rows ? StorageOrder::rows_contiguous : StorageOrder::k_contiguous;
 }
 
-/// Bytes and a place in the workspace for an operand that has to be copied.
+/// Size of the workspace for an operand, 0 unless it has to be copied.
 struct Carry {
   const QuantizedOperand& operand;
   CarriedForm form;
@@ -84,7 +85,8 @@ struct Carry {
   }
 };
 
-/// The operand in its multiplied_form, as reference::MultipliedOperand; values go to `memory`.
+/// Returns the operand in its multiplied_form, as
+/// reference::MultipliedOperand; values go to `memory`.
 QuantizedOperand multiplied(Context& context, const Accumulator& accumulator,
                             const QuantizedOperand& operand, std::byte* memory) {
   const QuantSpec form = multiplied_form(accumulator, operand.spec);

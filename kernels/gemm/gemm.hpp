@@ -1,4 +1,4 @@
-// Which GEMMs the device computes.
+// The GEMMs that the device supports.
 #pragma once
 
 #include <string>
@@ -8,9 +8,10 @@
 
 namespace fp8lab::cuda {
 
-/// Why the device does not compute this GEMM, or an empty string: what fp8lab::gemm_refusal
-/// refuses, and the accumulators that only the CPU emulates (block scales inside the instruction,
-/// FP16 and TF32 operands), whose bits nothing compares on a device.
+/// Returns why the device does not support this GEMM, or an empty string. It refuses what
+/// fp8lab::gemm_refusal refuses, and the accumulators that only the CPU emulates (block
+/// scales inside the instruction, FP16 and TF32 operands), because no device result exists
+/// to compare their bits with.
 std::string device_gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b);
 
 }  // namespace fp8lab::cuda

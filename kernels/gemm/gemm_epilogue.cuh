@@ -1,4 +1,4 @@
-// The end of a tile of the wgmma GEMM: scales, alpha, beta, bias and the writing of d
+// The epilogue of a tile of the wgmma GEMM: applies scales, alpha, beta and bias, and writes d
 // (emulation/specification.md, "Epilogue and split K").
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace fp8lab::cuda {
 
-/// Shared memory of one consumer warpgroup's epilogue: boxes of d, written together, each of 64
-/// rows by kColumns of bf16: 128 bytes or 64, the swizzle's width.
+/// Shared memory of one consumer warpgroup's epilogue: boxes of d that are written together. A box
+/// has 64 rows by kColumns of bf16, 128 or 64 bytes wide like the swizzle.
 template <int kColumns_, int kBoxes_>
 struct Staging {
   static constexpr int kColumns = kColumns_, kBoxes = kBoxes_;
@@ -26,8 +26,8 @@ __device__ inline float bias_at(const Problem& p, int column) {
   return static_cast<const float*>(p.bias)[column];
 }
 
-/// The FP32 value of an element after the epilogue of split-K (emulation/specification.md,
-/// "Epilogue and split K").
+/// Returns the FP32 value of an element after the epilogue of split-K
+/// (emulation/specification.md, "Epilogue and split K").
 __device__ inline float finished(const Problem& p, float value, float sa, float sb, float c,
                                  int column) {
   if (p.bias == nullptr) return numerics::epilogue_value(p.epilogue, value, sa, sb, c, nullptr);
@@ -35,10 +35,10 @@ __device__ inline float finished(const Problem& p, float value, float sa, float 
   return numerics::epilogue_value(p.epilogue, value, sa, sb, c, &bias);
 }
 
-/// One element or two neighbouring ones of d.
+/// Accesses one element of d or two neighbouring ones.
 struct Output {
   const Problem& p;
-  bool pair;  ///< the second one is inside d
+  bool pair;  ///< the second element is inside d
 
   __device__ float2 load(int row, int column) const {
     const float* at = static_cast<const float*>(p.d) + row * p.d_stride + column;
@@ -69,9 +69,9 @@ struct Output {
   }
 };
 
-/// What the epilogue multiplies by: s in every element, sa in this thread's two rows, and a scale
-/// of each column that the warpgroup keeps in shared memory; without kScales, alpha alone. They are
-/// loaded when a tile begins and wait for its end.
+/// The factors of the epilogue: s for every element, sa for this thread's two rows, and a scale for
+/// each column, which the warpgroup shares through shared memory. Without kScales, alpha alone.
+/// They are loaded when a tile begins and used at its end.
 template <int kTileN, bool kScales>
 class TileScales {
  public:
@@ -92,10 +92,10 @@ class TileScales {
       own_[i] = p.outer_b.at(min(column, p.n - 1));
     }
   }
-  /// Called by the whole warpgroup; `barrier` is its named barrier.
+  /// Precondition: the whole warpgroup calls it. `barrier` is its named barrier.
   __device__ void share(ColumnScales<kTileN>& columns, int barrier) const {
     if (!outer_) return;
-    named_sync(barrier, kWarpgroup);  // the last tile's scales have been read
+    named_sync(barrier, kWarpgroup);  // the previous tile's scales have been read
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int column = i * kWarpgroup + static_cast<int>(threadIdx.x) % kWarpgroup;
@@ -114,8 +114,8 @@ class TileScales {
   float own_[kOwn] = {};
 };
 
-/// Elements (row + 8 r, column) and (row + 8 r, column + 1) of a single kernel: v = fma(A, s, c) +
-/// bias, in straight code, because it runs for every element of a tile.
+/// Finishes elements (row + 8 r, column) and (row + 8 r, column + 1) of a kernel without split K:
+/// v = fma(A, s, c) + bias. Free of branches, because it runs for every element of a tile.
 template <bool kOuter, bool kBias, class Scales>
 __device__ inline float2 finish(const Scales& scales, float2 sb, float2 bias, float2 v, int r,
                                 float2 c) {
@@ -128,7 +128,7 @@ __device__ inline float2 finish(const Scales& scales, float2 sb, float2 bias, fl
   return v;
 }
 
-/// Scales of a column of the tile and the one beside it.
+/// Returns the scales of a column of the tile and of the next one.
 template <bool kOuter, int kTileN>
 __device__ inline float2 column_scales(const ColumnScales<kTileN>& columns, int column) {
   if constexpr (kOuter) return *reinterpret_cast<const float2*>(columns.values + column);
@@ -141,7 +141,7 @@ __device__ inline float2 column_bias(const Problem& p, int column) {
   return {0.0f, 0.0f};
 }
 
-/// Partial sums of one split.
+/// Writes the partial sums of one split.
 template <int kTileN>
 __device__ void write_parts(const Problem& p, const Tile& tile, const float (&sum)[kTileN / 2],
                             const Fragment& fragment) {
@@ -154,7 +154,7 @@ __device__ void write_parts(const Problem& p, const Tile& tile, const float (&su
   }
 }
 
-/// Straight from registers: any address, any output type.
+/// Writes directly from registers, for any address and output type.
 template <bool kOuter, bool kBias, int kTileN, class Scales>
 __device__ void write_elements(const Problem& p, const Tile& tile, const float (&sum)[kTileN / 2],
                                const Fragment& fragment, const Scales& scales,
@@ -182,9 +182,9 @@ __device__ void write_elements(const Problem& p, const Tile& tile, const float (
   }
 }
 
-/// bf16 without C: as many boxes at a time as the staging holds, in the swizzle of their width, so
-/// that a warp's stores touch every bank once; their copies to d run on while the next tile is
-/// multiplied.
+/// Writes bf16 without C through shared memory, as many boxes at a time as the staging buffer
+/// holds. Boxes are swizzled by their width, so that a warp's stores touch every bank once. Their
+/// copies to d continue while the next tile is multiplied.
 template <bool kOuter, bool kBias, int kTileN, class StagingT, class Scales>
 __device__ void write_boxes(const Problem& p, const CUtensorMap* map_d, const Tile& tile,
                             const float (&sum)[kTileN / 2], const Fragment& fragment,
@@ -195,8 +195,8 @@ __device__ void write_boxes(const Problem& p, const CUtensorMap* map_d, const Ti
   constexpr int kPieces = StagingT::kBoxes * kInBox;  // 16 bytes of a row each
   const bool leader = threadIdx.x % kWarpgroup == 0;
   const int row = fragment.row;
-  // 16-byte piece j of row q of a box lies at piece j ^ (q % 8), or j ^ (q / 2 % 4) in rows of 64
-  // bytes.
+  // 16-byte piece j of row q of a box is stored at piece j ^ (q % 8), or j ^ (q / 2 % 4) if rows
+  // have 64 bytes.
   const int place = row * kRowBytes + row / (128 / kRowBytes) % kInBox * 16 + fragment.column * 2;
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
@@ -245,7 +245,7 @@ __device__ void write_finished(const Problem& p, const CUtensorMap* map_d, const
   }
 }
 
-/// The row blocks of a warpgroup, the first at the beginning of `tile`.
+/// Writes all row blocks of a warpgroup; the first one starts at `tile`.
 template <int kTileN, int kRowBlocks, class StagingT, class Scales>
 __device__ void write_tile(const Problem& p, const CUtensorMap* map_d, Tile tile,
                            const float (&sums)[kRowBlocks][kTileN / 2], const Fragment& fragment,

@@ -1,7 +1,7 @@
-// Stream-K hand-over of the wgmma GEMM: the sums of a tile pass from the block that begins its
-// chain to the block that ends it, which adds in the order in which a single block would have
-// added. A block hands over before it takes over, and takes over from a block with a lower index,
-// which the device starts first: every wait ends.
+// Stream-K hand-over of the wgmma GEMM: the block that begins the chain of a tile passes its sums
+// to the block that ends it, which continues in the order in which a single block would have added.
+// A block hands over before it takes over, and takes over from a block with a lower index, which
+// the device starts first; therefore every wait ends.
 #pragma once
 
 #include <type_traits>
@@ -14,19 +14,19 @@ namespace fp8lab::cuda {
 template <class Sum>
 using FourSums = std::conditional_t<std::is_same_v<Sum, int>, int4, float4>;
 
-/// Where a thread of a block puts the sums that it hands over, 16 bytes beside those of the next
-/// thread.
+/// Returns where a thread of a block stores the sums that it hands over. Consecutive threads
+/// use consecutive 16 bytes.
 template <class Sum, int kCount>
 __device__ inline FourSums<Sum>* handed_sums(const Problem& p, int block, int warpgroup) {
   const std::int64_t at = std::int64_t{block} * p.tiling.tile_m * p.tiling.tile_n;
   return reinterpret_cast<FourSums<Sum>*>(p.handed + at + warpgroup * kCount * kWarpgroup) +
          threadIdx.x % kWarpgroup;
 }
-/// Each warp hands over to the same warp of the block that ends the tile, and tells it so.
+/// Returns the signal of a warp, which hands over to the same warp of the block that ends the tile.
 __device__ inline unsigned* handed_signal(const Problem& p, int block) {
   return p.signals + block * Context::kSignals + threadIdx.x / 32;
 }
-/// Pairs are swapped for the register banks, as in scale_thread_stride.
+/// Pairs are swapped to avoid register bank conflicts, as in scale_thread_stride.
 template <class Sum, int kRowBlocks, int kSums>
 __device__ void hand_over_sums(const Problem& p, int warpgroup,
                                const Sum (&sums)[kRowBlocks][kSums]) {

@@ -1,5 +1,5 @@
-// What the device code of the wgmma GEMM works on: the problem, its tiles and the place of a thread
-// in a tile.
+// Data structures of the wgmma GEMM's device code: the problem, its tiles, and a
+// thread's position in a tile.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,34 +13,34 @@
 
 namespace fp8lab::cuda {
 
-// A persistent kernel: each block computes its share of the tiles one after the other, so that the
-// copies for the next tile run while the last one is written. Consumer warpgroups multiply 64 or
-// 128 rows of a tile each; one producer warpgroup copies. Two blocks may form a cluster: their
-// tiles lie below each other, and each copies half of B for both. Tiles that would leave blocks
-// idle in the last round are divided along K (stream-K).
-constexpr int kTileBytes = 128;  ///< of K, in one row of a stage: the swizzle's width
+// A persistent kernel: each block computes its share of the tiles one after another, so that the
+// copies for the next tile overlap with the writes of the last one. Each consumer warpgroup
+// multiplies 64 or 128 rows of a tile; one producer warpgroup copies. Two blocks may form a
+// cluster: their tiles are vertical neighbours, and each block copies half of B for both. Tiles
+// that would leave blocks idle in the last round are divided along K (stream-K).
+constexpr int kTileBytes = 128;  ///< bytes of K in one row of a stage: the swizzle's width
 constexpr int kStepsPerStage = kTileBytes / 32;  ///< one instruction takes 32 bytes of K
 constexpr int kMaxCluster = 2;
-constexpr int kBlockColumns = 64;  ///< columns of a tile that may be known to share scales
-constexpr int kBlockRows = 64;     ///< of an operand with contiguous rows, in one line of a stage
+constexpr int kBlockColumns = 64;  ///< columns of a tile that may share scales
+constexpr int kBlockRows = 64;     ///< rows in one line of a stage, if rows are contiguous
 
-/// How a kernel forms the chains of a tile and promotes them.
+/// How a kernel divides the sums of a tile into chains, and promotes them.
 enum class Chains {
-  one,         ///< one over the whole range
-  ping_pong,   ///< one a stage; a warpgroup promotes while another multiplies
-  overlapped,  ///< one a stage, issued before the last one is promoted: two sets of partial sums
-  any_length,  ///< of any number of instructions
+  one,         ///< one chain over the whole range
+  ping_pong,   ///< one chain a stage; a warpgroup promotes while another multiplies
+  overlapped,  ///< one chain a stage, issued before the last is promoted: two sets of partial sums
+  any_length,  ///< chains of any number of instructions
 };
 
-/// The scale of every element where an operand has none.
+/// The scale of every element of an operand without scales.
 static __device__ const float kUnitScale = 1.0f;
 
-/// A ScaleGrid with the division left to do in 32 bits.
+/// A ScaleGrid with 32-bit division.
 struct Grid {
   const float* data;
   int stride, rows, cols;
 
-  /// Scales of a row of the operand, one for each `cols` elements of K.
+  /// Returns the scales of a row of the operand, one for each `cols` elements of K.
   __device__ const float* row(int index) const {
     if (data == nullptr) return &kUnitScale;
     return data + static_cast<std::int64_t>(rows == 1 ? index : index / rows) * stride;
@@ -48,18 +48,18 @@ struct Grid {
   __device__ float at(int index) const { return *row(index); }
 };
 
-/// Scales of a tile's columns, stored for the threads of a Fragment: those of one thread are
-/// contiguous, those of the four threads of a row begin in different shared-memory banks. The two
-/// of a pair are swapped: a vector load fills consecutive registers, and swapped, a scale and the
-/// partial sum it multiplies lie in different register banks. Otherwise their FMA would read one
-/// bank twice, which wgmma reads as well.
+/// Layout of the scales of a tile's columns for the threads of a Fragment. The scales of one thread
+/// are contiguous; those of the four threads of a row begin in different shared-memory banks. The
+/// two scales of a pair are swapped: a vector load fills consecutive registers, and only after a
+/// swap do a scale and the partial sum that it multiplies lie in different register banks.
+/// Otherwise their FMA would read one bank twice, and wgmma reads that bank too.
 __host__ __device__ constexpr int scale_thread_stride(int tile_n) { return tile_n / 4 + 4; }
-/// Scales of one chunk of K that a tile copies for its columns, in whole 16 bytes: one for each
-/// `columns`.
+/// Number of scales that a tile copies for its columns and one chunk of K, padded to 16 bytes: one
+/// for each `columns` columns.
 __host__ __device__ constexpr int scale_places(int tile_n, int columns) {
   return columns > 1 ? (tile_n / columns + 3) / 4 * 4 : 4 * scale_thread_stride(tile_n);
 }
-/// The column of a tile that a place belongs to; at least tile_n where it only fills up.
+/// Returns the column of a tile that a place belongs to; at least tile_n if the place is padding.
 __host__ __device__ constexpr int scale_column(int place, int tile_n, int columns) {
   if (columns > 1) return place * columns;
   const int stride = scale_thread_stride(tile_n);
@@ -67,10 +67,10 @@ __host__ __device__ constexpr int scale_column(int place, int tile_n, int column
   return own < tile_n / 4 ? own / 2 * 8 + thread * 2 + 1 - own % 2 : tile_n;
 }
 
-/// Columns of a tile where there are scales inside the sum.
+/// Width of a tile with scales inside the sum.
 constexpr int kScaledTileN = 128;
 
-/// A positive divisor of numbers below 2^31, by multiplication: with s = ceil(log2 d) and
+/// Divides numbers below 2^31 by a positive divisor, by multiplication: with s = ceil(log2 d) and
 /// m = ceil(2^(31 + s) / d), x / d is x * m >> (31 + s).
 class Divisor {
  public:
@@ -86,7 +86,7 @@ class Divisor {
   }
   __device__ int value() const { return value_; }
   __device__ int quotient(int x) const {
-    if (multiplier_ == 0) return x;  // by 1
+    if (multiplier_ == 0) return x;  // division by 1
     return static_cast<int>(__umulhi(static_cast<std::uint32_t>(x), multiplier_) >> shift_);
   }
 
@@ -102,24 +102,24 @@ struct Tiling {
   int cluster = 1;
 };
 
-/// The kernel's view of a WgmmaGemm.
+/// A WgmmaGemm in the form that the kernel uses.
 struct Problem {
   int m, n, k;
   Tiling tiling;
-  int tiles_m, tiles_n;  ///< tiles_m in whole clusters
-  /// Rows of clusters that are computed together, so that their A stays in the L2; those of the
-  /// last, smaller group; tiles of a cluster in a group.
+  int tiles_m, tiles_n;  ///< tiles_m is a multiple of the cluster
+  /// Rows of clusters in a group, which are computed together so that their A stays in the L2; rows
+  /// of the last, smaller group; tiles of a cluster in a group.
   Divisor group, last_group, group_tiles;
-  bool blocks_b;           ///< the scales of step_b are the same in each kBlockColumns columns
+  bool blocks_b;           ///< each kBlockColumns columns share the scales of step_b
   int chunk, chunk_steps;  ///< K of one chain, in elements and in instructions
   int splits, range;
-  int whole;            ///< tiles that a cluster computes whole; those behind are divided along K
-  int stages, stage_k;  ///< of a tile along K; elements of K in one
-  int share, longer_shares;  ///< stages of divided tiles for a cluster; how many take one more
-  float* handed;             ///< sums that a block hands over, tile_m * tile_n of 32 bits for each
-  unsigned* signals;  ///< zeros, Context::signals: a warp sets its own when its sums are there
-  /// Scales inside the sum along K in the order in which the kernel copies them: for each chunk,
-  /// those of the rows of A, and scale_places for each tile along N.
+  int whole;            ///< tiles that a cluster computes whole; later ones are divided along K
+  int stages, stage_k;  ///< stages of a tile along K; elements of K in a stage
+  int share, longer_shares;  ///< stages of divided tiles for a cluster; clusters with one more
+  float* handed;      ///< sums that blocks hand over, tile_m * tile_n of 32 bits for each block
+  unsigned* signals;  ///< Context::signals: a warp sets its own when its sums are stored
+  /// Scales inside the sum along K, in the order in which the kernel copies them: for each chunk,
+  /// the scales of the rows of A, and scale_places scales for each tile along N.
   float *step_a, *step_b;
   Grid outer_a, outer_b;  ///< scales of the epilogue
   numerics::Epilogue epilogue;
@@ -127,29 +127,30 @@ struct Problem {
   bool bias_bf16;
   void* d;
   std::int64_t d_stride;
-  bool paired;   ///< two neighbouring columns of d can be written at once
+  bool paired;   ///< two neighbouring columns of d can be written in one access
   bool boxed;    ///< d is written in boxes through shared memory
-  float* parts;  ///< (splits, m, n) when split
+  float* parts;  ///< (splits, m, n) if K is split
 };
 
-/// Tensor maps of the operands, of their scales inside the sum along K, where there are any, and of
-/// d, where it is written in boxes.
+/// Tensor maps of the operands; of their scales inside the sum along K, if there are any; and of d,
+/// if it is written in boxes.
 struct Maps {
   CUtensorMap a, b, step_a, step_b, d;
 };
 
 struct Tile {
   int m0, n0, k_begin, k_end, split;
-  bool resumes;     ///< its sums begin as those that another block has handed over
-  bool hands_over;  ///< its sums go to another block, which ends the tile
+  bool resumes;     ///< its sums start from those that another block has handed over
+  bool hands_over;  ///< its sums are handed over to the block that ends the tile
 };
 
-/// The tiles of a block in order: whole ones while all blocks have one, then its share of the
-/// divided ones, the last first: it begins the tile that the next cluster ends before it waits for
-/// the sums of the tile that the cluster before it began, so that every wait ends.
+/// The tiles of a block in order. Whole tiles come first, as long as every block gets one. Then
+/// comes the block's share of the divided tiles, in descending order: it begins the tile that the
+/// next cluster ends before it waits for the sums of the tile that the previous cluster began.
+/// Therefore every wait ends.
 class TileScheduler {
  public:
-  /// `rank` of the block in its cluster.
+  /// `rank` is the block's rank in its cluster.
   __device__ TileScheduler(const Problem& p, int rank) : p_(p), rank_(rank) { go_whole(cluster()); }
   __device__ bool done() const { return done_; }
   __device__ const Tile& tile() const { return tile_; }
@@ -162,7 +163,7 @@ class TileScheduler {
   // A cluster has one or two blocks.
   __device__ int cluster() const { return static_cast<int>(blockIdx.x) >> (p_.tiling.cluster - 1); }
   __device__ int clusters() const { return static_cast<int>(gridDim.x) >> (p_.tiling.cluster - 1); }
-  /// The first stage of the shared tiles that belongs to a cluster.
+  /// Returns the first stage of the divided tiles that belongs to a cluster.
   __device__ int share(int cluster) const {
     return cluster * p_.share + min(cluster, p_.longer_shares);
   }
@@ -206,7 +207,7 @@ class TileScheduler {
   Tile tile_;
 };
 
-/// A consumer thread's part of a (64, n) accumulator: element i lies in row `row` + 8 * (i / 2 % 2)
+/// A consumer thread's part of a (64, n) accumulator. Element i is in row `row` + 8 * (i / 2 % 2)
 /// and column `column` + 8 * (i / 4) + i % 2 (PTX ISA, wgmma register fragment of D).
 struct Fragment {
   int row, column;

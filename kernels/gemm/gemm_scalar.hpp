@@ -1,6 +1,6 @@
-// GEMM by the scalar definition of numerics/schedule.hpp, one thread an element: the accumulators
-// that no instruction of this device has (mma.sync FP8 semantics on FP8 codes, the ideal sums but
-// for those of integers that 32 bits hold).
+// GEMM by the scalar definition of numerics/schedule.hpp, one thread for each element. It covers
+// the accumulators that no instruction of this device has: mma.sync FP8 semantics on FP8 codes, and
+// ideal sums other than integer sums that fit into 32 bits.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace fp8lab::cuda {
 
-/// D (m, n) = A (m, k) B (n, k)^T; codes of `code_bytes` in element.format_a and format_b.
+/// D (m, n) = A (m, k) B (n, k)^T, with codes of `code_bytes` in element.format_a and format_b.
 struct ScalarGemm {
   numerics::ElementGemm element;
   numerics::Epilogue epilogue;

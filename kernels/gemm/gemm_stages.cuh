@@ -1,4 +1,4 @@
-// The stages of the wgmma GEMM in shared memory, and the warpgroup that copies into them.
+// The stages of the wgmma GEMM in shared memory, and the producer warpgroup that fills them.
 #pragma once
 
 #include <type_traits>
@@ -9,9 +9,9 @@
 
 namespace fp8lab::cuda {
 
-/// What is fixed when a kernel is compiled. kBlocksB: the scales of B are the same in each
-/// kBlockColumns columns. kRowBlocks: blocks of 64 rows for each warpgroup, one after the other in
-/// the same partial sums.
+/// Compile-time parameters of a kernel. kBlocksB: each kBlockColumns columns share the
+/// scales of B. kRowBlocks: blocks of 64 rows that a warpgroup computes one after another
+/// in the same partial sums.
 template <WgmmaTypes kTypes_, numerics::ScaleOrder kOrder_, bool kBlocksB_, Chains kChains_,
           int kConsumers_, int kTileN_, int kRowBlocks_ = 1,
           WgmmaOrders kOrders_ = WgmmaOrders::k_k>
@@ -20,12 +20,12 @@ struct Plan {
   static constexpr WgmmaOrders kOrders = kOrders_;
   static constexpr bool kRowsA = a_by_rows(kOrders), kRowsB = b_by_rows(kOrders);
   static_assert(!kRowsB || kTileN_ % kBlockRows == 0);
-  static constexpr numerics::ScaleOrder kOrder = kOrder_;  ///< of promoted chains
+  static constexpr numerics::ScaleOrder kOrder = kOrder_;  ///< for promoted chains
   static constexpr bool kBlocksB = kBlocksB_;
   static constexpr Chains kChains = kChains_;
-  static constexpr int kConsumers = kConsumers_;  ///< warpgroups that multiply
+  static constexpr int kConsumers = kConsumers_;  ///< consumer warpgroups
   static constexpr int kRowBlocks = kRowBlocks_;
-  static constexpr int kRows = 64 * kRowBlocks;  ///< of a warpgroup
+  static constexpr int kRows = 64 * kRowBlocks;  ///< rows of a warpgroup
   static constexpr int kTileM = kRows * kConsumers, kTileN = kTileN_;
 
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
@@ -34,8 +34,9 @@ struct Plan {
   static constexpr bool kScaled = kChains != Chains::one && numerics::scales_promotion(kOrder);
   static_assert(kRowBlocks == 1 || (kScaled && kChains == Chains::ping_pong));
   static_assert(!kScaled || kTileN == kScaledTileN);
-  static constexpr int kColumns = kBlocksB ? kBlockColumns : 1;  ///< that share a scale
-  /// Whether a thread keeps its scales of single columns for all row blocks of a chunk.
+  static constexpr int kColumns = kBlocksB ? kBlockColumns : 1;  ///< columns that share a scale
+  /// True if a thread keeps its scales of single columns in registers for
+  /// all row blocks of a chunk.
   static constexpr bool kHoldsColumns = kScaled && !kBlocksB && kRowBlocks > 1;
   static constexpr int kPlaces = scale_places(kTileN, kColumns);
   static constexpr int kSlots = kChains == Chains::any_length ? kStepsPerStage : 1;
@@ -48,7 +49,7 @@ struct Plan {
   static constexpr int kBoxes = kChains == Chains::overlapped || kRowBlocks > 1 ? 1
                                 : kTileN == 256                                 ? 2
                                                 : kTileN / kBoxColumns;
-  // Registers of a thread; all of a multiprocessor's are 128 for each of 512 threads.
+  // Registers of a thread. A multiprocessor has 128 for each of 512 threads.
   static constexpr int kCopyRegisters = kConsumers == 3 ? 32 : kRowBlocks > 1 ? 24 : 40;
   static constexpr int kRegisters = kConsumers == 3 ? 160 : kRowBlocks > 1 ? 240 : 232;
 };
@@ -59,7 +60,7 @@ struct Stage {
   alignas(1024) unsigned char b[P::kTileN * kTileBytes];
 };
 
-/// The scales of one chunk of K for a tile, where the step takes any.
+/// The scales of one chunk of K for a tile, if the promotion step uses any.
 template <class P>
 struct NoScales {};
 template <class P>
@@ -79,15 +80,17 @@ struct alignas(1024) Shared {
   std::uint64_t empty[P::kStages];
 };
 
-// --- the warpgroup that copies ------------------------------------------------------------------
+// --- producer warpgroup --------------------------------------------------------------------------
 
-/// Arrives for a stage and copies the scales of the chunks with a part in it, up to `k_end`. Ranges
-/// of a split begin at multiples of a chunk. One thread does this for all: it must not divide where
-/// a chunk is a stage. Like the operands, scales arrive before the phase of `full`
-/// that consumers await ends, by their bytes; and the next ones overwrite them after the phase of
-/// `empty` ends, by an arrival of each warp behind the reads of its lanes (Consumer::release).
-/// racecheck does not see this order: it reports plain bulk copies, which it takes for writes of
-/// the thread that issues them, and does not follow copies through tensor maps.
+/// Arrives for a stage and copies the scales of the chunks that overlap with it, up to `k_end`.
+/// Ranges of a split begin at multiples of a chunk. A single thread does this for all, so it must
+/// not divide if a chunk is a stage.
+///
+/// Like the operands, scales arrive by their bytes before the end of the phase of `full` that
+/// consumers wait for. The next scales overwrite them after the phase of `empty` ends, by an
+/// arrival of each warp after the reads of its lanes (Consumer::release). racecheck does not see
+/// this order: it reports plain bulk copies, which it takes for writes of the issuing thread, and
+/// does not follow copies through tensor maps.
 template <class P>
 __device__ void copy_scales(const Problem& p, const Maps& maps, const Tile& tile, int k, int k_end,
                             ChunkScales<P> (&scales)[P::kSlots], std::uint64_t* full) {
@@ -108,8 +111,8 @@ __device__ void copy_scales(const Problem& p, const Maps& maps, const Tile& tile
   }
 }
 
-/// Blocks of an operand with contiguous rows, from row `row` and element `k` on, where `wanted`
-/// says so of their number: to the own block, or to both of a cluster.
+/// Copies blocks of an operand with contiguous rows, starting at row `row` and element `k`. Copies
+/// block i only if wanted(i), to the own block's memory or to both blocks of a cluster.
 template <class Wanted>
 __device__ void copy_row_blocks(unsigned char* tile, const CUtensorMap* map, std::uint64_t* full,
                                 int blocks, int row, int k, bool to_cluster, const Wanted& wanted) {
@@ -136,7 +139,7 @@ __device__ void copy_a(const Maps& maps, const Tile& tile, int k, unsigned char*
   }
 }
 
-/// The whole of B, or in a cluster this block's half of it, to both.
+/// Copies all of B or, in a cluster, this block's half of it to both blocks.
 template <class P>
 __device__ void copy_b(const Problem& p, const Maps& maps, const Tile& tile, int rank, int k,
                        unsigned char* to, std::uint64_t* full) {
@@ -154,7 +157,7 @@ __device__ void copy_b(const Problem& p, const Maps& maps, const Tile& tile, int
   }
 }
 
-/// Runs in one thread.
+/// Precondition: one thread runs it.
 template <class P>
 __device__ void copy_operands(const Problem& p, const Maps& maps, int rank, Shared<P>& shared) {
   Ring<P::kStages> ring;
@@ -173,7 +176,7 @@ __device__ void copy_operands(const Problem& p, const Maps& maps, int rank, Shar
       copy_a<P>(maps, tile, k, stage.a, full);
       copy_b<P>(p, maps, tile, rank, k, stage.b, full);
       if constexpr (P::kScaled) {
-        wait_for_earlier_kernels();  // the one that orders the scales; the operands are older
+        wait_for_earlier_kernels();  // the kernel that orders the scales; the operands are older
         copy_scales<P>(p, maps, tile, k, min(k + P::kTileK, tile.k_end), shared.scales[ring.stage],
                        full);
       }

@@ -9,7 +9,7 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// acc = part[0] + part[1] + ..., then the epilogue of split-K.
+/// Computes acc = part[0] + part[1] + ..., then the epilogue of split-K.
 __global__ void reduce_kernel(const __grid_constant__ Problem p) {
   const std::int64_t elements = static_cast<std::int64_t>(p.m) * p.n;
   for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
@@ -25,10 +25,10 @@ __global__ void reduce_kernel(const __grid_constant__ Problem p) {
   }
 }
 
-/// Scales inside the sum along K, from their places in the operands to the order of Problem. A
-/// block moves kOrderedPlaces by kOrderedChunks, read along K and written along the tile: a thread
-/// finds one row and reads all that it moves of it at once, as the GEMM cannot begin before. The
-/// first `blocks_a` blocks along x move scales of A.
+/// Copies the scales inside the sum along K from the operands' layout to the order of Problem. A
+/// block moves kOrderedPlaces by kOrderedChunks scales; it reads along K and writes along the tile.
+/// A thread computes one row index and issues all its reads of that row at once, because the GEMM
+/// cannot begin before. The first `blocks_a` blocks along x move scales of A.
 constexpr int kOrderedPlaces = 32, kOrderedChunks = 32, kReadTogether = 8;
 template <int kColumns>
 __global__ void __launch_bounds__(kOrderedPlaces* kReadTogether)
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kOrderedPlaces* kReadTogether)
 
 // --- host ---------------------------------------------------------------------------------------
 
-/// Map of a row-major (rows, cols) matrix.
+/// Returns the map of a row-major (rows, cols) matrix.
 CUtensorMap matrix_map(const void* data, int bytes, std::int64_t rows, std::int64_t cols,
                        std::int64_t stride, int box_rows, int box_cols,
                        CUtensorMapSwizzle swizzle) {
@@ -96,14 +96,15 @@ bool scaled_steps(const WgmmaGemm& gemm) {
 
 int ceil_div(int x, int y) { return (x + y - 1) / y; }
 
-/// Whether the columns of a tile share their scales in blocks; tiles begin at multiples of a block.
+/// Returns true if the columns of a tile share their scales in blocks. Tiles
+/// begin at multiples of a block.
 bool blocks_b(const WgmmaGemm& gemm) {
   if (!gemm.promoted || gemm.order != numerics::ScaleOrder::product_first) return false;
   return gemm.scale_b.data == nullptr || gemm.scale_b.rows % kBlockColumns == 0 ||
          gemm.scale_b.rows >= gemm.n;
 }
 
-/// Whether there is a kernel with these tiles (launch_types).
+/// Returns true if there is a kernel with these tiles (launch_types).
 bool has_kernel(const WgmmaGemm& gemm, const Tiling& tiling) {
   const bool choice = has_choice(gemm.types);
   if (!gemm.promoted) {
@@ -123,8 +124,8 @@ bool has_kernel(const WgmmaGemm& gemm, const Tiling& tiling) {
   return false;
 }
 
-/// Tile rows that are walked together: at least as many as make a round of all multiprocessors read
-/// as much of A as of B, more while their A takes a small part of the L2.
+/// Returns the number of tile rows in a group: at least so many that a round of all multiprocessors
+/// reads as much of A as of B, and more as long as their A takes a small part of the L2.
 int group_rows(const WgmmaGemm& gemm, const Tiling& tiling, int multiprocessors) {
   constexpr std::int64_t kBytes = std::int64_t{12} << 20;
   const std::int64_t row = tiling.tile_m * gemm.k * (gemm.types == WgmmaTypes::bf16 ? 2 : 1);
@@ -134,10 +135,10 @@ int group_rows(const WgmmaGemm& gemm, const Tiling& tiling, int multiprocessors)
                                                    static_cast<std::int64_t>(even), 64));
 }
 
-/// The larger the tile, the fewer bytes it copies for each product, the more of it may be idle.
+/// A larger tile copies fewer bytes for each product, but more of it may be idle.
 struct Choice {
   Tiling tiling;
-  double cost;  ///< of one product, relative to the others of its step; measured on an H200
+  double cost;  ///< of one product, relative to others of its promotion step; measured on an H200
 };
 constexpr Choice kChoices[] = {
     {{Chains::one, 128, 256, 2}, 1.0},         {{Chains::one, 128, 256, 1}, 1.02},
@@ -148,12 +149,12 @@ constexpr Choice kChoices[] = {
     {{Chains::ping_pong, 256, 128, 1}, 0.94},  {{Chains::any_length, 128, 128, 1}, 1.0},
 };
 
-/// What sharing costs, in stages: sums that are handed over, and blocks that no longer read the
-/// same part of K at the same time. Measured on an H200.
+/// Returns the cost of sharing, in stages: sums are handed over, and blocks no longer read the same
+/// part of K at the same time. Measured on an H200.
 double sharing_stages(const Problem& p) { return 6.0 + 0.17 * p.stages; }
 
-/// How many of `tiles` are walked whole; the others are shared by all of `clusters`. Each of these
-/// takes at least a whole tile of them, so that two are enough for each tile.
+/// Returns how many of `tiles` are computed whole; all of `clusters` share the others. Each cluster
+/// gets at least a whole tile's stages of them, so that two clusters are enough for each tile.
 int whole_tiles(const Problem& p, const Tiling& tiling, int tiles, int clusters) {
   const int rest = tiles % clusters;
   const bool chained = p.splits == 1 && tiling.chains != Chains::any_length;
@@ -162,8 +163,8 @@ int whole_tiles(const Problem& p, const Tiling& tiling, int tiles, int clusters)
   return saved > sharing_stages(p) ? tiles - rest - clusters : tiles;
 }
 
-/// The tiles that take the least time. Clusters halve the copies of B, which pays where chains are
-/// long.
+/// Chooses the tiles with the least estimated time. Clusters halve the copies of B, which
+/// pays off for long chains.
 void choose_tiles(const WgmmaGemm& gemm, int multiprocessors, Problem& p) {
   const bool long_chains = p.k * (gemm.types == WgmmaTypes::bf16 ? 2 : 1) >= 4096;
   double least = 0;
@@ -195,7 +196,7 @@ void choose_tiles(const WgmmaGemm& gemm, int multiprocessors, Problem& p) {
   }
 }
 
-/// Elements of the workspace, in whole 16 bytes.
+/// Sizes of the workspace's parts in elements, padded to 16 bytes.
 struct Workspace {
   std::int64_t parts, scales_a, scales_b, handed;
 };
@@ -234,7 +235,7 @@ void launch_bf16(Context& context, const WgmmaGemm& gemm, const Problem& p) {
   }
 }
 
-/// All of the problem but its memory.
+/// Returns the problem without pointers to workspace memory.
 Problem plan(const WgmmaGemm& gemm, int multiprocessors) {
   const int step_k = gemm.types == WgmmaTypes::bf16 ? 16 : 32;
   Problem p{};

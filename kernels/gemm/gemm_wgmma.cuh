@@ -1,5 +1,5 @@
-// The wgmma GEMM: kernels, and their launch for one pair of operand types. Included by one source
-// file a pair, so that the pairs are compiled in parallel.
+// The wgmma GEMM: kernels, and their launch for one pair of operand types. One source file for each
+// pair includes this header, so that the pairs compile in parallel.
 //
 //   A, B, scales in global memory
 //        |  TMA (cp.async.bulk.tensor): one thread of the producer warpgroup; with a cluster of two
@@ -18,16 +18,17 @@
 //   epilogue: scales, bias, beta C, one rounding; through shared memory and TMA, or directly
 //
 // How products and promotion overlap (Chains):
-//   one         no promotion; a stage is released when the next one's products are under way
+//   one         no promotion; a stage is released when the next one's products are in flight
 //   ping_pong   warpgroup 0: | products | promotion | products | promotion |
 //               warpgroup 1:            | products | promotion | products | ...
 //   overlapped  one warpgroup, two sets of partial sums: products of stage s + 1 run while the sums
 //               of stage s are promoted
-//   any_length  chains that are no whole stage: products, wait, promotion
+//   any_length  chains that are not whole stages: products, wait, promotion
 //
-// Tiles go to blocks by TileScheduler: whole tiles first; where the last round would leave blocks
-// idle, its tiles are divided along K (stream-K). The block that begins such a tile hands its sums
-// over to the block that ends it, which goes on adding in the same order: no bit changes.
+// TileScheduler assigns tiles to blocks. Whole tiles come first. If the last round would
+// leave blocks idle, its tiles are divided along K (stream-K): the block that begins such
+// a tile hands its sums over to the block that ends it, which continues in the same
+// order, so that no bit changes.
 #pragma once
 
 #include "kernels/gemm/gemm_epilogue.cuh"
@@ -41,18 +42,18 @@
 namespace fp8lab::cuda {
 
 /// sum = promote(sum, partial) with the scales of one chunk (emulation/specification.md, "K
-/// schedules and scale orders"). Those of this thread's rows, and of blocks of columns, are read
-/// before the additions; those of single columns too where they are held, otherwise while adding,
-/// because registers are short.
+/// schedules and scale orders"). The scales of this thread's rows and of blocks of columns are read
+/// before the additions. The scales of single columns are read before only if kHoldsColumns,
+/// otherwise during the additions, because registers are scarce.
 template <class P>
 class Promotion {
  public:
-  /// Whether the scales in shared memory are still needed by `add`.
+  /// True if `add` still needs the scales in shared memory.
   static constexpr bool kReadsLate = P::kScaled && !P::kBlocksB && !P::kHoldsColumns;
   using Sum = float[P::kTileN / 2];
 
-  /// For rows of the tile from `row` on; those of columns, which are the same for all row blocks,
-  /// with the first.
+  /// Reads the scales for rows of the tile from `row` on; with the first block also those of
+  /// columns, which all row blocks share.
   __device__ void read(const ChunkScales<P>& scales, int row, const Fragment& fragment, int block) {
     a_[0] = scales.a[row + fragment.row];
     a_[1] = scales.a[row + fragment.row + 8];
@@ -90,7 +91,7 @@ class Promotion {
   __device__ float4 column_scales(int j) const {
     return *reinterpret_cast<const float4*>(columns_ + 4 * j);
   }
-  /// Two neighbouring columns with scales b0 and b1, in both rows.
+  /// Adds two neighbouring columns with scales b0 and b1, in both rows.
   __device__ void add_two(const float* partial, float b0, float b1, float* sum) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -116,9 +117,9 @@ class Promotion {
   const float* columns_;
 };
 
-/// The order in which warpgroups issue the products of Chains::one: each after the one before it
-/// has issued its own, so that one writes its tile while another multiplies. Named barrier kFirst +
-/// w belongs to warpgroup w: it waits there, and the warpgroup before it arrives there.
+/// The order in which warpgroups issue the products of Chains::one. Each warpgroup issues after the
+/// previous one has issued, so that one writes its tile while another multiplies. Warpgroup w waits
+/// at named barrier kFirst + w, where the previous warpgroup arrives.
 template <int kConsumers>
 class OrderBarrier {
  public:
@@ -128,17 +129,17 @@ class OrderBarrier {
   }
   __device__ void wait() const { named_sync(kFirst + own_, 2 * kWarpgroup); }
   __device__ void pass() const { named_arrive(kFirst + (own_ + 1) % kConsumers, 2 * kWarpgroup); }
-  /// Waits for the arrival that would otherwise remain in the barrier at the end.
+  /// Waits for the last arrival, which would otherwise remain pending in the barrier.
   __device__ void finish() const {
     if (own_ == 0) wait();
   }
 
  private:
-  static constexpr int kFirst = 1 + kConsumers;  ///< behind the barriers of the epilogue
+  static constexpr int kFirst = 1 + kConsumers;  ///< after the barriers of the epilogue
   int own_;
 };
 
-/// One consumer thread's state and the ways to multiply a tile.
+/// The state of one consumer thread, and the ways to multiply a tile.
 template <class P>
 class Consumer {
  public:
@@ -147,7 +148,7 @@ class Consumer {
   __device__ Consumer(const Problem& p, Shared<P>& shared, int warpgroup, int rank)
       : p_(p), shared_(shared), warpgroup_(warpgroup), rank_(rank), order_(warpgroup) {}
 
-  /// Arrivals that give a stage back.
+  /// Returns the number of arrivals that release a stage.
   __device__ static std::uint32_t releases(const Problem& p) {
     return static_cast<std::uint32_t>(p.tiling.cluster * P::kConsumers * (kWarpgroup / 32));
   }
@@ -157,7 +158,7 @@ class Consumer {
     if constexpr (kOrdered) order_.begin();
     for (TileScheduler scheduler(p_, rank_); !scheduler.done();) {
       Tile tile = scheduler.tile();
-      tile.m0 += warpgroup_ * P::kRows;  // from here on this warpgroup's
+      tile.m0 += warpgroup_ * P::kRows;  // from here on this warpgroup's first row
       Scales scales;
       Sums sums;
       if (tile.resumes) take_over_sums(p_, warpgroup_, sums);
@@ -178,8 +179,9 @@ class Consumer {
 
  private:
   static constexpr bool kOrdered = P::kChains == Chains::one;
-  /// Whether the next tile is looked up while products are under way: its divisions would delay the
-  /// next products. With ping_pong another warpgroup multiplies meanwhile.
+  /// True if the scheduler computes the next tile while products are in flight, because
+  /// its divisions would delay the next products. With ping_pong another warpgroup
+  /// multiplies during that time.
   static constexpr bool kLooksAhead = P::kChains == Chains::one || P::kChains == Chains::overlapped;
   static constexpr int kStepK = 32 / P::kBytes;
   static constexpr bool kRowsA = P::kRowsA, kRowsB = P::kRowsB;
@@ -187,7 +189,7 @@ class Consumer {
   using Scales = TileScales<P::kTileN, !P::kScaled>;
   using Sums = Sum[P::kRowBlocks];
 
-  /// Integers are rounded to FP32 first.
+  /// Writes a tile; integers are first rounded to FP32.
   __device__ void write(const CUtensorMap* map_d, const Tile& tile, const Sums& sums,
                         const Fragment& fragment, const Scales& scales) const {
     if constexpr (P::kTypes == WgmmaTypes::s8) {
@@ -205,8 +207,8 @@ class Consumer {
     }
   }
 
-  /// The products of a tile, added to `sums` where the tile resumes another block's. `meanwhile` is
-  /// called once, if kLooksAhead while the first products are under way.
+  /// Computes the products of a tile, and adds them to `sums` if the tile resumes another block's.
+  /// Calls `meanwhile` once; if kLooksAhead, while the first products are in flight.
   template <class Meanwhile>
   __device__ void multiply(const Tile& tile, const Fragment& fragment, Sums& sums,
                            const Meanwhile& meanwhile) {
@@ -235,7 +237,7 @@ class Consumer {
     }
   }
 
-  /// The first row of a row block in the tile.
+  /// Returns the first row of a row block in the tile.
   __device__ int first_row(int block) const { return warpgroup_ * P::kRows + 64 * block; }
   __device__ std::uint64_t a_descriptor(int block) const {
     return operand_descriptor<kRowsA>(shared_.stages[ring_.stage].a +
@@ -248,8 +250,8 @@ class Consumer {
     return barrier_passed(&shared_.full[ring_.stage], ring_.parity);
   }
   __device__ void await_stage() const { barrier_wait(&shared_.full[ring_.stage], ring_.parity); }
-  /// Issues the products of a stage in a row block; past the end of K all are zeros. `add`: to what
-  /// d holds.
+  /// Issues the products of a stage in a row block; past the end of K all are zero. `add`:
+  /// adds to the contents of d.
   __device__ void issue_stage(Sum& d, bool add, int block = 0) const {
     const std::uint64_t a = a_descriptor(block), b = b_descriptor();
     keep(d);
@@ -261,7 +263,8 @@ class Consumer {
     }
     wgmma_commit();
   }
-  /// Gives a stage back to every block that copies into it. A warp's lanes have read its scales.
+  /// Releases a stage to every block that copies into it. Precondition: the warp's
+  /// lanes have read its scales.
   __device__ void release(int stage) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (P::kScaled) __syncwarp();
@@ -287,9 +290,9 @@ class Consumer {
     return stage;
   }
 
-  /// One chain over the whole range: a stage is released when the next one's products are under
-  /// way. The first stands before the loop, in which nothing but products then defines the sums:
-  /// otherwise the compiler waits after each.
+  /// Multiplies one chain over the whole range; a stage is released when the next one's products
+  /// are in flight. The first products are issued before the loop, so that inside the loop only
+  /// products define the sums: otherwise the compiler waits after each of them.
   template <class Meanwhile>
   __device__ void multiply_one(const Tile& tile, Sum& sum, const Meanwhile& meanwhile) {
     int stages = stages_of(tile);
@@ -311,10 +314,10 @@ class Consumer {
     release(previous);
   }
 
-  /// While one warpgroup promotes, the products of the others are under way: each issues its own
-  /// as soon as its partial sums are free. Scales are read before, as reads from shared memory wait
-  /// behind products that are issued; and whether the next stage is there is asked before the
-  /// additions, behind which the answer costs nothing.
+  /// Multiplies with ping-pong: while one warpgroup promotes, the products of the others are in
+  /// flight. Each warpgroup issues its own as soon as its partial sums are free. Scales are read
+  /// first, because reads from shared memory queue behind issued products. The next stage's barrier
+  /// is tested before the additions, which hide its latency.
   __device__ void multiply_ping_pong(const Tile& tile, const Fragment& fragment, Sums& sums) {
     Sum partial;
     Promotion<P> promotion;
@@ -367,7 +370,7 @@ class Consumer {
     promotion.add(partial, sum);
   }
 
-  /// Chains of chunk_steps instructions.
+  /// Multiplies with chains of chunk_steps instructions.
   __device__ void multiply_any_length(const Tile& tile, const Fragment& fragment, Sum& sum) {
     Sum partial;
     int in_chunk = 0;
@@ -422,7 +425,8 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   }
   __syncthreads();
   if (p.tiling.cluster > 1) cluster_sync();
-  // Behind the kernel that orders scales only their copies wait: what ran before it is done.
+  // After the kernel that orders scales, only the copies of scales wait: all
+  // earlier kernels are done.
   if (!P::kScaled) wait_for_earlier_kernels();
 
   const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
@@ -434,7 +438,8 @@ __global__ void __launch_bounds__(P::kThreads, 1)
     raise_registers<P::kRegisters>();
     Consumer<P>(p, shared, warpgroup, rank).run(&maps.d);
   }
-  // A block must not leave while another one still copies into its memory or arrives there.
+  // A block must not exit while another block still copies into its memory
+  // or arrives at its barriers.
   __syncwarp();
   if (p.tiling.cluster > 1) cluster_sync();
 }
@@ -475,14 +480,14 @@ void launch_plan(Context& context, const WgmmaGemm& gemm, const Problem& problem
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  // Without K nothing orders scales: the kernel would not wait for the earlier ones.
+  // Without K no kernel orders scales, so this kernel would not wait for the earlier ones.
   attributes[1].val.programmaticStreamSerializationAllowed = !P::kScaled || problem.k > 0;
   config.attrs = attributes;
   config.numAttrs = 2;
   check(cudaLaunchKernelEx(&config, kernel, maps, problem), "gemm_wgmma");
 }
 
-/// Kernels that promote with one order of the scales.
+/// Launches kernels that promote with one order of the scales.
 template <WgmmaTypes kTypes, numerics::ScaleOrder kOrder>
 void launch_order(Context& context, const WgmmaGemm& gemm, const Problem& p) {
   if constexpr (has_choice(kTypes)) {
@@ -508,7 +513,7 @@ void launch_order(Context& context, const WgmmaGemm& gemm, const Problem& p) {
   launch_plan<Plan<kTypes, kOrder, false, Chains::any_length, 2, 128>>(context, gemm, p);
 }
 
-/// Kernels of one chain over the whole range.
+/// Launches kernels with one chain over the whole range.
 template <WgmmaTypes kTypes, WgmmaOrders kOrders>
 void launch_one_chain(Context& context, const WgmmaGemm& gemm, const Problem& p) {
   const auto launch = [&]<int kTileN>() {

@@ -20,7 +20,8 @@ constexpr ScaleMode kOuter = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
 constexpr ScaleMode kVector = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
 constexpr ScaleMode kBlock = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
 
-/// The limit under which split-K was measured (emulation/specification.md, "Epilogue and split K").
+/// The workspace limit with which split-K was measured
+/// (emulation/specification.md, "Epilogue and split K").
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 constexpr std::size_t kAlignment = 256;
 constexpr std::int64_t kMultiple = 16;
@@ -100,7 +101,7 @@ std::string refuse_order(const GemmPlan& plan, bool blocks) {
   return {};
 }
 
-/// What the library says to a GEMM that the emulator accepts.
+/// Returns why the library refuses a GEMM that the emulator accepts, or an empty string.
 std::string refuse_library(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
   std::string reason = refuse_formats(spec, a, b);
   if (!reason.empty()) return reason;
@@ -166,8 +167,8 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 std::size_t padded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// The scales as the library reads them (emulation/specification.md, "Calls of cuBLASLt"), without
-/// a place yet.
+/// Returns the shape of the scales in the library's layout (emulation/specification.md, "Calls of
+/// cuBLASLt"), without memory.
 TensorView library_scales(const QuantizedOperand& operand) {
   const TensorView& ours = operand.scales;
   if (ours.empty()) return {};
@@ -195,7 +196,8 @@ int split_of(const cublasLtMatmulAlgo_t& algorithm) {
   return std::max(1, attribute<std::int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
 }
 
-/// Partial sums in FP32 are the only reduction whose arithmetic is known.
+/// Returns true if the algorithm reduces partial sums in FP32, the only reduction whose arithmetic
+/// is known, or does not split.
 bool known_reduction(const cublasLtMatmulAlgo_t& algorithm) {
   const auto scheme = attribute<std::uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
   return split_of(algorithm) == 1 || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -222,7 +224,7 @@ std::string describe(const cublasLtMatmulHeuristicResult_t& result) {
          std::to_string(result.workspaceSize) + " bytes";
 }
 
-/// What the heuristic may assume.
+/// The constraints of the algorithm heuristic.
 class Preference {
  public:
   Preference() {
@@ -275,7 +277,7 @@ CublasLtGemm::CublasLtGemm(const CublasLt& library, const GemmCall& call, Librar
   refuse_shape(call);
   refuse_bias(call.bias, library_a);
   if (!swapped_) d_ = {nullptr, call.d.dtype, call.d.cols, call.d.rows, call.d.rows};
-  // With C and D the same memory the last bits were not those of fma(A, s, C) on an H200.
+  // If C and D shared memory, the last bits differed from those of fma(A, s, C) on an H200.
   separate_c_ = swapped_ && call.accumulate && (call.a.spec.has_scale() || call.b.spec.has_scale());
   c_ = d_;
   if (separate_c_) c_.row_stride = c_.cols;
@@ -289,7 +291,7 @@ void CublasLtGemm::set_operation() {
   check(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate");
   operation_.reset(operation);
-  // The library's matrices are column-major: (rows, k) in memory is its k x rows.
+  // The library's matrices are column-major: our (rows, k) is its k x rows.
   set(operation, CUBLASLT_MATMUL_DESC_TRANSA,
       operand(0).has_rows_contiguous() ? CUBLAS_OP_N : CUBLAS_OP_T);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB,
@@ -365,7 +367,7 @@ void CublasLtGemm::prepare(Context& context, std::byte* scratch, std::optional<i
 
 void CublasLtGemm::choose_algorithm(std::optional<int> split_k) {
   std::set<int> found;
-  // Where the library would rather split K, only a workspace of 0 brings out what does not.
+  // If the library prefers to split K, only a workspace of 0 yields algorithms that do not.
   for (const std::size_t workspace : {kWorkspaceBytes, std::size_t{0}}) {
     for (const cublasLtMatmulHeuristicResult_t& result : algorithms(workspace)) {
       split_k_ = split_of(result.algo);

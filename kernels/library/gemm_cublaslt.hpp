@@ -1,4 +1,4 @@
-// GEMM through cuBLASLt: what a user would call instead of gemm.hpp, with the same bits.
+// GEMM through cuBLASLt: the library call that replaces gemm.hpp, with the same bits.
 #pragma once
 
 #include <cublasLt.h>
@@ -16,25 +16,26 @@
 
 namespace fp8lab::cuda {
 
-/// Why cuBLASLt on Hopper does not compute this GEMM, whatever its shape
+/// Returns why cuBLASLt on Hopper does not support this GEMM for any shape
 /// (emulation/specification.md, "Calls of cuBLASLt"), or an empty string. The emulator's own
 /// refusals (fp8lab::gemm_refusal) come first.
 std::string cublaslt_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b);
 
-/// Which of our operands is the library's A. Its D is column-major: with ours_b it is our row-major
-/// D itself, with ours_a its transpose, which a further kernel turns round. The choice shows in the
-/// bits where the library's two scales enter one after the other.
+/// Which of our operands becomes the library's A. The library's D is column-major: with ours_b it
+/// is our row-major D itself, with ours_a its transpose, which another kernel transposes back. The
+/// choice affects the bits if the library applies its two scales one after another.
 enum class LibraryA : std::uint8_t { ours_a, ours_b };
 
-/// The choice that gives the plan's bits. 1x128 by 1x128: the library multiplies by its B's scale
-/// first, so b_then_a needs our B there. Scales per row: by its A's first, and the plan by our A's.
-/// Elsewhere both give the same bits and ours_b costs nothing.
+/// Returns the choice that gives the plan's bits. For 1x128 by 1x128 the library multiplies by
+/// its B's scale first, so b_then_a needs our B there. For scales per row it multiplies by its
+/// A's scale first, and the plan by our A's. Otherwise both choices give the same bits, and
+/// ours_b needs no transpose.
 LibraryA library_a(const GemmPlan& plan);
 
-/// A handle of the library.
+/// Owns a handle of the library.
 class CublasLt {
  public:
-  /// Throws RuntimeFailure without a device.
+  /// Throws RuntimeFailure if there is no device.
   CublasLt();
   ~CublasLt();
   CublasLt(const CublasLt&) = delete;
@@ -46,10 +47,10 @@ class CublasLt {
   cublasLtHandle_t handle_ = nullptr;
 };
 
-/// "cuBLASLt 13.1.0".
+/// For example "cuBLASLt 13.1.0".
 std::string cublaslt_version();
 
-/// The arguments of ops::Gemm, kept.
+/// A copy of the arguments of ops::Gemm.
 struct GemmCall {
   GemmSpec spec;
   QuantizedOperand a, b;
@@ -58,29 +59,30 @@ struct GemmCall {
   TensorView d;
 };
 
-/// One GEMM of the library, ready to be run any number of times.
+/// One GEMM of the library that can run any number of times.
 class CublasLtGemm {
  public:
-  /// Throws Error as ops::Gemm does and for what the library does not support: see
-  /// cublaslt_refusal; M, N and K must be multiples of 16, rows 16-byte aligned; a bias must be
+  /// Throws Error as ops::Gemm does, and for calls that the library does not support (see
+  /// cublaslt_refusal): M, N and K must be multiples of 16, rows 16-byte aligned; a bias must be
   /// bf16 and `library_a` ours_b.
   CublasLtGemm(const CublasLt& library, const GemmCall& call, LibraryA library_a);
 
-  /// Bytes of device memory that prepare() takes.
+  /// Returns the size in bytes of the device memory that prepare() needs.
   std::size_t scratch_bytes() const { return scratch_bytes_; }
 
-  /// Enqueues the copies of the scales into the library's layouts and takes the first algorithm of
-  /// its heuristic, whatever GemmSpec::split_k says, or the first with `split_k` ranges of K.
-  /// Throws Error where there is none.
-  /// `scratch`, 256-byte aligned, must outlive the runs.
+  /// Enqueues the copies of the scales into the library's layouts, and chooses the first
+  /// algorithm of its heuristic, regardless of GemmSpec::split_k, or the first with `split_k`
+  /// ranges of K. Throws Error if there is none. Preconditions: `scratch` is aligned to 256
+  /// bytes and outlives the runs.
   void prepare(Context& context, std::byte* scratch, std::optional<int> split_k);
 
-  /// Enqueues the GEMM. Neither the scales nor the algorithm are looked up again.
+  /// Enqueues the GEMM. Does not repeat the work of prepare().
   void run(Context& context) const;
 
-  /// Ranges of K of the algorithm (GemmSpec::split_k); after prepare().
+  /// Returns the algorithm's number of ranges of K (GemmSpec::split_k).
+  /// Precondition: prepare() has run.
   int split_k() const { return split_k_; }
-  /// The algorithm in one line; after prepare().
+  /// Describes the algorithm in one line. Precondition: prepare() has run.
   const std::string& algorithm() const { return algorithm_name_; }
 
  private:
@@ -109,8 +111,8 @@ class CublasLtGemm {
   std::array<Layout, 2> operand_layouts_;
   Layout c_layout_, d_layout_;
   bool separate_c_ = false;                   ///< C is a copy of D
-  TensorView c_, d_;                          ///< the library's C and D as rows: (N', M')
-  std::array<std::size_t, 2> scale_bytes_{};  ///< in scratch, in order: scales, D, workspace
+  TensorView c_, d_;                          ///< the library's C and D as row-major: (N', M')
+  std::array<std::size_t, 2> scale_bytes_{};  ///< in scratch, followed by D and the workspace
   std::size_t d_bytes_ = 0, scratch_bytes_ = 0;
   std::byte* workspace_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_{};

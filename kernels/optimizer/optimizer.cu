@@ -11,18 +11,18 @@ namespace {
 
 constexpr float kSmallestNormal = 0x1p-126f;
 
-/// Four elements of a gradient are loaded at a time.
+/// A thread loads four elements of a gradient at a time.
 using Quads = Team<4>;
 constexpr unsigned kSumThreads = 64, kTotalThreads = 1024;
 
-/// Gradients whose squares one launch adds.
+/// The gradients whose squares one launch sums.
 struct SummedGradients {
-  static constexpr int kMost = 96;  // of the 4 KB that a kernel's arguments may take
+  static constexpr int kMost = 96;  // fits into the 4 KB of a kernel's arguments
 
   struct Tensor {
     const void* data;
     std::int64_t size;
-    std::int64_t first_chunk;  ///< chunks of the tensors before it
+    std::int64_t first_chunk;  ///< number of chunks of the tensors before it
     bool bf16;                 ///< else f32
     bool wide;                 ///< as Rows::wide
 
@@ -32,9 +32,9 @@ struct SummedGradients {
   };
   Tensor tensors[kMost];
   int count;
-  std::int64_t chunks;  ///< of all
+  std::int64_t chunks;  ///< total number
 
-  /// The last tensor that begins at or before `chunk`, and so one that has it.
+  /// Returns the tensor that contains `chunk`: the last one that begins at or before it.
   __device__ const Tensor& owner(std::int64_t chunk) const {
     int first = 0, last = count - 1;
     while (first < last) {
@@ -49,7 +49,7 @@ struct SummedGradients {
   }
 };
 
-/// The sum of g * g over one chunk of n elements; the thread of rank 0 gets it.
+/// Returns the sum of g * g over one chunk of n elements to the thread of rank 0.
 template <class G>
 __device__ float square_sum(const G* gradient, std::int64_t n, std::int64_t chunk, bool wide) {
   struct alignas(4 * sizeof(G)) Quad {
@@ -73,7 +73,7 @@ __device__ float square_sum(const G* gradient, std::int64_t n, std::int64_t chun
               : Quads::chunk_sum<1>(first, end, load_some, squares, last);
 }
 
-/// A team for each chunk.
+/// Sums each chunk with one team.
 __global__ void __launch_bounds__(kSumThreads, 8)
     square_chunk_sums(const __grid_constant__ SummedGradients gradients, float* sums) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * Quads::count();
@@ -89,9 +89,9 @@ __global__ void __launch_bounds__(kSumThreads, 8)
   }
 }
 
-/// A block for each tensor: the tree sum of all its elements is the tree sum of the sums of its
-/// chunks. Zeros after the last one, which change nothing, keep as many loads under way there as
-/// before.
+/// Sums each tensor with one block: the tree sum of its elements is the tree sum of the sums of its
+/// chunks. Zeros are added after the last chunk; they do not change the sum, and keep the number of
+/// outstanding loads constant.
 __global__ void __launch_bounds__(kTotalThreads, 1)
     tensor_square_sums(const __grid_constant__ SummedGradients gradients, const float* sums,
                        float* of_tensor) {
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kTotalThreads, 1)
   if (threadIdx.x == 0) of_tensor[blockIdx.x] = sum;
 }
 
-/// One block, one warp: the tensors in their order.
+/// Adds the tensors in their order, with one block of one warp.
 __global__ void add_square_sums(int tensors, const float* of_tensor, float* scalars) {
   __shared__ float sums[SummedGradients::kMost];
   for (int i = static_cast<int>(threadIdx.x); i < tensors; i += kWarpSize) sums[i] = of_tensor[i];
@@ -128,7 +128,7 @@ __device__ float next_power(float power, float beta) {
   return next > kSmallestNormal ? next : kSmallestNormal;
 }
 
-/// One thread: four numbers.
+/// Computes four numbers in one thread.
 __global__ void update_scalars(UpdateSpec spec, float* s) {
   const float norm = __fsqrt_rn(s[StepScalar::kGradNormSquared]);
   const float ratio = spec.clip_norm / (norm + 1e-6f);
@@ -144,7 +144,7 @@ struct State {
   Rows<G> gradient;
   Rows<M> first_moment;
   Rows<V> second_moment;
-  Rows<std::uint16_t> working;  ///< data is null when there is none
+  Rows<std::uint16_t> working;  ///< its data is null if there is none
 };
 
 template <class P, class G, class M, class V>
@@ -160,7 +160,7 @@ __device__ void update_group(const UpdateSpec& spec, const UpdateFactors& f,
     const float clipped = g[i] * f.clip;
     m[i] = (spec.beta1 * m[i]) + (f.one_minus_beta1 * clipped);
     v[i] = (spec.beta2 * v[i]) + ((f.one_minus_beta2 * clipped) * clipped);
-    m[i] = widen(narrow<M>(m[i]));  // the update uses the moments as they are stored
+    m[i] = widen(narrow<M>(m[i]));  // the update uses the moments as stored
     v[i] = widen(narrow<V>(v[i]));
     const float denominator = (__fsqrt_rn(v[i]) / f.root) + spec.epsilon;
     p[i] = decayed - (f.first_rate * (m[i] / denominator));
@@ -174,8 +174,8 @@ __device__ void update_group(const UpdateSpec& spec, const UpdateFactors& f,
 template <class P, class G, class M, class V>
 __global__ void update(UpdateSpec spec, const float* scalars, float decay_mask, std::int64_t n,
                        State<P, G, M, V> state) {
-  // The scalars lie in device memory, so every thread derives the factors itself, once for all of
-  // its groups.
+  // The scalars are in device memory, so every thread derives the factors itself,
+  // once for all of its groups.
   const UpdateFactors factors = update_factors(spec, scalars, decay_mask);
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x * kGroup;
   for (std::int64_t first =
@@ -186,7 +186,7 @@ __global__ void update(UpdateSpec spec, const float* scalars, float decay_mask, 
   }
 }
 
-/// At most SummedGradients::kMost gradients.
+/// Adds the squares of the gradients. Precondition: at most SummedGradients::kMost of them.
 void add_squares(Context& context, std::span<const TensorView> gradients, float* scalars) {
   constexpr std::int64_t kTeams = kSumThreads / Quads::kThreads;
   SummedGradients summed{};

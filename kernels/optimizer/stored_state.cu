@@ -1,4 +1,5 @@
-// States of the optimizer: the extremes of all tiles first, then a thread for each element.
+// Stored states of the optimizer: first the extremes of all tiles, then
+// one thread for each element.
 #include <cstdint>
 
 #include "emulation/numerics/philox.hpp"
@@ -9,16 +10,17 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr std::int64_t kPart = 4096;  ///< elements of a tile that a block reads at a time
+constexpr std::int64_t kPart = 4096;  ///< elements of a tile that a block reads at once
 
-/// Bits of the largest magnitude and of the smallest nonzero one of a tile, inverted, so that
-/// cleared memory is the beginning of both.
+/// Bits of a tile's largest magnitude, and the inverted bits of its smallest nonzero magnitude, so
+/// that cleared memory is the initial value of both.
 struct Extremes {
   std::uint32_t amax;
   std::uint32_t inverted_amin;
 };
 
-/// A block for each part of at most kPart elements of a tile. Maxima do not depend on the order.
+/// Finds the extremes with one block for each part of at most kPart elements of a tile. The order
+/// of maxima does not matter.
 __global__ void __launch_bounds__(kThreads)
     find_extremes(const float* x, std::int64_t n, std::int64_t tile, std::int64_t parts_of_tile,
                   std::int64_t parts, Extremes* extremes) {
@@ -51,7 +53,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A StoredState of codes on the device.
+/// A StoredState with codes, on the device.
 struct Codes {
   numerics::StateCodec codec;
   std::uint8_t* codes;
@@ -93,7 +95,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t t = i / state.tile;
     Extremes of_tile{};
     if (extremes != nullptr) of_tile = extremes[t];
-    // A tile of zeros has no smallest magnitude: the canonical NaN stands for it.
+    // A tile of zeros has no smallest magnitude; it uses the canonical NaN instead.
     const std::uint32_t amin =
         of_tile.inverted_amin == 0 ? numerics::kF32NaN : ~of_tile.inverted_amin;
     const numerics::StateTile tile = numerics::state_tile(state.codec, of_tile.amax, amin);
@@ -123,7 +125,7 @@ __global__ void __launch_bounds__(kThreads) decode_elements(Codes state, std::in
   }
 }
 
-/// A plain state.
+/// Stores a plain state, rounded to its type.
 template <class T>
 struct Round {
   Rows<float> x;

@@ -1,4 +1,4 @@
-// Updates by every rule, a thread for each group of elements.
+// Updates by every rule, one thread for each group of elements.
 #include <cstdint>
 
 #include "kernels/pointwise/rows.cuh"
@@ -7,13 +7,13 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// The scalars lie in device memory, so every thread derives the factors itself.
+/// The scalars are in device memory, so every thread derives the factors itself.
 template <class G>
 struct Advance {
   UpdateSpec spec;
   const float* scalars;
   Rows<G> gradient;
-  float *m, *v;  ///< null where the rule has none
+  float *m, *v;  ///< null if the rule does not use them
 
   __device__ void operator()(std::int64_t, std::int64_t first, int count) const {
     const UpdateFactors factors = update_factors(spec, scalars, 0.0f);
@@ -31,9 +31,9 @@ struct Update {
   const float* scalars;
   float decay_mask;
   Rows<P> master;
-  Rows<std::uint16_t> working;  ///< data is null when there is none
+  Rows<std::uint16_t> working;  ///< its data is null if there is none
   Rows<G> gradient;
-  const float *m, *v, *weight_bound;  ///< null where the rule has none
+  const float *m, *v, *weight_bound;  ///< null if the rule does not use them
 
   __device__ void operator()(std::int64_t, std::int64_t first, int count) const {
     const UpdateFactors factors = update_factors(spec, scalars, decay_mask);

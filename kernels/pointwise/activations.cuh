@@ -1,5 +1,4 @@
-// SwiGLU, GELU and their gradients, in groups of elements; a NaN among the results need not be
-// canonical.
+// SwiGLU, GELU and their gradients on groups of elements. NaN results need not be canonical.
 #pragma once
 
 #include "emulation/numerics/exact_math.hpp"
@@ -9,9 +8,10 @@
 
 namespace fp8lab::cuda {
 
-static_assert(numerics::kExp2Normal < 126.0f);  // of divisors below kLargestDivisor
+static_assert(numerics::kExp2Normal < 126.0f);  // for divisors below kLargestDivisor
 
-/// numerics::sigmoid of each element; some number for NaN, which what it is multiplied with keeps.
+/// Computes numerics::sigmoid of each element. For NaN the result is any number: the
+/// product with the NaN stays NaN.
 __device__ inline void sigmoid(const float (&x)[kGroup], float (&result)[kGroup]) {
   bool ordinary = true;
 #pragma unroll
@@ -46,7 +46,7 @@ __device__ inline void swiglu_gradient(const float (&gate)[kGroup], const float 
   }
 }
 
-/// The sigmoid in GELU and its gradient. Its argument is NaN for NaN alone.
+/// Computes the sigmoid of GELU and its gradient. Its argument is NaN only for NaN.
 __device__ inline void gelu_sigmoid(const float (&x)[kGroup], float (&sig)[kGroup]) {
   float arguments[kGroup];
 #pragma unroll

@@ -9,7 +9,7 @@ namespace {
 
 constexpr unsigned kSumThreads = 64;
 
-/// Runs for no block as well: adding the empty sum +0 turns -0 into +0, as on the CPU.
+/// Also runs for zero blocks: adding the empty sum +0 turns -0 into +0, as on the CPU.
 __global__ void __launch_bounds__(kSumThreads, 8)
     add_blocks(std::int64_t blocks, std::int64_t cols, const float* partial, float* destination) {
   const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

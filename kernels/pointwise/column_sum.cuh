@@ -9,8 +9,8 @@
 
 namespace fp8lab::cuda {
 
-/// Adds the terms of rows [first, last) to the sums of a group of columns, several rows' loads
-/// being under way at a time.
+/// Adds the terms of rows [first, last) to the sums of a group of columns, with the loads
+/// of several rows in flight.
 template <class Term>
 __device__ void add_rows(const Term& term, std::int64_t first, std::int64_t last, std::int64_t col,
                          int count, float (&sums)[kGroup]) {
@@ -27,9 +27,10 @@ __device__ void add_rows(const Term& term, std::int64_t first, std::int64_t last
   for (; row < last; ++row) term.add(term.load(row, col, count), row, sums);
 }
 
-/// partial (blocks, cols): for each block of kColumnSumBlock rows, the sum of the terms of its rows
-/// ascending from +0. A thread takes a group of columns of a block. Term::load reads what the terms
-/// of a row are made of, Term::add adds them; where Term::is_wide it can read whole groups at once.
+/// Computes partial (blocks, cols): for each block of kColumnSumBlock rows, the sum of the terms of
+/// its rows, ascending from +0. A thread handles a group of columns of a block. Term::load reads
+/// the inputs of a row's terms, Term::add adds the terms; Term::is_wide says whether whole groups
+/// can be loaded in one access.
 template <class Term>
 __global__ void column_block_sums(std::int64_t rows, std::int64_t cols, Term term, float* partial) {
   const std::int64_t col =
@@ -49,24 +50,24 @@ __global__ void column_block_sums(std::int64_t rows, std::int64_t cols, Term ter
   }
 }
 
-/// Number of blocks of kColumnSumBlock rows.
+/// Returns the number of blocks of kColumnSumBlock rows.
 inline std::int64_t column_sum_blocks(std::int64_t rows) {
   return (rows + kColumnSumBlock - 1) / kColumnSumBlock;
 }
 
-/// The context's workspace for `partial`.
+/// Returns the context's workspace, with room for `partial`.
 inline float* column_sum_workspace(Context& context, std::int64_t rows, std::int64_t cols) {
   const auto count = static_cast<std::size_t>(column_sum_blocks(rows) * cols);
   return static_cast<float*>(context.workspace(count * sizeof(float)));
 }
 
-/// destination (1, cols) f32 += the sums of the columns of partial (blocks, cols), ascending from
-/// +0.
+/// Computes destination (1, cols) f32 += the column sums of partial (blocks,
+/// cols), ascending from +0.
 void add_block_sums(Context& context, const float* partial, std::int64_t blocks,
                     const TensorView& destination);
 
-/// destination (1, cols) f32 += column sums of a Term over `rows` rows. Uses the context's
-/// workspace.
+/// Computes destination (1, cols) f32 += the column sums of a Term over `rows` rows.
+/// Uses the context's workspace.
 template <class Term>
 void add_column_sums(Context& context, std::int64_t rows, const Term& term,
                      const TensorView& destination, const char* name) {

@@ -17,7 +17,8 @@ namespace {
 
 constexpr float kMinusInfinity = -__builtin_inff();
 
-/// Calls body(col, count) for the groups of columns of a row, shared among the threads of a block.
+/// Calls body(col, count) for the groups of columns of a row, distributed
+/// over the threads of a block.
 template <class Body>
 __device__ void for_each_group_of_row(std::int64_t cols, const Body& body) {
   for (std::int64_t col = static_cast<std::int64_t>(threadIdx.x) * kGroup; col < cols;
@@ -26,20 +27,21 @@ __device__ void for_each_group_of_row(std::int64_t cols, const Body& body) {
   }
 }
 
-// A cluster of blocks has a row, each block some chunks of its tree sum:
+// A cluster of blocks processes a row; each block has some chunks of its tree sum:
 //
 //   row t   | block 0: chunks 0 .. 4 | block 1: chunks 5 .. 9 | ...
 //              |
-//   registers  z, four elements in a row to a thread         the logits are read once
+//   registers  z, a thread has quads of four elements       the logits are read once
 //              |-- extremes --> cluster --> maximum of the row
 //   shared     exponentials, FP32
 //              |-- a chunk to a warp --> cluster --> sum of the row
-//   memory     gradient                                      and written once
+//   memory     gradient                                     and written once
 //
 // A row has at most kMostBlocks blocks, and a thread at most kMostQuads quads of it.
 constexpr int kQuad = 4, kMostQuads = 12, kMostBlocks = 8;
 constexpr unsigned kMostThreads = 1024;
-/// Elements, in whole chunks, that a block's threads and its shared memory have room for.
+/// Largest number of elements, in whole chunks, that a block's registers
+/// and shared memory can hold.
 constexpr std::int64_t kMostPart = kMostThreads * kMostQuads * kQuad;
 static_assert(kMostPart % numerics::kSumChunk == 0);
 constexpr int kMostChunks = static_cast<int>(kMostPart / numerics::kSumChunk);
@@ -49,8 +51,8 @@ struct alignas(kQuad * sizeof(T)) Quad {
   T of[kQuad];
 };
 
-/// The first `count` elements from `source` on, which fill the quad. kWhole: all four, on a
-/// boundary of their size.
+/// Loads `count` elements starting at `source`; a partial quad repeats the first one. kWhole: all
+/// four elements, aligned to the size of a quad.
 template <bool kWhole, class T>
 __device__ Quad<T> load_quad(const T* source, int count) {
   if constexpr (kWhole) {
@@ -63,7 +65,7 @@ __device__ Quad<T> load_quad(const T* source, int count) {
   }
 }
 
-/// Rounded to T.
+/// Rounds to T.
 template <class T>
 __device__ Quad<T> narrowed(const Quad<float>& values) {
   Quad<T> quad;
@@ -90,13 +92,13 @@ __device__ void store_quad(T* destination, int count, const Quad<float>& values)
   }
 }
 
-/// The larger one; a NaN in `value` loses.
+/// Returns the larger value; ignores a NaN in `value`.
 __device__ float larger(float best, float value) { return value > best ? value : best; }
-/// The smaller one; NaN where one is NaN.
+/// Returns the smaller value, or NaN if one is NaN.
 __device__ float smaller_or_nan(float x, float y) { return x < y || x != x ? x : y; }
 
-/// Largest and smallest of the elements seen; NaN is ignored by the one and is the other. Their
-/// order is free: only the sign of a zero depends on it, which no user of it sees.
+/// Largest and smallest element. `best` ignores NaN, `least` becomes NaN. The order of elements
+/// affects only the sign of a zero, which no user sees.
 struct Extremes {
   float best = kMinusInfinity, least = -kMinusInfinity;
 
@@ -104,7 +106,7 @@ struct Extremes {
     best = larger(best, other.best);
     least = smaller_or_nan(least, other.least);
   }
-  /// Of all lanes of a warp.
+  /// Combines the extremes of all lanes of a warp.
   __device__ void add_lanes() {
     for (int span = kWarpSize / 2; span > 0; span /= 2) {
       add({__shfl_xor_sync(kAllLanes, best, span), __shfl_xor_sync(kAllLanes, least, span)});
@@ -112,7 +114,7 @@ struct Extremes {
   }
 };
 
-/// Those of a thread's elements.
+/// The extremes of a thread's elements.
 template <class T>
 struct SeenElements {
   Extremes seen;
@@ -122,7 +124,7 @@ struct SeenElements {
   }
   __device__ Extremes extremes() const { return seen; }
 };
-/// In pairs of bf16.
+/// The extremes of bf16 elements, in pairs.
 template <>
 struct SeenElements<std::uint16_t> {
   __nv_bfloat162 best = __float2bfloat162_rn(kMinusInfinity);
@@ -151,7 +153,8 @@ struct TokenData {
   std::uint32_t* faults;
 };
 
-/// What the blocks of a cluster tell each other lies in front of the exponentials.
+/// Shared memory of a block. The members that other blocks of the cluster read
+/// precede the exponentials.
 struct RowMemory {
   Extremes extremes;  ///< of this block's part
   float chunk_sums[kMostChunks];
@@ -161,7 +164,7 @@ struct RowMemory {
   alignas(16) float exponentials[1];  ///< as many as the part has elements
 };
 
-/// exp2((z - m) * kLog2E); kShort: the exponent is one of exp2_normal.
+/// Computes exp2((z - m) * kLog2E); kShort: the exponent is in the range of exp2_normal.
 template <bool kShort>
 struct Exponential {
   float m;
@@ -172,12 +175,12 @@ struct Exponential {
   }
 };
 
-/// A block's part of a row. kWhole: of whole quads, on boundaries of their size.
+/// A block's part of a row. kWhole: it consists of whole, aligned quads.
 template <class Z, class D, int kQuads, bool kWhole>
 class RowPart {
  public:
-  /// `part` elements of row t to a block, whole chunks; dlogits.data is null when only the loss is
-  /// wanted.
+  /// `part`: elements of row t for each block, in whole chunks. dlogits.data is null if
+  /// only the loss is computed.
   __device__ RowPart(std::int64_t t, std::int64_t vocabulary, int part, int blocks,
                      const Rows<Z>& z, const Rows<D>& dlogits, RowMemory& memory)
       : first_(std::int64_t{cluster_rank()} * part),
@@ -194,7 +197,7 @@ class RowPart {
     for_each_quad([&](int quad, int at) { held_[quad] = load_quad<kWhole>(z_ + at, left(at)); });
   }
 
-  /// Of the row.
+  /// Returns the extremes of the whole row.
   __device__ Extremes extremes() {
     SeenElements<Z> seen;
     for_each_quad([&](int quad, int) { seen.add(held_[quad]); });
@@ -221,7 +224,8 @@ class RowPart {
     return memory_.of_row;
   }
 
-  /// tree_sum of the exponentials of the row, which stay in shared memory. `leave` comes after it.
+  /// Returns the tree_sum of the row's exponentials, which stay in shared memory. Precondition: the
+  /// caller calls `leave` afterwards.
   template <class Exponential>
   __device__ float sum(const Exponential& exponential) {
     for_each_quad([&](int quad, int at) {
@@ -233,7 +237,7 @@ class RowPart {
     __syncthreads();
     for (int chunk = warp_id(); chunk < chunks_of_block_; chunk += warp_count()) {
       const float* values = memory_.exponentials + chunk * kChunk + lane_id();
-      const int end = count_ - chunk * kChunk;  // of the row, from the chunk's first element
+      const int end = count_ - chunk * kChunk;  // of the row, relative to the chunk
       float lane = 0.0f;
       if (end >= kChunk) {
 #pragma unroll 32
@@ -245,7 +249,7 @@ class RowPart {
       if (lane_id() == 0) memory_.chunk_sums[chunk] = lane;
     }
     cluster_sync();
-    // The chunk sums are one chunk of the level above.
+    // The chunk sums together fit into one chunk of the next level.
     static_assert(kMostBlocks * kMostChunks <= numerics::kSumChunk);
     if (warp_id() == 0) {
       float lane = 0.0f;
@@ -261,7 +265,7 @@ class RowPart {
     return memory_.row_sum;
   }
 
-  /// No block may end while others read its sums.
+  /// Waits at the end of a block: other blocks may still read its sums.
   __device__ static void leave() { cluster_wait(); }
 
   __device__ void write_gradient(float sum, std::int64_t target, float factor) const {
@@ -290,8 +294,8 @@ class RowPart {
  private:
   static constexpr int kChunk = static_cast<int>(numerics::kSumChunk);
 
-  /// Calls body(quad, at) for the quads of this thread: its number, and the element of the part
-  /// that it begins with.
+  /// Calls body(quad, at) for each quad of this thread: its index, and its
+  /// first element in the part.
   template <class Body>
   __device__ void for_each_quad(const Body& body) const {
     const int step = static_cast<int>(blockDim.x) * kQuad;
@@ -301,21 +305,21 @@ class RowPart {
       if (first + quad * step < count_) body(quad, first + quad * step);
     }
   }
-  /// Elements of the quad at `at`.
+  /// Returns the number of elements of the quad at `at`.
   __device__ int left(int at) const { return min(count_ - at, kQuad); }
 
-  std::int64_t first_;  ///< the part's first column
+  std::int64_t first_;  ///< first column of the part
   int count_;           ///< elements of the part
-  int chunks_;          ///< of the row
+  int chunks_;          ///< chunks of the row
   int chunks_of_block_, blocks_;
-  const Z* z_;  ///< the part's elements
+  const Z* z_;  ///< elements of the part
   D* dlogits_;
   RowMemory& memory_;
   Quad<Z> held_[kQuads];
 };
 
-/// A cluster of `blocks` for each token. dlogits may be the logits: all of the row is in registers
-/// before the first barrier of the cluster, and the gradient is written after it.
+/// Computes one token with each cluster of `blocks` blocks. dlogits may alias the logits: the whole
+/// row is in registers before the cluster's first barrier, and the gradient is written after it.
 template <class Z, class D, int kQuads, unsigned kThreads, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     token_losses(std::int64_t vocabulary, int part, int blocks, const __grid_constant__ Rows<Z> z,
@@ -323,7 +327,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   extern __shared__ __align__(16) unsigned char bytes[];
   auto& memory = *reinterpret_cast<RowMemory*>(bytes);
   const std::int64_t t = blockIdx.x / static_cast<unsigned>(blocks);
-  const bool tells = cluster_rank() == 0 && threadIdx.x == 0;  // the loss
+  const bool tells = cluster_rank() == 0 && threadIdx.x == 0;  // writes the loss
   const float weight = token.weight[t];
   const std::int64_t target = weight != 0.0f ? token.target[t] : 0;
   RowPart<Z, D, kQuads, kWhole> row(t, vocabulary, part, blocks, z, dlogits, memory);
@@ -337,7 +341,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   row.load();
   const float at_target = tells ? z.load(t, target) : 0.0f;
   const Extremes extremes = row.extremes();
-  // False where an element is NaN or infinite: the exponent is NaN or -inf.
+  // False if an element is NaN or infinite: the exponent is then NaN or -inf.
   const bool short_range =
       (extremes.least - extremes.best) * numerics::kLog2E >= -numerics::kExp2Normal;
   const float sum = short_range ? row.sum(Exponential<true>{extremes.best})
@@ -353,7 +357,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   row.leave();
 }
 
-/// One block: scalars[kLossSum] += tree_sum(loss).
+/// Computes scalars[kLossSum] += tree_sum(loss) in one block.
 __global__ void add_losses(std::int64_t tokens, const float* loss, float* scalars) {
   const float sum = block_tree_sum(tokens, [loss](std::int64_t t) { return loss[t]; });
   if (threadIdx.x == 0) {
@@ -367,15 +371,15 @@ struct Candidate {
   std::int64_t index;
 };
 
-/// A later element replaces an earlier one only when it is greater. With the first element a NaN
-/// nothing is greater, and any other NaN is greater than nothing: each thread starts from the first
-/// element, so the order of the comparisons does not matter.
+/// Returns the better candidate: a later element replaces an earlier one only if it is greater. If
+/// the first element is NaN, no element is greater; any other NaN is not greater than anything.
+/// Each thread starts from the first element, so the order of comparisons does not matter.
 __device__ Candidate better(const Candidate& a, const Candidate& b) {
   const bool b_wins = b.value > a.value || (b.value == a.value && b.index < a.index);
   return b_wins ? b : a;
 }
 
-/// A block for each row.
+/// Finds the argmax of one row with each block.
 template <class Z>
 __global__ void row_argmax(std::int64_t cols, Rows<Z> z, std::int32_t* out) {
   __shared__ Candidate warp_best[kWarpSize];
@@ -431,8 +435,8 @@ void launch_rows(Context& context, std::int64_t rows, std::int64_t vocabulary, i
         "cross_entropy");
 }
 
-/// Blocks of 512 threads, two to a multiprocessor, where they have room for the row. Throws Error
-/// for a row for which no cluster has.
+/// Launches blocks of 512 threads, two for each multiprocessor, if they can hold the row, else of
+/// 1024. Throws Error if no cluster can hold the row.
 template <class Z, class D>
 void launch_losses(Context& context, std::int64_t rows, std::int64_t vocabulary, const Rows<Z>& z,
                    const TokenData& token, const Rows<D>& dlogits) {

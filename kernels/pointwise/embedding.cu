@@ -16,7 +16,7 @@ __device__ bool outside(std::int64_t token, std::int64_t vocabulary) {
   return token < 0 || token >= vocabulary;
 }
 
-/// Leaves the rows of tokens outside the table as they are.
+/// Copies rows of the table; leaves the rows of tokens outside the table unchanged.
 template <class Table, class Out>
 struct Gather {
   const std::int32_t* tokens;
@@ -37,8 +37,8 @@ struct Gather {
   }
 };
 
-/// Sort keys and values: the token of each position, and the position. Tokens outside the table
-/// become `vocabulary`, which sorts behind all others.
+/// Writes sort keys and values: the token of each position, and the position. Tokens outside the
+/// table become `vocabulary`, which sorts after all others.
 __global__ void number_positions(std::int64_t count, std::int64_t vocabulary,
                                  const std::int32_t* tokens, std::uint32_t* keys,
                                  std::int32_t* positions, std::uint32_t* faults) {
@@ -50,8 +50,9 @@ __global__ void number_positions(std::int64_t count, std::int64_t vocabulary,
   positions[t] = static_cast<std::int32_t>(t);
 }
 
-/// A block for each sorted position that starts a run of equal tokens and each share of columns: it
-/// alone adds to these elements of dtable, in ascending order of the positions of the run.
+/// Adds runs of equal tokens to dtable. A block handles one share of columns of the run that
+/// starts at its sorted position. No other block adds to these elements, and it adds in ascending
+/// order of the run's positions.
 template <class D>
 __global__ void add_runs(std::int64_t count, std::int64_t vocabulary, const std::uint32_t* keys,
                          const std::int32_t* positions, Rows<D> dout, std::int64_t cols,
@@ -80,8 +81,8 @@ constexpr std::size_t kAlignment = 256;
 
 std::size_t padded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// Positions in ascending order of token, and of position for equal tokens (radix sort is stable),
-/// in the workspace.
+/// Positions in the workspace, in ascending order of token and, for equal tokens, of
+/// position (radix sort is stable).
 struct SortedTokens {
   const std::uint32_t* keys;
   const std::int32_t* positions;

@@ -1,17 +1,17 @@
-// Groups of consecutive elements in the words in which they are loaded.
+// Groups of consecutive elements, in the words in which they are loaded.
 #pragma once
 
 #include "kernels/pointwise/rows.cuh"
 
 namespace fp8lab::cuda {
 
-/// kGroup consecutive elements of a row as loaded.
+/// kGroup consecutive elements of a row, in storage format.
 template <class T>
 struct Group {
   static constexpr int kWords = kGroup * sizeof(T) / sizeof(std::uint32_t);
   std::uint32_t words[kWords];
 
-  /// From a 16-byte boundary.
+  /// Precondition: `source` is on a 16-byte boundary.
   __device__ void load(const T* source) {
 #pragma unroll
     for (int i = 0; i < kWords; i += 4) {
@@ -19,7 +19,7 @@ struct Group {
       words[i] = part.x, words[i + 1] = part.y, words[i + 2] = part.z, words[i + 3] = part.w;
     }
   }
-  /// At most `count` elements, zeros after them.
+  /// Loads at most `count` elements and pads with zeros.
   __device__ void load_some(const T* source, int count) {
     T values[kGroup];
 #pragma unroll
@@ -36,7 +36,7 @@ struct Group {
   }
 };
 
-/// A group of elements of a row, zeros after `left` of them.
+/// Loads a group of a row, with zeros after the first `left` elements.
 template <class T>
 __device__ Group<T> load_group(const Rows<T>& rows, std::int64_t row, int col, int left) {
   Group<T> group;

@@ -1,5 +1,5 @@
-// Identity of the bits of tensors: the terms of numerics::hash_term, summed. Integer additions
-// modulo 2^64 may come in any order.
+// Hash of the bits of tensors: the sum of numerics::hash_term. Additions modulo
+// 2^64 may happen in any order.
 #include <cstdint>
 
 #include "emulation/numerics/operand_hash.hpp"
@@ -11,17 +11,18 @@
 namespace fp8lab::cuda {
 namespace {
 
-using Sum = unsigned long long;  // as atomicAdd takes it
+using Sum = unsigned long long;  // the type of atomicAdd
 
 constexpr int kThreads = 256, kBlocksOfMultiprocessor = 8;
 constexpr std::int64_t kWord = sizeof(std::uint64_t);
 
-/// What a thread reads at once.
+/// The words that a thread reads in one access.
 struct alignas(2 * kWord) WordPair {
   std::uint64_t first, second;
 };
 
-/// Adds the sum over the threads of a block, which must all call it, to *total.
+/// Adds the sum over the threads of a block to *total. Precondition: every
+/// thread of the block calls it.
 __device__ void add_block(Sum mine, Sum* total) {
   __shared__ Sum of_warps[kThreads / kWarpSize];
   const auto over_lanes = [](Sum sum, int lanes) {
@@ -37,18 +38,18 @@ __device__ void add_block(Sum mine, Sum* total) {
   if (lane_id() == 0) atomicAdd(total, mine);
 }
 
-/// Tensors that are whole pairs of words, one after the other, for one launch.
+/// Tensors that consist of whole pairs of words, for one launch.
 struct WholeTensors {
-  static constexpr int kMost = 160;  // of the 4 KB that a kernel's arguments may take
+  static constexpr int kMost = 160;  // fits into the 4 KB of a kernel's arguments
 
   struct Tensor {
     const WordPair* pairs;
-    std::uint64_t first_word;  ///< the number of its first word
-    std::int64_t first_pair;   ///< pairs of the tensors before it
+    std::uint64_t first_word;  ///< index of its first word
+    std::int64_t first_pair;   ///< number of pairs of the tensors before it
   };
   Tensor of[kMost];
   int count;
-  std::int64_t pairs;  ///< of all
+  std::int64_t pairs;  ///< total number
 
   __device__ std::int64_t end(int tensor) const {
     return tensor + 1 < count ? of[tensor + 1].first_pair : pairs;
@@ -56,7 +57,7 @@ struct WholeTensors {
 };
 static_assert(sizeof(WholeTensors) + 64 <= 4096);
 
-/// Each block takes the same part of all pairs.
+/// Hashes an equal share of all pairs in each block.
 __global__ void __launch_bounds__(kThreads)
     hash_words_kernel(numerics::HashedPart part, const __grid_constant__ WholeTensors tensors,
                       Sum* total) {
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
   add_block(sum, total);
 }
 
-/// Up to 8 bytes as a little-endian word.
+/// Returns up to 8 bytes as a little-endian word.
 __device__ std::uint64_t load_word(const std::byte* bytes, std::int64_t count) {
   std::uint64_t word = 0;
   for (int i = 0; i < kWord && i < count; ++i) {
@@ -90,7 +91,7 @@ __device__ std::uint64_t load_word(const std::byte* bytes, std::int64_t count) {
   return word;
 }
 
-/// Rows of `bytes` bytes, `stride` bytes apart, whose words are counted from `first` on.
+/// Hashes rows of `bytes` bytes that are `stride` bytes apart; their words count from `first` on.
 __global__ void __launch_bounds__(kThreads)
     hash_rows_kernel(numerics::HashedPart part, const std::byte* data, std::int64_t rows,
                      std::int64_t bytes, std::int64_t stride, std::uint64_t first, Sum* total) {
@@ -122,7 +123,7 @@ bool is_whole(const TensorView& view) {
          reinterpret_cast<std::uintptr_t>(view.data) % kPair == 0;
 }
 
-/// Those that have come, in one launch.
+/// Hashes the collected tensors in one launch, and clears the list.
 void hash_whole(Context& context, numerics::HashedPart part, WholeTensors& tensors, Sum* total) {
   if (tensors.count == 0) return;
   hash_words_kernel<<<blocks_of(context, tensors.pairs), kThreads, 0, context.stream()>>>(

@@ -1,23 +1,23 @@
-// Rows that a block holds in registers, a row a block: group 0 of all its threads side by side,
-// then group 1.
+// Rows that a block holds in registers, one row for each block: group 0 of all threads side by
+// side, then group 1, and so on.
 #pragma once
 
 #include "kernels/pointwise/group.cuh"
 
 namespace fp8lab::cuda {
 
-inline constexpr int kHeldGroups = 4;  ///< of a thread
+inline constexpr int kHeldGroups = 4;  ///< groups of a thread
 inline constexpr int kFewRowThreads = 256, kMostRowThreads = 1024;
-/// Columns that the threads of a block can hold.
+/// Largest number of columns that the threads of a block can hold.
 inline constexpr std::int64_t kLongestRow = std::int64_t{kMostRowThreads} * kHeldGroups * kGroup;
 
-/// Column of group h of a thread: groups lie one width of the block apart.
+/// Returns the column of group h of the thread; consecutive groups are one block width apart.
 __device__ inline int held_col(int h) {
   return (h * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kGroup;
 }
 
-/// Threads of a block for a row of `cols` columns; up to kFewRowThreads of them, or more, have
-/// kernels of their own.
+/// Returns the number of threads for a row of `cols` columns. There are separate kernels for up to
+/// kFewRowThreads threads and for more.
 inline unsigned held_row_threads(std::int64_t cols) {
   constexpr std::int64_t kWarp = 32, kColsOfWarp = kWarp * kHeldGroups * kGroup;
   return static_cast<unsigned>((cols + kColsOfWarp - 1) / kColsOfWarp * kWarp);

@@ -7,7 +7,7 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// A warp for each row. y may be x: all of a row is summed before any of it is overwritten.
+/// One warp for each row. y may alias x: a whole row is summed before any of it is overwritten.
 template <class X, class W, class Y>
 __global__ void forward(std::int64_t rows, std::int64_t cols, Rows<X> x, Rows<W> weight,
                         Rows<W> bias, float epsilon, Rows<Y> y, float* means, float* rstds) {
@@ -37,7 +37,7 @@ __global__ void forward(std::int64_t rows, std::int64_t cols, Rows<X> x, Rows<W>
   }
 }
 
-/// A warp for each row. dx may be dy: all of a row is summed before any of it is overwritten.
+/// One warp for each row. dx may alias dy: a whole row is summed before any of it is overwritten.
 template <class DY, class X, class W, class DX>
 __global__ void backward(std::int64_t rows, std::int64_t cols, Rows<DY> dy, Rows<X> x,
                          Rows<W> weight, const float* means, const float* rstds, Rows<DX> dx) {
@@ -64,7 +64,7 @@ __global__ void backward(std::int64_t rows, std::int64_t cols, Rows<DY> dy, Rows
   }
 }
 
-/// Summand of the weight gradient.
+/// Terms of the weight gradient.
 template <class DY, class X>
 struct Centred {
   struct Loaded {
@@ -110,7 +110,7 @@ void run(Context& context, const ops::LayerNormBackward& op) {
   op.check();
   const float *mean = op.mean.row<float>(0), *rstd = op.rstd.row<float>(0);
   const std::int64_t rows = op.x.rows;
-  // First the gradients of weight and bias, which read op.dy, so that op.dx may be written over it.
+  // The gradients of weight and bias come first: they read op.dy, which op.dx may overwrite.
   with_rows(
       [&]<class DY, class X>(const Rows<DY>& d, const Rows<X>& in) {
         add_column_sums(context, rows, Centred<DY, X>{d, in, mean, rstd}, op.dweight,

@@ -83,8 +83,8 @@ struct GeluGradient {
   }
 };
 
-/// FP64 value of an FP32 value. A NaN keeps sign and payload and becomes quiet, as the processor
-/// does it; the device's conversion does not promise that.
+/// Converts FP32 to FP64. A NaN becomes quiet and keeps sign and payload, as on the CPU; the
+/// device's conversion does not guarantee that.
 __device__ double to_double(float value) {
   const std::uint32_t bits = numerics::float_bits(value);
   if ((bits & 0x7FFFFFFFu) <= numerics::kF32Infinity) return value;
@@ -122,7 +122,7 @@ struct Convert {
 
 template <class Source, class Destination>
 void launch_convert(Context& context, const TensorView& source, const TensorView& destination) {
-  if constexpr (!std::is_same_v<Source, Destination>) {  // equal types never come here
+  if constexpr (!std::is_same_v<Source, Destination>) {  // never called for equal types
     const Convert<Source, Destination> body{rows_of<Source>(source),
                                             rows_of<Destination>(destination)};
     launch_groups(context, source.rows, source.cols, body, "copy");
@@ -138,7 +138,7 @@ void convert_from(Context& context, const TensorView& source, const TensorView& 
   }
 }
 
-/// Same type: rows of bytes.
+/// Copies rows of bytes. Precondition: both tensors have the same type.
 void copy_bytes(Context& context, const TensorView& source, const TensorView& destination) {
   if (source.size() == 0) return;
   const std::size_t size = size_of(source.dtype);

@@ -12,14 +12,14 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// `matrix` for groups that start at multiples of kGroup within a head.
+/// Returns `matrix` for groups that start at multiples of kGroup within a head.
 template <class T>
 Rows<T> groups_of(Rows<T> matrix, const NormHeads& heads) {
   matrix.wide = matrix.wide && (heads.count == 1 || heads.cols % kGroup == 0);
   return matrix;
 }
 
-/// A warp for each head. y may be x: all of a head is summed before any of it is overwritten.
+/// One warp for each head. y may alias x: a whole head is summed before any of it is overwritten.
 template <class X, class W, class Y>
 __global__ void forward(std::int64_t count, NormHeads heads, Rows<X> x, Rows<W> weight,
                         float epsilon, Rows<Y> y, float* rstd) {
@@ -43,7 +43,7 @@ __global__ void forward(std::int64_t count, NormHeads heads, Rows<X> x, Rows<W> 
   }
 }
 
-/// A warp for each head. dx may be dy: all of a head is summed before any of it is overwritten.
+/// One warp for each head. dx may alias dy: a whole head is summed before any of it is overwritten.
 template <class DY, class X, class W, class DX>
 __global__ void backward(std::int64_t count, NormHeads heads, Rows<DY> dy, Rows<X> x,
                          Rows<W> weight, const float* rstd, Rows<DX> dx) {
@@ -66,7 +66,7 @@ __global__ void backward(std::int64_t count, NormHeads heads, Rows<DY> dy, Rows<
   }
 }
 
-/// Summand of the weight gradient.
+/// Terms of the weight gradient.
 template <class DY, class X>
 struct Normalised {
   struct Loaded {
@@ -97,7 +97,7 @@ struct Normalised {
 
 using Bf16 = std::uint16_t;
 
-/// One block a row: the row of y unless !kStores, rstd, and where kAdds the sum.
+/// Computes one row with each block: y if kStores, rstd, and the sum if kAdds.
 template <bool kAdds, bool kStores, int kThreads>
 __global__ void __launch_bounds__(kThreads,
                                   kThreads == kMostRowThreads ? 1 : NormRows<Bf16, kAdds>::kBlocks)
@@ -135,11 +135,11 @@ void launch_forward_of_rows(Context& context, const NormRows<Bf16, kAdds>& sourc
 
 // --- gradients of whole rows of bf16 -------------------------------------------------------------
 //
-// A block takes the kColumnSumBlock rows of one partial sum of the weight gradient, some at a time,
-// and a thread the same four columns of each:
+// A block computes the kColumnSumBlock rows of one partial sum of the weight gradient, kRows at a
+// time. A thread has the same four columns in every row:
 //
-//   dy, x of the next rows --> registers, under way during all of what follows
-//   kAdds: their gradient  --> shared memory, under way as long: two steps of it, of which each
+//   dy, x of the next rows --> registers, in flight during all later steps
+//   kAdds: their gradient  --> shared memory, in flight as long: a double buffer in which each
 //                              thread copies and reads its own columns
 //   dy, x of the rows      --> partial sums of the weight gradient, in registers
 //                          --> (dy * weight) * x, to shared memory
@@ -177,17 +177,17 @@ struct Quad {
   }
 };
 
-/// Rows of which one launch makes dx and the partial sums of the weight gradient.
+/// Rows for which one launch computes dx and the partial sums of the weight gradient.
 struct RowGradients {
   std::int64_t rows;
   int cols;  ///< a multiple of kQuad, at most numerics::kSumChunk
   Rows<Bf16> dy, x;
-  Rows<Bf16> result;  ///< kAdds: the gradient that dx is added to, else dx
+  Rows<Bf16> result;  ///< kAdds: the gradient to which dx is added; else dx
   const float* rstd;
-  float* partial;  ///< (blocks, cols), as of column_block_sums
+  float* partial;  ///< (blocks, cols), as in column_block_sums
 };
 
-/// The four columns of a thread in the rows of a block.
+/// The four columns of a thread, over the rows of a block.
 struct Columns {
   const Bf16 *dy, *x;
   Bf16* result;
@@ -200,32 +200,33 @@ struct Columns {
         dy_stride(of.dy.stride),
         x_stride(of.x.stride),
         result_stride(of.result.stride) {}
-  /// The next row that is read.
+  /// Reads the next row of dy and x.
   __device__ void read(Quad& of_dy, Quad& of_x) {
     of_dy.load(dy);
     of_x.load(x);
     dy += dy_stride;
     x += x_stride;
   }
-  /// Copies the gradient `i` rows after the next row that is written.
+  /// Starts an asynchronous copy of the gradient `i` rows after the next row to write.
   __device__ void copy(int i, Quad& to) const {
     __pipeline_memcpy_async(&to, result + i * result_stride, sizeof(Quad));
   }
-  /// The next row that is written.
+  /// Writes the next row.
   __device__ void write(const Quad& values) {
     *reinterpret_cast<uint2*>(result) = values.words;
     result += result_stride;
   }
 };
 
-/// What the threads of a block share.
+/// Shared memory of a block.
 template <int kRows>
 struct RowMemory {
   float rstd[kColumnSumBlock], slopes[kRows];
 };
 
-/// Takes `count` rows, kRows at a time; kWhole: there are kColumnSumBlock. `sums` are those of the
-/// thread's columns; it has some unless it is one of the last.
+/// Computes `count` rows, kRows at a time; kWhole: count is kColumnSumBlock. `sums`: this thread's
+/// partial sums of the weight gradient, one for each of its columns. has_columns: false for
+/// threads past the last column.
 template <bool kAdds, int kRows, int kThreads, bool kWhole>
 __device__ void take_rows(int cols, int count, bool has_columns, Columns columns,
                           const float (&w)[kQuad], RowMemory<kRows>& memory, float4* products,
@@ -299,7 +300,8 @@ __device__ void take_rows(int cols, int count, bool has_columns, Columns columns
   }
 }
 
-/// Without kAdds the result may be dy: a thread overwrites what only it reads, after it has.
+/// Without kAdds the result may alias dy: a thread overwrites only what it
+/// alone reads, after reading.
 template <bool kAdds, class W, int kRows, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_of_rows(const __grid_constant__ RowGradients of, Rows<W> weight) {
@@ -353,7 +355,7 @@ void launch_backward_of_rows(Context& context, const RowGradients& of, const Row
   }
 }
 
-/// True for what backward_of_rows takes.
+/// Returns true if backward_of_rows supports the operation.
 bool has_whole_rows(const ops::RmsNormBackward& op, const TensorView& result) {
   const auto is_wide = [](const TensorView& view) {
     return view.dtype == DType::bf16 && rows_of<Bf16>(view).wide;
@@ -418,7 +420,7 @@ bool find_rstd(Context& context, const ops::AddRmsNormForward& op) {
 }
 
 bool rmsnorm_backward_add(Context& context, const ops::RmsNormBackwardAdd& op) {
-  // dx, which is rounded but not stored, has the type of the sum.
+  // dx is rounded but not stored; its type is that of the sum.
   if (op.norm.dx.dtype != DType::bf16 || !has_whole_rows(op.norm, op.gradient)) return false;
   op.check();
   backward_by_rows<true>(context, op.norm, op.gradient);
@@ -434,7 +436,7 @@ void run(Context& context, const ops::RmsNormBackward& op) {
   with_rows(
       [&]<class DY, class X, class W, class DX>(const Rows<DY>& d, const Rows<X>& in,
                                                 const Rows<W>& w, const Rows<DX>& out) {
-        // First the op.weight gradient, which reads op.dy, so that op.dx may be written over op.dy.
+        // The gradient of op.weight comes first: it reads op.dy, which op.dx may overwrite.
         add_column_sums(context, count,
                         Normalised<DY, X>{heads, groups_of(d, heads), groups_of(in, heads), r},
                         op.dweight, "rmsnorm_backward: op.dweight");

@@ -1,4 +1,4 @@
-// RMS norms at the residual stream in one reading, whole or as far as their rstd.
+// RMS norms of the residual stream in one pass: the whole norm, or only its rstd.
 #pragma once
 
 #include "emulation/ops/add_norm.hpp"
@@ -6,15 +6,16 @@
 
 namespace fp8lab::cuda {
 
-// Each is false, and has done nothing, where no kernel is made for the operation.
+// Each function returns false, and does nothing, if there is no kernel for the operation.
 
-/// Whole rows of bf16 that a block holds.
+/// Computes ops::AddRmsNormForward for whole rows of bf16 that a block can hold.
 bool add_rmsnorm(Context& context, const ops::AddRmsNormForward& op);
-/// The same without y: rstd, and of a sum the sum before it.
+/// Compute rstd but not y, under the same conditions; the second one also stores the sum.
 bool find_rstd(Context& context, const ops::RmsNormForward& op);
 bool find_rstd(Context& context, const ops::AddRmsNormForward& op);
 
-/// Whole aligned rows of bf16, of at most numerics::kSumChunk columns; dx is not stored.
+/// Computes ops::RmsNormBackwardAdd for whole aligned rows of bf16 with at most numerics::kSumChunk
+/// columns. Does not store dx.
 bool rmsnorm_backward_add(Context& context, const ops::RmsNormBackwardAdd& op);
 
 }  // namespace fp8lab::cuda

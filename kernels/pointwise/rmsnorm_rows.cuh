@@ -1,8 +1,8 @@
-// RMS norms of rows that a block holds in registers (held_rows.cuh): each element is read once, and
-// those of a sum are added on the way.
+// RMS norms of rows that a block holds in registers (held_rows.cuh). Each element is read once; for
+// the norm of a sum, the addition happens in the same pass.
 //
 //   x, or a and b  --> registers
-//        |  kAdds: round(a + b), to memory and in the place of a
+//        |  kAdds: round(a + b), to memory and to the registers of a
 //        +--> dynamic shared memory: a warp for each 4096 adds the squares in the order of tree_sum
 //        |         barrier: rstd
 //        v
@@ -19,7 +19,7 @@
 
 namespace fp8lab::cuda {
 
-/// The norm of rows of T, of x or where kAdds of a sum. Also a source of row_kernel.
+/// The norm of rows of T: of x or, if kAdds, of a sum. Also a source of row_kernel.
 template <class T, bool kAdds>
 struct NormRows {
   using Element = T;
@@ -30,7 +30,7 @@ struct NormRows {
   static constexpr int kBlocks = sizeof(T) == 2 ? 4 : 3;
 
   Rows<T> summands[kAdds ? 2 : 1];
-  Rows<T> x;  ///< where the sum goes
+  Rows<T> x;  ///< destination of the sum
   Rows<T> weight, y;
   float epsilon;
   float* rstd;
@@ -47,7 +47,7 @@ struct NormRows {
     summands[0] = rows_of<T>(op.a);
     summands[1] = rows_of<T>(op.b);
   }
-  /// Bytes of dynamic shared memory.
+  /// Returns the bytes of dynamic shared memory.
   static std::size_t shared_bytes(std::int64_t cols) {
     return static_cast<std::size_t>((cols + kGroup - 1) / kGroup * kGroup) * sizeof(T);
   }
@@ -60,7 +60,7 @@ struct NormRows {
     }
     return loaded;
   }
-  /// The row's rstd, which is written, and x in the place of its summands.
+  /// Computes and writes the row's rstd; if kAdds, replaces the summands by x.
   __device__ float begin(std::int64_t row, int cols, Loaded (&loaded)[kHeldGroups]) const {
     extern __shared__ uint4 elements[];
     auto* const own = reinterpret_cast<T*>(elements);
@@ -81,7 +81,7 @@ struct NormRows {
     if (threadIdx.x == 0) rstd[row] = numerics::canonical_nan(r);
     return r;
   }
-  /// A group of y, which is written, zeros after `left` of its elements.
+  /// Computes and writes a group of y; returns it with zeros after the first `left` elements.
   __device__ Group<T> make(std::int64_t row, int col, int left, float r, Loaded& loaded) const {
     T bits[kGroup] = {};
     if (left > 0) {
@@ -116,7 +116,7 @@ struct NormRows {
   }
 };
 
-/// True where NormRows<T, false> takes `norm`: whole rows of T that a block holds.
+/// Returns true if NormRows<T, false> supports `norm`: whole rows of T that a block can hold.
 template <class T>
 bool has_held_rows(const ops::RmsNormForward& norm) {
   constexpr std::size_t kMostShared = 40960;
@@ -125,7 +125,7 @@ bool has_held_rows(const ops::RmsNormForward& norm) {
          norm.x.size() > 0 && norm.weight.cols == norm.x.cols && norm.x.cols <= kLongestRow &&
          NormRows<T, false>::shared_bytes(norm.x.cols) <= kMostShared;
 }
-/// The same for NormRows<T, true>.
+/// Returns true if NormRows<T, true> supports `op`.
 template <class T>
 bool has_held_rows(const ops::AddRmsNormForward& op) {
   return op.a.dtype == op.norm.x.dtype && op.b.dtype == op.norm.x.dtype &&

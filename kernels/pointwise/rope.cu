@@ -7,8 +7,8 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// Works on the pairs of each token, a row of `padded` columns for each head, of which `half` are
-/// in use. Leaves tokens with a position outside the table as they are.
+/// Rotates the pairs of each token. A head has `padded` columns, of which `half` are in use. Leaves
+/// tokens with a position outside the table unchanged.
 template <class T>
 struct Rotate {
   Rows<T> x;
@@ -19,7 +19,7 @@ struct Rotate {
   std::uint32_t* faults;
 
   __device__ void operator()(std::int64_t token, std::int64_t pair, int) const {
-    // A token has fewer than 2^31 pairs, and short divisions are short.
+    // A token has fewer than 2^31 pairs, so a fast 32-bit division suffices.
     const auto head = static_cast<std::uint32_t>(pair) / static_cast<std::uint32_t>(padded);
     const std::int64_t col = pair - std::int64_t{head} * padded;
     const int count = half - col < kGroup ? static_cast<int>(half - col) : kGroup;
@@ -53,7 +53,7 @@ void run(Context& context, const ops::Rope& op) {
   const std::int64_t padded = (half + kGroup - 1) / kGroup * kGroup;
   with_rows(
       [&]<class T>(Rows<T> rows) {
-        rows.wide = rows.wide && half % kGroup == 0;  // groups start at multiples of half as well
+        rows.wide = rows.wide && half % kGroup == 0;  // groups also start at multiples of half
         const Rotate<T> body{rows,
                              op.positions.row<std::int32_t>(0),
                              rows_of<float>(op.cosine),

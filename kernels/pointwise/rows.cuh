@@ -13,14 +13,14 @@
 
 namespace fp8lab::cuda {
 
-/// Consecutive columns that one thread takes at a time: 16 bytes of bf16.
+/// Number of consecutive columns that a thread processes together: 16 bytes of bf16.
 inline constexpr int kGroup = 8;
 
 __device__ inline float widen(std::uint16_t bf16) { return numerics::from_bf16(bf16); }
 __device__ inline float widen(float value) { return value; }
 
-/// The value as T stores it; bf16 by the conversion instruction, which `validate codec` proves
-/// equal to numerics::to_bf16 on all 2^32 inputs.
+/// Rounds to T. bf16 uses the conversion instruction, which `validate codec` proves equal to
+/// numerics::to_bf16 on all 2^32 inputs.
 template <class T>
 __device__ T narrow(float value) {
   if constexpr (sizeof(T) == 2) {
@@ -29,7 +29,7 @@ __device__ T narrow(float value) {
     return numerics::canonical_nan(value);
   }
 }
-/// The same for a group, whose pairs share an instruction.
+/// Rounds a group; pairs share an instruction.
 template <class T>
 __device__ void narrow(const float (&values)[kGroup], T (&bits)[kGroup]) {
   if constexpr (sizeof(T) == 2) {
@@ -49,7 +49,7 @@ template <class T>
 struct Rows {
   T* data;
   std::int64_t stride;
-  bool wide;  ///< columns that are multiples of kGroup lie on 16-byte boundaries in every row
+  bool wide;  ///< in every row, columns at multiples of kGroup are 16-byte aligned
 
   __device__ T* at(std::int64_t row, std::int64_t col) const { return data + row * stride + col; }
   __device__ float load(std::int64_t row, std::int64_t col) const { return widen(*at(row, col)); }
@@ -57,8 +57,8 @@ struct Rows {
     *at(row, col) = narrow<T>(value);
   }
 
-  /// Elements of columns [col, col + count), count <= kGroup and col a multiple of kGroup; zeros
-  /// fill the group.
+  /// Loads columns [col, col + count) and pads the group with zeros. Preconditions: count <=
+  /// kGroup, and col is a multiple of kGroup.
   __device__ void load_bits(std::int64_t row, std::int64_t col, int count,
                             T (&values)[kGroup]) const {
     const T* source = at(row, col);
@@ -88,7 +88,7 @@ struct Rows {
     }
   }
 
-  /// As load_bits and store_bits, widened to FP32 and rounded from it.
+  /// As load_bits and store_bits, but with conversion to and from FP32.
   __device__ void load_group(std::int64_t row, std::int64_t col, int count,
                              float (&values)[kGroup]) const {
     T bits[kGroup];
@@ -103,7 +103,7 @@ struct Rows {
   }
 };
 
-/// T must be the storage type of the view.
+/// Precondition: T is the storage type of the view.
 template <class T>
 Rows<T> rows_of(const TensorView& view) {
   const auto address = reinterpret_cast<std::uintptr_t>(view.data);
@@ -113,7 +113,7 @@ Rows<T> rows_of(const TensorView& view) {
           address % sizeof(uint4) == 0 && aligned_rows};
 }
 
-/// Calls launch(rows...) with the Rows of each view, which are bf16 or f32.
+/// Calls launch(rows...) with the Rows of each view. Precondition: the views are bf16 or f32.
 template <class Launch>
 void with_rows(const Launch& launch) {
   launch();
@@ -130,8 +130,8 @@ void with_rows(const Launch& launch, const TensorView& view, const Views&... oth
   }
 }
 
-/// Calls body(row, col, count) for every group of columns; blockIdx.y and threadIdx.y run over
-/// rows.
+/// Calls body(row, col, count) for every group of columns; blockIdx.y and
+/// threadIdx.y run over rows.
 template <class Body>
 __global__ void for_each_group(std::int64_t rows, std::int64_t cols, Body body) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x * kGroup;
@@ -145,11 +145,12 @@ __global__ void for_each_group(std::int64_t rows, std::int64_t cols, Body body) 
   }
 }
 
-/// Blocks along x or y of a grid for `items` of work; the kernel's loop takes the rest.
+/// Returns the number of blocks along x or y of a grid for `items`; the
+/// kernel's loop covers the rest.
 inline unsigned grid_size(std::int64_t items, std::int64_t limit) {
   return static_cast<unsigned>(std::clamp<std::int64_t>(items, 1, limit));
 }
-inline constexpr std::int64_t kGridYLimit = 65535;  ///< of the hardware
+inline constexpr std::int64_t kGridYLimit = 65535;  ///< hardware limit
 
 /// Runs `body` over the groups of a (rows, cols) matrix.
 template <class Body>

@@ -7,7 +7,8 @@ namespace {
 constexpr int kTile = 32;
 constexpr int kRowsAtOnce = 8;
 
-/// One tile a block, through shared memory, so that reads and writes are both contiguous.
+/// Transposes one tile with each block, through shared memory, so that reads
+/// and writes are contiguous.
 template <class T>
 __global__ void transpose_kernel(const T* source, std::int64_t source_stride, std::int64_t rows,
                                  std::int64_t cols, T* destination,

@@ -1,4 +1,4 @@
-// numerics::tree_sum by warps and blocks, with its bits.
+// numerics::tree_sum by warps and blocks, with the same bits.
 //
 // A chunk of 4096 elements belongs to one warp: thread l is lane l of numerics::chunk_sum and adds
 // elements l, l + 32, ... ascending from +0. numerics::combine_lanes then sets lane[l] += lane[l +
@@ -23,7 +23,7 @@ __device__ inline int lane_id() { return static_cast<int>(threadIdx.x) % kWarpSi
 __device__ inline int warp_id() { return static_cast<int>(threadIdx.x) / kWarpSize; }
 __device__ inline int warp_count() { return static_cast<int>(blockDim.x) / kWarpSize; }
 
-/// numerics::combine_lanes of the values of a warp; every lane gets the result.
+/// Computes numerics::combine_lanes of the values of a warp; every lane gets the result.
 __device__ inline float combine_lanes(float lane) {
   for (int span = kWarpSize / 2; span > 0; span /= 2) {
     lane += __shfl_down_sync(kAllLanes, lane, span);
@@ -31,7 +31,7 @@ __device__ inline float combine_lanes(float lane) {
   return __shfl_sync(kAllLanes, lane, 0);
 }
 
-/// numerics::chunk_sum by one warp; every lane gets the result.
+/// Computes numerics::chunk_sum with one warp; every lane gets the result.
 template <class Load>
 __device__ float warp_chunk_sum(std::int64_t first, std::int64_t last, const Load& load) {
   float lane = 0.0f;
@@ -40,25 +40,26 @@ __device__ float warp_chunk_sum(std::int64_t first, std::int64_t last, const Loa
   return combine_lanes(lane);
 }
 
-/// The levels of tree_sum above the chunks, in the lanes of one warp: the sum of the chunk sums
-/// taken in order. Up to 4096^3 elements; one chunk gives its own sum, as a lane is never -0.
+/// The levels of tree_sum above the chunks, in the lanes of one warp: the sum of the chunk
+/// sums, added in order. Supports up to 4096^3 elements. The sum of a single chunk is that
+/// chunk's, as a lane is never -0.
 class ChunkSums {
  public:
-  /// The sum of the next chunk, the same in every lane.
+  /// Adds the sum of the next chunk. Precondition: it is the same in every lane.
   __device__ void add(float sum) {
     if (chunks_ % numerics::kLanes == lane_id()) lane_ += sum;
     ++chunks_;
     if (chunks_ % numerics::kSumChunk == 0) close();
   }
 
-  /// Every lane gets the sum of all chunks; nothing may be added afterwards.
+  /// Returns the sum of all chunks to every lane. Nothing may be added afterwards.
   __device__ float total() {
     if (chunks_ % numerics::kSumChunk != 0) close();
     return combine_lanes(upper_lane_);
   }
 
  private:
-  /// Ends a chunk of 4096 chunk sums.
+  /// Finishes a chunk of 4096 chunk sums.
   __device__ void close() {
     const float sum = combine_lanes(lane_);
     const std::int64_t index = (chunks_ - 1) / numerics::kSumChunk;
@@ -71,13 +72,13 @@ class ChunkSums {
   float upper_lane_ = 0.0f;
 };
 
-/// First element after chunk `chunk` of n elements.
+/// Returns the end of chunk `chunk` of n elements.
 __device__ inline std::int64_t chunk_end(std::int64_t chunk, std::int64_t n) {
   const std::int64_t end = (chunk + 1) * numerics::kSumChunk;
   return end < n ? end : n;
 }
 
-/// tree_sum(n, load) by one warp, whose lanes all get the result.
+/// Computes tree_sum(n, load) with one warp; every lane gets the result.
 template <class Load>
 __device__ float warp_tree_sum(std::int64_t n, const Load& load) {
   ChunkSums sums;
@@ -87,10 +88,10 @@ __device__ float warp_tree_sum(std::int64_t n, const Load& load) {
   return sums.total();
 }
 
-/// tree_sum of n elements by one block of whole warps, whose threads all get the result. Every
-/// thread of the block must call it. `teams` groups of threads share the chunks; the calling thread
-/// is of number `team`, and sum_of_chunk(chunk) gives a team's `leader` the sum of one. The first
-/// warp adds the sums.
+/// Computes the tree_sum of n elements with one block of whole warps; every thread gets the result.
+/// Precondition: every thread of the block calls it. The chunks are distributed over `teams` teams
+/// of threads; the calling thread belongs to team `team`. sum_of_chunk(chunk) returns a chunk's sum
+/// to the team's `leader`. The first warp adds the sums.
 template <class SumOfChunk>
 __device__ float block_sum_of_chunks(std::int64_t n, int team, int teams, bool leader,
                                      const SumOfChunk& sum_of_chunk) {
@@ -120,7 +121,7 @@ __device__ float block_sum_of_chunks(std::int64_t n, int team, int teams, bool l
   return result;
 }
 
-/// tree_sum(n, load) by one block: a chunk to each warp.
+/// Computes tree_sum(n, load) with one block, one warp for each chunk.
 template <class Load>
 __device__ float block_tree_sum(std::int64_t n, const Load& load) {
   return block_sum_of_chunks(n, warp_id(), warp_count(), lane_id() == 0, [&](std::int64_t chunk) {
@@ -128,26 +129,27 @@ __device__ float block_tree_sum(std::int64_t n, const Load& load) {
   });
 }
 
-/// A team of kWarpSize / kWidth threads adds a chunk whose elements are loaded kWidth at a time:
-/// its thread t is the lanes kWidth t, kWidth t + 1, ... of numerics::chunk_sum.
+/// A team of kWarpSize / kWidth threads that adds a chunk whose elements are loaded kWidth at a
+/// time. Thread t of the team computes lanes kWidth t, kWidth t + 1, ... of numerics::chunk_sum.
 template <int kWidth>
 struct Team {
   static constexpr int kThreads = kWarpSize / kWidth;
 
-  /// Number of the calling thread's team in its block, of the thread in its team, and of teams.
+  /// Return the index of the calling thread's team in its block, of the thread in its
+  /// team, and the number of teams.
   static __device__ int id() { return static_cast<int>(threadIdx.x) / kThreads; }
   static __device__ int rank() { return static_cast<int>(threadIdx.x) % kThreads; }
   static __device__ int count() { return static_cast<int>(blockDim.x) / kThreads; }
 
-  /// Elements that follow each other, from a multiple of kWidth on.
+  /// kWidth consecutive elements, the first at a multiple of kWidth.
   struct Values {
     float of[kWidth];
   };
 
-  /// numerics::chunk_sum of elements [first, end); the thread of rank 0 gets it. load(i) reads the
-  /// kWidth elements from i on, a multiple of kWidth with all of them below `end`; values(loaded)
-  /// makes Values of them; last(i) returns those of an i at the end, +0 for what is not there.
-  /// kTogether loads are under way at a time.
+  /// Computes numerics::chunk_sum of elements [first, end); the thread of rank 0 gets it. load(i)
+  /// reads kWidth elements from i on, a multiple of kWidth, all below `end`; values(loaded)
+  /// converts them to Values; last(i) returns the Values at the end, with +0 past the last element.
+  /// kTogether loads are in flight at a time.
   template <int kTogether, class Load, class MakeValues, class Last>
   static __device__ float chunk_sum(std::int64_t first, std::int64_t end, const Load& load,
                                     const MakeValues& values, const Last& last) {
@@ -165,7 +167,7 @@ struct Team {
       for (int j = 0; j < kTogether; ++j) add(values(loaded[j]));
     }
     for (; i < end; i += kWarpSize) add(last(i));
-    // Lanes 16, 8, ... kWidth apart are of different threads, those that are closer of one.
+    // Lanes 16, 8, ... kWidth apart belong to different threads; closer ones belong to one thread.
     const int first_lane = lane_id() / kThreads * kThreads;
     const unsigned team =
         kThreads == kWarpSize ? kAllLanes : ((1u << kThreads % kWarpSize) - 1u) << first_lane;
@@ -184,7 +186,8 @@ struct Team {
   }
 };
 
-/// tree_sum by one block, of elements that are loaded in pairs, as Team<2>::chunk_sum has it.
+/// Computes tree_sum with one block, for elements that are loaded in pairs,
+/// as in Team<2>::chunk_sum.
 template <class Load, class MakeValues, class Last>
 __device__ float block_tree_sum_of_pairs(std::int64_t n, const Load& load, const MakeValues& values,
                                          const Last& last) {

@@ -37,7 +37,8 @@ __device__ std::uint32_t convert(std::uint32_t bits, CodecSource source) {
   }
 }
 
-/// One block adds the hash terms of its share of a chunk; the sum modulo 2^64 has no order.
+/// Adds the hash terms of a block's share of a chunk; the order of a sum
+/// modulo 2^64 does not matter.
 template <SweptFormat kFormat>
 __global__ void sweep(CodecSource source, std::uint64_t seed_mix, unsigned long long* hashes) {
   const std::uint64_t chunk = blockIdx.y;
@@ -51,8 +52,8 @@ __global__ void sweep(CodecSource source, std::uint64_t seed_mix, unsigned long 
   atomicAdd(&hashes[chunk], sum);
 }
 
-/// Counts the floats from kSmallestDivisor to kLargestDivisor whose reciprocal is not that of a
-/// division.
+/// Counts the floats from kSmallestDivisor to kLargestDivisor whose reciprocal
+/// differs from that of a division.
 __global__ void sweep_reciprocals(unsigned long long* differences) {
   const std::uint32_t end = numerics::float_bits(kLargestDivisor);
   unsigned long long count = 0;

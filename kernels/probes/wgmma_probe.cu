@@ -13,8 +13,8 @@ constexpr int kColumns = 8;
 constexpr int kBytesK = 32;  ///< of one instruction
 constexpr int kThreads = 128;
 
-/// Place of a byte in a shared tile without swizzle: core matrices of 8 rows by 16 bytes, the two
-/// along K side by side (PTX ISA, wgmma, "Shared memory matrix layout").
+/// Returns the offset of a byte in a shared tile without swizzle: core matrices of 8 rows by 16
+/// bytes, the two along K side by side (PTX ISA, wgmma, "Shared memory matrix layout").
 __device__ int core_place(int row, int byte) {
   return row / 8 * 256 + byte / 16 * 128 + row % 8 * 16 + byte % 16;
 }
@@ -36,7 +36,7 @@ __device__ std::uint64_t core_descriptor(const void* tile) {
                  : "l"(a_tile), "l"(b));                                              \
   }
 
-/// d += A B^T with A from registers or from shared memory.
+/// Computes d += A B^T with A from registers or from shared memory.
 template <WgmmaTypes kTypes, bool kRegisters>
 __device__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint64_t a_tile,
                          std::uint64_t b) {
@@ -59,7 +59,7 @@ __device__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint64
 }
 #undef FP8LAB_PROBE
 
-/// The model's bits for one output.
+/// Returns the model's bits of one output.
 template <WgmmaTypes kTypes>
 __device__ std::uint32_t model(const unsigned char* a, const unsigned char* b, float c) {
   const std::uint32_t c_bits = numerics::float_bits(c);
@@ -80,7 +80,7 @@ struct Counts {
   unsigned long long registers_shared, registers_model, first;
 };
 
-/// Block (j, i) multiplies tile i of A and its partner j.
+/// Block (j, i) multiplies tile i of A with its partner j.
 template <WgmmaTypes kTypes>
 __global__ void __launch_bounds__(kThreads)
     probe_kernel(const unsigned char* a, const unsigned char* b, const float* c, int tiles,
@@ -101,7 +101,8 @@ __global__ void __launch_bounds__(kThreads)
   async_fence();
   __syncthreads();
 
-  // Fragments of A and D (PTX ISA, wgmma): 4 bytes of K a register, rows 8 apart, then 16 bytes on.
+  // Fragments of A and D (PTX ISA, wgmma): a register has 4 bytes of K; rows are 8 apart, then
+  // 16 bytes further along K.
   const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
   std::uint32_t fragment[4];
   float from_registers[4], from_shared[4], addend[4];

@@ -1,13 +1,13 @@
-// Shared memory of the other blocks of a cluster. PTX ISA 8.x, sections "mapa", "ld" and
-// "barrier.cluster".
+// Access to the shared memory of other blocks of a cluster. PTX ISA 8.x, sections "mapa",
+// "ld" and "barrier.cluster".
 #pragma once
 
 #include "kernels/ptx/ptx.cuh"
 
 namespace fp8lab::cuda {
 
-/// Arrives for cluster_wait, which waits until every thread of the cluster has. Orders no writes:
-/// what a thread has read before is read, that is all.
+/// Arrives for cluster_wait, which waits until every thread of the cluster has arrived. It does not
+/// order writes; it only guarantees that earlier reads of the arriving threads are done.
 __device__ inline void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -15,9 +15,9 @@ __device__ inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-/// What lies at the same place in the shared memory of block `rank` of the cluster. A cluster_sync
-/// must stand between the write there and this, and a cluster_arrive between this and the end of
-/// that block.
+/// Returns the value at the same address in the shared memory of block `rank` of the cluster.
+/// Preconditions: a cluster_sync separates the write from this read, and a cluster_arrive separates
+/// this read from the end of that block.
 __device__ inline float remote_float(const float* place, int rank) {
   float value;
   asm volatile(

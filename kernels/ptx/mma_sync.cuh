@@ -1,12 +1,13 @@
-// PTX of the warp-wide BF16 tensor-core instructions, nothing else. Every lane of the warp calls.
+// PTX wrappers of the warp-wide BF16 tensor-core instructions. Precondition: every
+// lane of the warp calls them.
 #pragma once
 
 #include <cstdint>
 
 namespace fp8lab::cuda {
 
-/// ldmatrix.x4: four 8x8 matrices of 16-bit elements from shared memory. Lane 8 i + r passes the
-/// address of row r of matrix i, 16-byte aligned; lane 4 g + t receives in x[i] the elements
+/// ldmatrix.x4: loads four 8x8 matrices of 16-bit elements from shared memory. Lane 8 i + r passes
+/// the address of row r of matrix i, 16-byte aligned; lane 4 g + t receives in x[i] the elements
 /// (g, 2 t), lower half, and (g, 2 t + 1) of matrix i (PTX ISA, ldmatrix).
 __device__ inline void load_matrices(const std::uint16_t* row, std::uint32_t (&x)[4]) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));

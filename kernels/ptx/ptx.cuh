@@ -1,6 +1,6 @@
-// Instructions of sm_90a that C++ has no name for: barriers, clusters and bulk copies.
-// PTX ISA 8.x, sections "mbarrier", "barrier", "cp.async.bulk" and "setmaxnreg"; wgmma.cuh has the
-// tensor core's. tests/simulator/include has the same functions for the simulated GPU.
+// Instructions of sm_90a without a C++ name: barriers, clusters and bulk copies. PTX ISA 8.x,
+// sections "mbarrier", "barrier", "cp.async.bulk" and "setmaxnreg". wgmma.cuh has the tensor
+// core's. tests/simulator/include defines the same functions for the simulated GPU.
 #pragma once
 
 #include <cuda.h>
@@ -15,21 +15,21 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
 
 inline constexpr int kWarpgroup = 128;  ///< threads
 
-/// A value that all threads of a warp have, told to the compiler: what follows from it is computed
-/// once for the warp. Called by whole warps.
+/// Tells the compiler that all threads of a warp have the same value, so that it computes derived
+/// values once for the warp. Precondition: whole warps call it.
 __device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
-/// The value, from here on: the compiler computes what follows from it here, and does not hold that
-/// in registers from before a loop on.
+/// Returns the value, opaque to the compiler, which therefore computes derived values here instead
+/// of keeping them in registers from before a loop.
 __device__ inline int computed_here(int value) {
   asm volatile("" : "+r"(value));
   return value;
 }
 
-/// The value, in a register: the compiler would rather read a constant or a special register anew
-/// in each pass of a loop. Called by whole warps.
+/// Returns the value in a register: otherwise the compiler would reload a constant or a special
+/// register in each iteration of a loop. Precondition: whole warps call it.
 __device__ inline std::uint32_t held(std::uint32_t value) {
-  // What it cannot foresee: a lane's number that has been through a shuffle.
+  // A value that the compiler cannot predict: a lane's number after a shuffle.
   std::uint32_t lane = threadIdx.x & 31u;
   asm volatile("shfl.sync.bfly.b32 %0, %0, 0, 0x1f, 0xffffffff;" : "+r"(lane));
   return value + (lane >> 5);
@@ -38,9 +38,9 @@ __device__ inline int held(int value) {
   return static_cast<int>(held(static_cast<std::uint32_t>(value)));
 }
 
-/// Shared memory of the block as one object, at an address that is held in a register. A
-/// block's window depends on its rank in the cluster, and the compiler would read that anew
-/// (S2UR, some 30 cycles) before each access in a loop. Called by whole warps.
+/// Returns the block's shared memory as one object, with its address kept in a register. The
+/// address of a block's window depends on its rank in the cluster, and the compiler would reread
+/// that (S2UR, about 30 cycles) before each access in a loop. Precondition: whole warps call it.
 template <class T>
 __device__ inline T& held_shared(void* memory) {
   int address = uniform(static_cast<int>(shared_address(memory)));
@@ -62,7 +62,7 @@ __device__ inline void barrier_arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-/// Arrives in the threads that say so, without a branch.
+/// Arrives in threads with `arrives`, without a branch.
 __device__ inline void barrier_arrive_if(bool arrives, std::uint64_t* barrier) {
   asm volatile(
       "{\n"
@@ -80,15 +80,15 @@ __device__ inline void barrier_expect(std::uint64_t* barrier, std::uint32_t byte
                "r"(bytes)
                : "memory");
 }
-/// Announces `bytes` alone, before an arrival that ends the phase.
+/// Announces `bytes` without arriving; an arrival that ends the phase must follow.
 __device__ inline void barrier_announce(std::uint64_t* barrier, std::uint32_t bytes) {
   asm volatile(
       "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
       "r"(bytes)
       : "memory");
 }
-/// Arrives, in the threads that say so, on the barrier at the same place in the shared memory of
-/// another block of the cluster.
+/// Arrives, in threads with `arrives`, on the barrier at the same address in the shared memory of
+/// block `rank` of the cluster.
 __device__ inline void barrier_arrive_at_if(bool arrives, std::uint64_t* barrier,
                                             std::uint32_t rank) {
   asm volatile(
@@ -102,7 +102,7 @@ __device__ inline void barrier_arrive_at_if(bool arrives, std::uint64_t* barrier
       "r"(rank), "r"(arrives ? 1 : 0)
       : "memory");
 }
-/// Whether the phase of the given parity is complete; does not wait.
+/// Returns true if the phase of the given parity is complete; does not wait.
 __device__ inline bool barrier_passed(std::uint64_t* barrier, std::uint32_t parity) {
   std::uint32_t passed;
   asm volatile(
@@ -129,8 +129,8 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity
       : "memory");
 }
 
-/// Position in a ring of stages, each with a barrier that is full and one that is empty: stages are
-/// filled and read in turn. Who reads waits for `parity`, who fills for the other one.
+/// Position in a ring of stages, which are filled and read in turn. Each stage has a full and an
+/// empty barrier. Readers wait for `parity`, writers for the other one.
 template <int kStages>
 struct Ring {
   int stage = 0;
@@ -145,22 +145,23 @@ struct Ring {
 
 // --- arithmetic ---------------------------------------------------------------------------------
 
-/// x * y as an FMA. The compiler marks FMAs so that the warp scheduler may switch to another warp
-/// after each, multiplications not: those would delay the products of the other warpgroup.
+/// Returns x * y, computed as an FMA. The compiler lets the warp scheduler switch to
+/// another warp after an FMA, but not after a multiplication, which would delay the
+/// products of the other warpgroup.
 __device__ inline float yielding_product(float x, float y) {
   float product;
   asm("fma.rn.f32 %0, %1, %2, 0f80000000;" : "=f"(product) : "f"(x), "f"(y));  // x * y - 0
   return product;
 }
 
-/// x * y rounded down; subnormal x, y and products count as zero.
+/// Returns x * y rounded down; subnormal x, y and products count as zero.
 __device__ inline float flushed_product_down(float x, float y) {
   float product;
   asm("mul.rm.ftz.f32 %0, %1, %2;" : "=f"(product) : "f"(x), "f"(y));
   return product;
 }
 
-/// The two BF16 of a word in FP64, the lower one first.
+/// Converts the two BF16 of a word to FP64, the lower one first.
 __device__ inline void widen_pair(std::uint32_t pair, double& low, double& high) {
   asm("{\n"
       ".reg .b16 low, high;\n"
@@ -172,7 +173,7 @@ __device__ inline void widen_pair(std::uint32_t pair, double& low, double& high)
       : "r"(pair));
 }
 
-/// 1 / x within one unit in the last place; subnormal x and results count as zero.
+/// Returns 1 / x within one unit in the last place; subnormal x and results count as zero.
 __device__ inline float approximate_reciprocal(float x) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
@@ -185,7 +186,7 @@ __device__ inline float approximate_reciprocal(float x) {
 __device__ inline void named_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-/// Arrives without waiting.
+/// Arrives at a named barrier without waiting.
 __device__ inline void named_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -194,7 +195,7 @@ __device__ inline std::uint32_t cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-/// Waits for every thread of the cluster; what they wrote before is visible after.
+/// Waits for every thread of the cluster; their earlier writes are visible afterwards.
 __device__ inline void cluster_sync() {
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n"
@@ -204,7 +205,8 @@ __device__ inline void cluster_sync() {
 
 // --- bulk tensor copy ---------------------------------------------------------------------------
 
-/// Box at (x, y) of a two-dimensional tensor map into shared memory; elements outside are zeros.
+/// Copies the box at (x, y) of a two-dimensional tensor map to shared memory;
+/// elements outside are zero.
 __device__ inline void copy_box(void* destination, const CUtensorMap* map, std::uint64_t* barrier,
                                 int x, int y) {
   asm volatile(
@@ -213,7 +215,7 @@ __device__ inline void copy_box(void* destination, const CUtensorMap* map, std::
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
       : "memory");
 }
-/// The same at (x, y, z) of a three-dimensional map.
+/// Copies the box at (x, y, z) of a three-dimensional map.
 __device__ inline void copy_box(void* destination, const CUtensorMap* map, std::uint64_t* barrier,
                                 int x, int y, int z) {
   asm volatile(
@@ -222,8 +224,8 @@ __device__ inline void copy_box(void* destination, const CUtensorMap* map, std::
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-/// The first copy into every block of the cluster whose bit is set in `blocks`, at the same place
-/// there; the bytes complete on the barrier at the same place.
+/// Multicasts the box at (x, y) to the same address in every block of the cluster whose bit is set
+/// in `blocks`. Each block's barrier at the same address counts the bytes.
 __device__ inline void copy_box_to(void* destination, const CUtensorMap* map,
                                    std::uint64_t* barrier, int x, int y, std::uint16_t blocks) {
   asm volatile(
@@ -232,7 +234,7 @@ __device__ inline void copy_box_to(void* destination, const CUtensorMap* map,
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(blocks)
       : "memory");
 }
-/// `bytes` of global memory; both addresses and `bytes` are multiples of 16.
+/// Copies `bytes` of global memory. Precondition: both addresses and `bytes` are multiples of 16.
 __device__ inline void copy_bytes(void* destination, const void* source, std::uint64_t* barrier,
                                   std::uint32_t bytes) {
   asm volatile(
@@ -241,8 +243,8 @@ __device__ inline void copy_bytes(void* destination, const void* source, std::ui
       "l"(source), "r"(shared_address(barrier)), "r"(bytes)
       : "memory");
 }
-/// Shared memory into the box at (x, y); elements outside the tensor are not written. Belongs to
-/// the calling thread's next store_commit. The L2 may drop the box first: nobody reads it soon.
+/// Stores shared memory to the box at (x, y); does not write elements outside the tensor. Belongs
+/// to the calling thread's next store_commit. L2 policy evict_first: the data is not re-read soon.
 __device__ inline void store_box(const void* source, const CUtensorMap* map, int x, int y) {
   asm volatile(
       "{\n"
@@ -254,7 +256,8 @@ __device__ inline void store_box(const void* source, const CUtensorMap* map, int
       "r"(shared_address(source)), "r"(x), "r"(y)
       : "memory");
 }
-/// The same at (x, y, z) of a three-dimensional map; the L2 keeps the box for who reads it next.
+/// Stores to the box at (x, y, z) of a three-dimensional map; default L2 policy,
+/// the data is re-read soon.
 __device__ inline void store_box(const void* source, const CUtensorMap* map, int x, int y, int z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
@@ -280,25 +283,25 @@ __device__ inline void prefetch_map(const CUtensorMap* map) {
 
 // --- the grid -----------------------------------------------------------------------------------
 
-/// Tells another block's thread that what this thread and those it has synchronised with wrote to
-/// global memory is there.
+/// Signals another block's thread that the writes to global memory of this thread, and of those
+/// that it has synchronised with, are visible.
 __device__ inline void signal_set(unsigned* signal) {
   asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(signal) : "memory");
 }
-/// Waits for signal_set. Called by whole warps, which stay together.
+/// Waits for signal_set. Precondition: whole warps call it; they stay together.
 __device__ inline void signal_await(const unsigned* signal) {
   unsigned set = 0;
   while (__any_sync(0xffffffffu, set == 0)) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(set) : "l"(signal) : "memory");
   }
 }
-/// Lets the next kernel of the stream start where it was launched with programmatic stream
-/// serialization and finds room.
+/// Lets the next kernel of the stream start as soon as there is room, if it was launched with
+/// programmatic stream serialization.
 __device__ inline void let_next_kernel_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
-/// Waits until the kernels before this one in the stream are done and their writes visible: a
-/// kernel launched with programmatic stream serialization may begin before that.
+/// Waits until the earlier kernels of the stream are done and their writes are visible. A kernel
+/// launched with programmatic stream serialization may start before that.
 __device__ inline void wait_for_earlier_kernels() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }

@@ -1,4 +1,4 @@
-// The warpgroup's matrix instruction of sm_90a: PTX ISA 8.x, section "wgmma".
+// The warpgroup matrix instruction of sm_90a: PTX ISA 8.x, section "wgmma".
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace fp8lab::cuda {
 
-/// Descriptor of an operand tile in lines of 128 bytes in the 128-byte swizzle; groups of 8 lines
-/// are 1024 bytes apart.
+/// Returns the descriptor of an operand tile in lines of 128 bytes in the 128-byte swizzle; groups
+/// of 8 lines are 1024 bytes apart.
 ///   K contiguous:    a line holds 128 bytes of K of one row.
 ///   rows contiguous: a line holds one k of 64 rows (bf16); 64 lines make a block of 64 x 64, and
 ///                    blocks along the rows follow each other (leading offset).
@@ -21,7 +21,7 @@ __device__ inline std::uint64_t operand_descriptor(const void* tile) {
   return ((shared_address(tile) & 0x3FFFFu) >> 4) | kLeadingOffset << 16 | kStrideOffset << 32 |
          kSwizzle128 << 62;
 }
-/// What moves a descriptor by one instruction along K: 32 bytes of a line, or 16 lines.
+/// Increment of a descriptor for one instruction along K: 32 bytes of a line, or 16 lines.
 template <bool kByRows>
 constexpr std::uint64_t kDescriptorStep = kByRows ? 16 * 128 >> 4 : 32 >> 4;
 
@@ -45,14 +45,14 @@ __device__ inline void keep(int (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
-/// The same for A in registers, before the instructions that read it and after the wait for them.
+/// As above, for A in registers: before the instructions that read it, and after the wait for them.
 template <int kSteps>
 __device__ inline void keep(std::uint32_t (&values)[kSteps][4]) {
 #pragma unroll
   for (int i = 0; i < 4 * kSteps; ++i) asm volatile("" : "+r"(values[i / 4][i % 4])::"memory");
 }
 
-// `kind` is the constraint of an element of D, `tail` what follows the predicate.
+// `kind` is the constraint of an element of D, `tail` the text after the predicate.
 #define FP8LAB_R8(kind, i)                                                                    \
   kind(d[i]), kind(d[i + 1]), kind(d[i + 2]), kind(d[i + 3]), kind(d[i + 4]), kind(d[i + 5]), \
       kind(d[i + 6]), kind(d[i + 7])

@@ -1,5 +1,5 @@
-// wgmma of BF16 operands for attention: tiles of 64 rows by 64 or 128 columns, A from shared memory
-// or from registers, by 8 columns from registers (PTX ISA 8.x, section "wgmma").
+// wgmma of BF16 operands for attention: tiles of 64 rows by 64 or 128 columns with A from shared
+// memory or registers, or by 8 columns with A from registers (PTX ISA 8.x, section "wgmma").
 #pragma once
 
 #include "kernels/ptx/wgmma.cuh"
@@ -74,15 +74,15 @@ namespace fp8lab::cuda {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add ? 1 : 0), "n"(kRowsB ? 1 : 0))
 // clang-format on
 
-/// Two numbers rounded to bf16 as operands are, NaN 0x7FFF; `low` in the lower half.
+/// Rounds two numbers to bf16 operands, NaN to 0x7FFF; `low` goes to the lower half.
 __device__ inline std::uint32_t pack_bf16(float low, float high) {
   std::uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
 
-/// d (64, kN) = a (64, 16) b (kN, 16)^T + (add ? d : 0), operands by operand_descriptor<kRowsA> and
-/// <kRowsB>.
+/// Computes d (64, kN) = a (64, 16) b (kN, 16)^T + (add ? d : 0). The operands are
+/// operand_descriptor<kRowsA> and <kRowsB>.
 template <int kN, bool kRowsA, bool kRowsB>
 __device__ inline void wgmma_bf16(float (&d)[kN / 2], std::uint64_t a, std::uint64_t b, bool add) {
   static_assert(kN == 64 || kN == 128);
@@ -93,9 +93,9 @@ __device__ inline void wgmma_bf16(float (&d)[kN / 2], std::uint64_t a, std::uint
   }
 }
 
-/// The same with A in registers: pairs of bf16 as in the fragment of mma.sync m16n8k16 for each of
-/// the warpgroup's four warps (rows 16 w + lane / 4 and 8 below, columns 2 (lane % 4) and 8 on).
-/// They may change only after the wait for the product.
+/// With A in registers: pairs of bf16 as in the fragment of mma.sync m16n8k16 for each of the
+/// warpgroup's four warps (rows 16 w + lane / 4 and 8 below, columns 2 (lane % 4) and 8 on). The
+/// registers must not change before the wait for the product.
 template <int kN, bool kRowsB>
 __device__ inline void wgmma_bf16(float (&d)[kN / 2], const std::uint32_t (&a)[4], std::uint64_t b,
                                   bool add) {

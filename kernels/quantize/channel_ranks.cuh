@@ -1,6 +1,6 @@
-// The selections of emulation/ops/channel_ranks.hpp, each by one block of kRankThreads. Every
-// thread of the block calls them. One multiprocessor reads the 4 bytes of each channel about twice
-// for the largest, and four or five times for the median.
+// The selections of emulation/ops/channel_ranks.hpp in one block of kRankThreads. Precondition:
+// every thread of the block calls them. One multiprocessor reads the 4 bytes of each channel about
+// twice for the largest channels, and four or five times for the median.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct RankMemory {
   std::uint32_t above;
 };
 
-/// Of the channels of a warp the one that ranks first, for all lanes.
+/// Returns the channel of a warp that ranks first to all lanes.
 __device__ inline Channel first_of_warp(Channel mine) {
 #pragma unroll
   for (int span = 1; span < kWarpSize; span *= 2) {
@@ -35,9 +35,9 @@ __device__ inline Channel first_of_warp(Channel mine) {
   return mine;
 }
 
-/// Calls take(i, keys[i]) for this thread's share of n keys, and in all threads of a warp as often:
-/// beyond the end take(i, 0) with i >= n. Keys are loaded several at a time, as one block alone has
-/// too few threads to hide the latency of memory.
+/// Calls take(i, keys[i]) for this thread's share of n keys, equally often in all threads of a
+/// warp: beyond the end it calls take(i, 0) with i >= n. It loads several keys at a time, because a
+/// single block has too few threads to hide the latency of memory.
 template <class Take>
 __device__ void for_each_key(const std::uint32_t* keys, std::int64_t n, const Take& take) {
   constexpr int kLoads = 8;
@@ -53,16 +53,16 @@ __device__ void for_each_key(const std::uint32_t* keys, std::int64_t n, const Ta
   }
 }
 
-/// The first channels of n, one after the other; written by thread 0. A thread offers the first of
-/// its channels that none of those found so far is.
+/// Finds the first TopChannels::kCount of n channels, one after another; thread 0 writes them. In
+/// each round a thread offers its first channel that has not been taken.
 __device__ inline void find_top_channels(const std::uint32_t* amax, std::int64_t n,
                                          RankMemory& memory, TopChannels& top) {
   constexpr Channel kNobody{0, TopChannels::kNone};
-  Channel last{~0u, -1}, mine{~0u, -1};  // before every channel
+  Channel last{~0u, -1}, mine{~0u, -1};  // ranks before every channel
   for (int place = 0; place < TopChannels::kCount; ++place) {
     if (mine.index == last.index) {
       mine = kNobody;
-      // Not for_each_key: the threads whose channels are taken are few.
+      // Not for_each_key: only few threads, whose channel was taken, search again.
 #pragma unroll 8
       for (std::int64_t i = threadIdx.x; i < n; i += kRankThreads) {
         const Channel channel{amax[i], i};
@@ -78,8 +78,8 @@ __device__ inline void find_top_channels(const std::uint32_t* amax, std::int64_t
   }
 }
 
-/// Adds the next digits of the keys that `selection` contains to `counts`. Keys mostly share their
-/// first digit: a warp adds equal ones at once.
+/// Counts the next digits of the keys that `selection` contains in `counts`. Most keys share their
+/// first digit, so a warp adds equal digits in one atomic.
 __device__ inline void count_digits(const std::uint32_t* keys, std::int64_t n,
                                     const RankSelection& selection, RankSelection::Count* counts) {
   constexpr int kNoDigit = RankSelection::kBins;
@@ -92,7 +92,7 @@ __device__ inline void count_digits(const std::uint32_t* keys, std::int64_t n,
   });
 }
 
-/// RankSelection::descend by one warp; `equal` gets the number of keys in the bin.
+/// Runs RankSelection::descend in one warp; `equal` gets the number of keys in the bin.
 __device__ inline void descend(const RankSelection::Count* counts, RankSelection& selection,
                                RankSelection::Count& equal) {
   constexpr int kBinsOfLane = RankSelection::kBins / kWarpSize;
@@ -109,7 +109,7 @@ __device__ inline void descend(const RankSelection::Count* counts, RankSelection
     if (lane_id() >= span) before += lower;
   }
   before -= own;
-  // One lane has the rank in its bins.
+  // Exactly one lane has the rank in its bins.
   RankSelection found = selection;
   bool here = false;
 #pragma unroll
@@ -125,7 +125,7 @@ __device__ inline void descend(const RankSelection::Count* counts, RankSelection
   if (here) selection = found;
 }
 
-/// The keys of the ranks (n - 1) / 2 and n / 2 among n, written by thread 0.
+/// Finds the keys of ranks (n - 1) / 2 and n / 2 among n; thread 0 writes them.
 __device__ inline void find_medians(const std::uint32_t* keys, std::int64_t n, RankMemory& memory,
                                     std::uint32_t& lower, std::uint32_t& upper) {
   RankSelection selection;

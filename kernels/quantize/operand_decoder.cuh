@@ -1,4 +1,4 @@
-// Values of an operand's elements on the device.
+// Decodes elements of an operand on the device.
 #pragma once
 
 #include "emulation/backend.hpp"
@@ -7,7 +7,7 @@
 
 namespace fp8lab::cuda {
 
-/// What tiles keep besides their scales.
+/// Further numbers of a tile besides its scale.
 enum class Codebooks : std::uint8_t { none, logarithm, expansion };
 
 inline Codebooks codebooks_of(const QuantSpec& spec) {
@@ -15,7 +15,7 @@ inline Codebooks codebooks_of(const QuantSpec& spec) {
   return spec.has_codebooks() ? Codebooks::logarithm : Codebooks::none;
 }
 
-/// Value of a stored element of an operand.
+/// Returns the value of a stored element of an operand.
 struct Decoder {
   const void* codes;
   std::int64_t row_step, k_step;

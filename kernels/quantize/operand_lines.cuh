@@ -1,10 +1,9 @@
-// Groups of eight elements as they lie in memory, 8 x 8 elements turned, and the terms of their
-// hash.
+// Groups of eight elements in storage order, the transpose of 8 x 8 elements, and their hash terms.
 //
-//   line: a row of a tensor as it is stored    a part of 8 lines x 8 elements, kTurned lines at a
-//   a b c d e f g h   element 0 .. 7           time, becomes for each element m a 64-bit word of
-//   i j k l m n o p                            the elements m of those lines: 8 lines of bytes,
-//   ...                                        4 of bf16, 2 of f32
+//   line: a row of a tensor as it is stored    the transpose takes a part of 8 lines x 8 elements,
+//   a b c d e f g h   element 0 .. 7           kTurned lines at a time, and packs the elements m of
+//   i j k l m n o p                            those lines into one 64-bit word for each m:
+//   ...                                        8 lines of bytes, 4 of bf16, 2 of f32
 #pragma once
 
 #include <algorithm>
@@ -28,28 +27,29 @@ struct ElementWords {
   static constexpr int kHashWords = kWords / 2;
   std::uint32_t words[kWords];
 
-  /// Of bytes.
+  /// The group with these eight bytes.
   __device__ static ElementWords of(std::uint64_t bytes) {
     static_assert(kWords == 2);
     return {{static_cast<std::uint32_t>(bytes), static_cast<std::uint32_t>(bytes >> 32)}};
   }
-  /// Elements 8 i / kHashWords and following.
+  /// Returns the hash word with elements 8 i / kHashWords and following.
   __device__ std::uint64_t hash_word(int i) const {
     return words[2 * i] | static_cast<std::uint64_t>(words[2 * i + 1]) << 32;
   }
 };
 
-/// A tensor, line by line.
+/// A tensor as lines in storage order.
 template <class T>
 struct Lines {
   const T* data;
   std::int64_t stride;
-  bool wide;  ///< groups that begin at multiples of eight elements can be loaded at once
+  bool wide;  ///< aligned: groups at multiples of eight elements can be loaded in one access
 
   __device__ const T* at(std::int64_t line, std::int64_t element) const {
     return data + line * stride + element;
   }
-  /// Eight elements, from a multiple of eight in a line on, where lines are wide.
+  /// Loads eight elements. Precondition: lines are wide, and `from` is at a multiple of
+  /// eight elements in its line.
   __device__ static ElementWords<T> load_whole(const T* from) {
     using Vector = std::conditional_t<sizeof(T) == 1, uint2, uint4>;
     ElementWords<T> group;
@@ -61,10 +61,10 @@ struct Lines {
     std::memcpy(&group, vectors, sizeof group);
     return group;
   }
-  /// `count` elements, 8 at most, from a multiple of eight in a line on; zeros fill the group.
+  /// Loads `count` elements, 8 at most, from a multiple of eight in a line on, and pads with zeros.
   __device__ ElementWords<T> load(const T* from, int count) const {
     if (wide && count >= kGroup) return load_whole(from);
-    constexpr int kElements = sizeof(std::uint32_t) / sizeof(T);  // of a word
+    constexpr int kElements = sizeof(std::uint32_t) / sizeof(T);  // elements in a word
     ElementWords<T> group;
 #pragma unroll
     for (int i = 0; i < ElementWords<T>::kWords; ++i) {
@@ -79,7 +79,7 @@ struct Lines {
   }
 };
 
-/// T must be the storage type of the view.
+/// Precondition: T is the storage type of the view.
 template <class T>
 Lines<T> lines_of(const TensorView& view) {
   constexpr std::size_t kBytes = std::min(sizeof(uint4), kGroup * sizeof(T));
@@ -90,11 +90,11 @@ Lines<T> lines_of(const TensorView& view) {
           address % kBytes == 0 && aligned_lines};
 }
 
-/// Lines of which a 64-bit word takes one element each.
+/// Number of lines whose elements one 64-bit word packs in the transpose.
 template <class T>
 inline constexpr int kTurned = static_cast<int>(sizeof(std::uint64_t) / sizeof(T));
 
-/// Four lines of four bytes each, exchanged.
+/// Transposes a 4 x 4 matrix of bytes.
 __device__ inline void turn(std::uint32_t (&words)[4]) {
   const std::uint32_t low_first = __byte_perm(words[0], words[1], 0x5140);
   const std::uint32_t high_first = __byte_perm(words[0], words[1], 0x7362);
@@ -106,7 +106,7 @@ __device__ inline void turn(std::uint32_t (&words)[4]) {
   words[3] = __byte_perm(high_first, high_last, 0x7632);
 }
 
-/// turned[m]: the elements m of the lines, the first in the low bits.
+/// Transposes: turned[m] gets the elements m of the lines, the first line in the low bits.
 template <class T>
 __device__ __forceinline__ void turn(const ElementWords<T> (&lines)[kTurned<T>],
                                      std::uint64_t (&turned)[kGroup]) {
@@ -138,7 +138,7 @@ __device__ __forceinline__ void turn(const ElementWords<T> (&lines)[kTurned<T>],
   }
 }
 
-/// Term of word `index` of an operand's codes.
+/// Returns the hash term of word `index` of an operand's codes.
 __device__ inline std::uint64_t hash_of_codes(std::int64_t index, std::uint64_t word) {
   return numerics::hash_term(numerics::HashedPart::codes, static_cast<std::uint64_t>(index), word);
 }

@@ -1,21 +1,21 @@
-// Statistics of logged operands: from source, codes and scales to the record, without the host.
+// Statistics of logged operands: from source, codes and scales to the record, on the device.
 //
-//   source (R, C)    codes, scales         (the source of a transform along K is transformed first)
-//        |             |      |            both of each orientation, where one kernel takes both
+//   source (R, C)    codes, scales         (a source with a transform along K is transformed first)
+//        |             |      |            of both orientations, if one kernel can read both
 //        v             v      |
 //   panel_kernel, one block for 128 x 256 elements (statistics_panel.cuh, statistics_careful.cuh)
 //        |          |              |             |          |
 //     Tally       totals         amax         nonzero       |      Layout, in memory
-//    (counts)   of panels,   (C) FP32 bits  (tiles) flags   |      that stays
+//    (counts)   of panels,   (C) FP32 bits  (tiles) flags   |      that persists
 //        |        FP64             |             |          v
 //        | <--- scan_kernel: scales, one a thread: hash, zero tiles, extremes
 //        v          v              v
-//   finish_kernel, of many operands at a time (statistics_records.cu)
+//   finish_kernel, for many operands at a time (statistics_records.cu)
 //
-// Source, codes and scales have been read by then.
+// finish_kernel reads neither source, codes nor scales.
 //
-// Counts, amaxes and the hash are integers, added or compared by atomics in any order. Every FP64
-// addition has the order that ops/operand_statistics.hpp defines.
+// Counts, amaxes and the hash are integers, combined by atomics in any order. Every FP64 addition
+// has the order that ops/operand_statistics.hpp defines.
 #include "kernels/quantize/operand_statistics.hpp"
 
 #include <algorithm>
@@ -33,23 +33,23 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// How a panel reads an operand.
+/// The kernel variant for an operand.
 enum class Way : std::uint8_t {
   tiled_rows,      ///< TiledRows
   straight,        ///< StraightCodes
   turned,          ///< TurnedCodes
   source_rows,     ///< SourceHash of rows
   source_columns,  ///< SourceHash of columns
-  careful,  ///< all others, values of more than eight bits that are not the source among them
+  careful,         ///< all others, including values of more than eight bits that are not the source
 };
 
-/// The value of Compared::qmax.
+/// Returns the value of Compared::qmax.
 double largest_code(const QuantSpec& spec) {
   if (spec.transform.is_expansion()) return std::numeric_limits<double>::infinity();
   return numerics::max_finite(spec.format);
 }
 
-/// `source` is what was quantized.
+/// Describes an operand to the kernels. `source` is the tensor that was quantized.
 Compared comparison(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
   const auto word = static_cast<std::int64_t>(sizeof(std::uint64_t) / size_of(operand.codes.dtype));
   return {source.rows,
@@ -71,7 +71,8 @@ bool is_whole(const TensorView& view) {
   }
 }
 
-/// Distances that threads take in 32 bits: those of as many rows, or of a warp's lanes.
+/// Returns true if threads can compute these distances in 32 bits: over that many rows, or
+/// over the lanes of a warp.
 bool is_short(std::int64_t elements) {
   static_assert(sizeof(float) * kGroup >= kWarpSize);
   return elements * static_cast<std::int64_t>(sizeof(float)) * kGroup <=
@@ -99,12 +100,12 @@ Way way_of(const TensorView& source, const Compared& compared, const QuantizedOp
   }
   if (compared.turned) return high_tiles ? Way::turned : Way::careful;
   if (high_tiles && wide_tiles) return Way::straight;
-  // Panels begin with tiles where these are of 16 columns.
+  // A panel begins at a tile border if tiles have 16 columns.
   const bool few = grid.wide == 1 || grid.width * kMostRowTiles >= StatisticsOrder::kPanelCols;
   return grid.height == 1 && wide_tiles && few ? Way::tiled_rows : Way::careful;
 }
 
-/// What is found of an operand, and where.
+/// The results for an operand, and their offsets in memory.
 class Layout {
  public:
   Layout(std::int64_t cols, std::int64_t tiles, std::int64_t panels)
@@ -132,7 +133,7 @@ class Layout {
   std::size_t amax_, nonzero_, found_, totals_, end_;
 };
 
-/// An operand on its way to its record. `source` is what was quantized.
+/// An operand that is being measured. `source` is the tensor that was quantized.
 class Measurement {
  public:
   Measurement(const TensorView& source, bool transpose, const QuantizedOperand& operand,
@@ -186,7 +187,8 @@ class Measurement {
   Layout layout_;
 };
 
-/// Calls launch(kStored) as a type, for codes that statistics_panel.cuh takes.
+/// Calls launch(kStored) with the kind of codes as a type. Precondition:
+/// statistics_panel.cuh can read them.
 template <class Launch>
 void with_stored(const Measurement& measurement, const Launch& launch) {
   if (measurement.is_e4m3()) {

@@ -1,20 +1,20 @@
-// Quantization of one tensor: which kernels do it, and those of the general way.
+// Quantization of one tensor: the choice of kernels, and the general kernels.
 //
-//   source --> transform, if there is one: the FP32 tensor that the rest reads
+//   source --> transform, if there is one: an FP32 tensor that the rest reads
 //     more than 8 bits                            quantize_values      one rounding an element
 //     tiles with codebooks                        quantize_codebooks   a warp or a block a tile
 //     signed formats, nearest, and stochastic into tiles:
-//       tiles 1xG and GxG, G = 16 ... 128         quantize_blocks      one reading of the source,
-//                                                  behind that for the tensor's amax, two levels
-//       rows as they lie, up to kLongestRow       quantize_rows        one reading
+//       tiles 1xG and GxG, G = 16 ... 128         quantize_blocks      one pass over the source,
+//                                                  for two-level scales after a pass for its amax
+//       rows, not transposed, up to kLongestRow   quantize_rows        one pass
 //       tensor and other rows, current scales     amax --> scales --> quantize_blocks
 //       one scale that is known                   quantize_blocks, which raises a delayed amax
-//     every other format, rounding and tile       amax --> scales, or what is known
+//     every other format, rounding and tile       amax --> scales, or known scales
 //                                                      --> encode_kernel
 //
-// amax --> scales: maxima of tiles as bits, which have no order (tensor_amax_kernel,
-// line_amax_kernel or amax_kernel), then scale_kernel, a thread a tile. encode_kernel, a block for
-// 64 x 64 elements; where the codes are transposed they cross shared memory:
+// amax --> scales: first the maxima of tiles as bits, whose order does not matter
+// (tensor_amax_kernel, line_amax_kernel or amax_kernel), then scale_kernel, one thread for each
+// tile. encode_kernel runs one block for 64 x 64 elements; transposed codes cross shared memory:
 //
 //     transposed[col][row] = code;  barrier;  rows of `transposed` to global memory;  barrier
 #include "kernels/quantize/quantize.hpp"
@@ -40,8 +40,8 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-/// How codes are found: by the conversion instruction, which `validate codec` proves equal to
-/// numerics::encode on all 2^32 inputs, or as Cast does it.
+/// How elements are encoded: by the conversion instruction, which `validate codec` proves equal to
+/// numerics::encode on all 2^32 inputs, or by Cast.
 enum class Codec { e4m3_instruction, e5m2_instruction, cast };
 
 template <Codec kCodec>
@@ -63,7 +63,7 @@ Codec codec_of(const QuantSpec& spec) {
   return Codec::cast;
 }
 
-/// Rows of codes, written in groups where they lie on 8-byte boundaries.
+/// Rows of codes; groups on 8-byte boundaries are written in one access.
 struct CodeRows {
   std::uint8_t* data;
   std::int64_t stride;
@@ -81,8 +81,8 @@ struct CodeRows {
   }
 };
 
-/// codes = cast(source) by tiles, or their transpose, which passes through shared memory so that
-/// both sides are read and written in rows.
+/// codes = cast(source) by tiles, or their transpose. The transpose goes through shared memory, so
+/// that source and codes are both accessed in rows.
 template <class T, Codec kCodec, bool kTranspose>
 __global__ void __launch_bounds__(kTileThreadCount)
     encode_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, TileGrid grid,
@@ -132,14 +132,14 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// quantize_blocks for one orientation.
+/// Calls quantize_blocks for one orientation.
 void write_blocks(Context& context, const TensorView& source, bool transpose,
                   const QuantizedOperand& operand, const BlockOperand& codes, std::uint32_t* amax) {
   quantize_blocks(context, source, operand.spec, transpose ? BlockOperand{} : codes,
                   transpose ? codes : BlockOperand{}, amax);
 }
 
-/// One quantization with has_block_scales.
+/// Quantizes one operand with has_block_scales.
 void quantize_tiles(Context& context, const TensorView& source, bool transpose,
                     const QuantizedOperand& operand) {
   TwoLevelFactors* factors = nullptr;
@@ -155,8 +155,8 @@ void quantize_tiles(Context& context, const TensorView& source, bool transpose,
                nullptr);
 }
 
-/// One quantization to codes of at most 8 bits with ordinary scales: first the scales of all tiles,
-/// then the codes.
+/// Quantizes one operand to codes of at most 8 bits with ordinary scales: first the scales of
+/// all tiles, then the codes.
 class Quantizer {
  public:
   Quantizer(Context& context, const TensorView& source, bool transpose, const RandomKey& key,
@@ -187,7 +187,8 @@ class Quantizer {
     if (!encode_in_blocks(nullptr)) encode();
   }
 
-  /// With a scale that is known beforehand; a delayed one also learns the amax.
+  /// Quantizes with a scale that is known beforehand; if it is a delayed one, also
+  /// raises the amax in `state`.
   void known(const TensorView& state) {
     find_known_scale(context_, operand_.spec, state, factors_, scales_of(operand_, transpose_));
     std::uint32_t* const amax =
@@ -208,8 +209,8 @@ class Quantizer {
     measure_tiles(context_, source_, grid_, tile_amax_);
   }
 
-  /// Writes the codes, and raises *amax, in one reading of the source where the block kernels can:
-  /// with one factor for the tensor, or one for each row of the operand.
+  /// Writes the codes, and raises *amax, in one pass over the source if the block kernels can: with
+  /// one factor for the tensor, or one for each row of the operand. Returns false if they cannot.
   bool encode_in_blocks(std::uint32_t* amax) {
     const bool one_a_row = transpose_ ? one_tile_a_column() : one_tile_a_row();
     if (!has_cast(operand_.spec) || !(grid_.count() == 1 || one_a_row)) return false;
@@ -256,8 +257,8 @@ class Quantizer {
   float* factors_ = nullptr;
 };
 
-/// The factors that two operands of one source need before its elements are read for their codes,
-/// and their scales: of the whole tensor, whatever its scale source, and of rows.
+/// Scales and factors that two operands of one source need before the pass that encodes it: those
+/// of the whole tensor, for every scale source, and those of rows.
 class SharedFactors {
  public:
   SharedFactors(Context& context, const TensorView& source, const TensorView& state)
@@ -272,7 +273,8 @@ class SharedFactors {
     next_ = reinterpret_cast<float*>(memory + bytes + kAlignment);
   }
 
-  /// Reads the source for the amaxes that the two specs need; none where tiles find their own.
+  /// Computes the amaxes that the two specs need; reads the source only if a scale
+  /// needs more than its tile.
   void measure(const QuantSpec& first, const QuantSpec& second) {
     const bool tensor = needs_tensor_amax(first) || needs_tensor_amax(second);
     const bool rows = has_row_scales(first), cols = has_row_scales(second);
@@ -284,7 +286,8 @@ class SharedFactors {
     }
   }
 
-  /// The operand as quantize_blocks takes it, with its scales written where that is due here.
+  /// Returns the operand for quantize_blocks. Writes the scales that
+  /// quantize_blocks does not write.
   BlockOperand block(const QuantizedOperand& operand, bool transpose) {
     const QuantSpec& spec = operand.spec;
     if (has_block_tiles(spec)) {
@@ -315,11 +318,11 @@ class SharedFactors {
   const TensorView& state_;
   std::size_t amax_bytes_ = 0;
   std::uint32_t* tensor_amax_ = nullptr;
-  TwoLevelFactors* two_level_ = nullptr;  ///< of the operand as it lies, and of the transposed one
+  TwoLevelFactors* two_level_ = nullptr;  ///< [0] straight, [1] transposed operand
   float* next_ = nullptr;
 };
 
-/// Without the transform.
+/// Quantizes without applying the transform.
 void quantize_as_is(Context& context, const TensorView& source, bool transpose,
                     const RandomKey& key, const TensorView& state, QuantizedOperand& operand) {
   const QuantSpec& spec = operand.spec;

@@ -6,10 +6,11 @@
 
 namespace fp8lab::cuda {
 
-/// True when quantize_both reads a source once for operands by these specs.
+/// Returns true if quantize_both can read the source once for two operands with these specs.
 bool can_quantize_both(const QuantSpec& first, const QuantSpec& second);
 
-/// ops::QuantizeBoth for specs of can_quantize_both, none of which takes random bits.
+/// Computes ops::QuantizeBoth. Precondition: can_quantize_both() holds for the specs, so neither
+/// of them uses random bits.
 void quantize_both(Context& context, const ops::QuantizeBoth& op);
 
 }  // namespace fp8lab::cuda

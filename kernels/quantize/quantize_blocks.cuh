@@ -1,6 +1,6 @@
-// The kernel of quantization in one reading of the source: 128 x 128 elements stay in registers
-// from the amax of their tiles to their codes. A source reads its elements, or makes them of what
-// it reads (quantize_fused_blocks.cu); it may have several patches for a thread, one after another.
+// The kernel that quantizes in one pass over the source: 128 x 128 elements stay in registers from
+// the amax of their tiles to their codes. A source loads its elements, or computes them from its
+// inputs (quantize_fused_blocks.cu); a thread may process several patches, one after another.
 //
 //   source, bf16 or f32                       +------- 128 columns, 16 lanes of 8 -------+
 //        |  16-byte loads, zeros outside       | warp 0: 16 rows, 2 lanes of 8            |
@@ -11,20 +11,20 @@
 //        +--> amax of the tensor (delayed): raise(), at most one atomic a block
 //        |
 //        +--> factors
-//        |      given          of the tensor, or of each line of the operand
-//        |      inside a warp  1xG and squares up to 16: shuffles; the lanes share out the scales
-//        |      across warps   parts of columns and squares from 32 on, through row_parts and
-//        |                     turned_parts (8 warps x 132 maxima): write_parts
-//        |                     barrier    find_scales, a thread a tile: scale to global memory,
-//        |                                factor in the place of the first part
+//       given          by the caller: one for the tensor, or one for each line of the operand
+//       inside a warp  1xG and squares up to 16: shuffles; the lanes share out the scales
+//       across warps   parts of columns and squares from 32 on, through row_parts and
+//                      turned_parts (8 warps x 132 maxima): write_parts
+//                      barrier    find_scales, a thread a tile: scale to global memory,
+//                                 factor in the place of the first part
 //        |                     barrier    shared_factors
 //        v
 //   codes
-//        +--> as they lie: 8 bytes for each row of a patch, whole 128-byte lines for a warp
-//        +--> transposed: 4 x 4 bytes turned in registers, to TransposedCodes (16 KiB)
+//        +--> straight: 8 bytes for each row of a patch, whole 128-byte lines for a warp
+//        +--> transposed: 4 x 4 bytes at a time in registers, to TransposedCodes (16 KiB)
 //               barrier        16-byte pieces of the operand's rows to global memory
 //
-// With both orientations: transposed codes to shared memory, codes as they lie, barrier, pieces.
+// With both orientations: transposed codes to shared memory, straight codes, barrier, pieces.
 #pragma once
 
 #include "kernels/quantize/quantize_group.cuh"
@@ -40,14 +40,14 @@ static_assert(kWarpRows == kLanesDown * kGroup);
 static_assert(kLanesAcross * kLanesDown == kWarpSize);
 static_assert(kWarpRows * kWarps == kSide && kLanesAcross * kGroup == kSide);
 
-/// Blocks that cover a matrix.
+/// Number of blocks that cover a matrix.
 inline unsigned blocks_of(const TensorView& source) {
   return static_cast<unsigned>((source.rows + kSide - 1) / kSide *
                                ((source.cols + kSide - 1) / kSide));
 }
 
-/// Where a thread's elements lie in its block, and the block in the source. kWhole: every block is
-/// whole, and all that is read or written begins on a 16-byte boundary in every row.
+/// Position of a thread's elements in its block, and of the block in the source. kWhole: every
+/// block is complete, and every row of all inputs and outputs begins on a 16-byte boundary.
 template <bool kWhole_>
 struct Place {
   static constexpr bool kWhole = kWhole_;
@@ -66,27 +66,28 @@ struct Place {
     row = static_cast<int>(threadIdx.x / kLanesAcross * kGroup);
     col = static_cast<int>(threadIdx.x % kLanesAcross * kGroup);
   }
-  /// Whether all of the block can be read or written in 16 bytes, if it is `wide`: each row of it
+  /// Returns true if all of the block can be accessed in 16-byte pieces. `wide`: each row
   /// begins on a 16-byte boundary.
   __device__ bool whole(bool wide) const {
     return kWhole || (wide && row0 + kSide <= rows && col0 + kSide <= cols);
   }
-  /// Columns of the thread inside the source.
+  /// Number of the thread's columns that lie inside the source.
   __device__ int count() const {
     if (kWhole) return kGroup;
     return static_cast<int>(max(std::int64_t{0}, min(cols - col0 - col, std::int64_t{kGroup})));
   }
-  /// Those of its row `r`.
+  /// Number of elements of the thread's row `r` that lie inside the source.
   __device__ int count(int r) const { return kWhole || row0 + row + r < rows ? count() : 0; }
-  /// Of element (r, c) of the thread's in a source that does not move_right.
+  /// Index in the source of the thread's element (r, c). Precondition: move_right was not called.
   __device__ std::int64_t position(int r, int c) const {
     return (row0 + row + r) * cols + col0 + col + c;
   }
   __device__ bool contains(int block_row, int block_col) const {
     return kWhole || (row0 + block_row < rows && col0 + block_col < cols);
   }
-  /// Moves on by `width` columns in a source that ends `width` columns later. Keeps the compiler
-  /// from carrying there what it made of the place, in registers that it does not have.
+  /// Moves on by `width` columns in a source that is `width` columns wider. The asm
+  /// keeps the compiler from holding values derived from the old position in registers,
+  /// of which there are too few.
   __device__ void move_right(std::int64_t width) {
     col0 += width;
     cols += width;
@@ -94,8 +95,8 @@ struct Place {
   }
 };
 
-/// Blocks follow each other across the source, or down it where only its transpose is written: the
-/// codes that are written at one time then lie side by side.
+/// Numbers blocks across the source, or down if only the transpose is written, so that codes that
+/// are written at the same time lie side by side.
 template <bool kDown, bool kWhole = false>
 __device__ Place<kWhole> place_of_block(std::int64_t rows, std::int64_t cols) {
   const auto count = static_cast<unsigned>(((kDown ? rows : cols) + kSide - 1) / kSide);
@@ -119,7 +120,7 @@ struct Patch {
 #pragma unroll
     for (int r = 0; r < kGroup; ++r) row[r].load_some(first + r * source.stride, at.count(r));
   }
-  /// Largest magnitude of each column.
+  /// Returns the largest magnitude of each column.
   __device__ Magnitudes<T> columns() const {
     Magnitudes<T> largest(row[0]);
 #pragma unroll
@@ -127,7 +128,7 @@ struct Patch {
     return largest;
   }
   __device__ std::uint32_t amax() const { return columns().amax(); }
-  /// FP32 bits of the largest magnitude of each row, and of each column.
+  /// Compute the FP32 bits of the largest magnitude of each row, and of each column.
   __device__ void row_amax(std::uint32_t (&largest)[kGroup]) const {
 #pragma unroll
     for (int r = 0; r < kGroup; ++r) largest[r] = Magnitudes<T>(row[r]).amax();
@@ -139,21 +140,21 @@ struct Patch {
   }
 };
 
-/// The tiles of both orientations, where a kernel knows them when it is compiled: their scales, and
-/// not factors that are given.
+/// The tiles of both orientations if known at compile time. Implies that the kernel computes the
+/// scales: no factors are given.
 enum class Tiles {
   any,
   vectors,  ///< 1 x kSide
   squares,  ///< kSide x kSide
 };
 
-/// How the tiles of one orientation lie in a block. kTransposed: a tile is a part of a column or a
-/// square, else a part of a row or a square, of 16 to 128 elements of the source a side.
+/// Layout of one orientation's tiles in a block. A tile is a square or, if kTransposed, a part of a
+/// column, else a part of a row; its sides have 16 to 128 elements of the source.
 template <bool kTransposed_, Tiles kTiles>
 struct TileMap {
   static constexpr bool kTransposed = kTransposed_;
   int row_shift, col_shift;
-  bool given;  ///< the factors are
+  bool given;  ///< the caller provides the factors
 
   __device__ explicit TileMap(const BlockOperand& operand)
       : row_shift(operand.row_shift),
@@ -166,30 +167,30 @@ struct TileMap {
   }
   __device__ bool square() const { return row_shift == col_shift; }
   __device__ bool in_warp() const { return square() ? 1 << row_shift <= kWarpRows : !kTransposed; }
-  /// Whether warps share them, and find their factors together.
+  /// Returns true if tiles reach over several warps, which find their factors together.
   __device__ bool shared() const { return !given && !in_warp(); }
 
-  // Of tiles that warps share, each warp contributes a part to the amax: of columns a line of kSide
-  // parts, of squares one part for each width of them.
-  static constexpr int kLine = kSide + 4;  ///< so that the parts of one column lie in other banks
+  // For tiles that several warps share, each warp contributes one part to each amax: for columns a
+  // line of kSide parts, for squares one part for each tile width.
+  static constexpr int kLine = kSide + 4;  ///< padded against bank conflicts
   static constexpr int kParts = kWarps * kLine;
 
   __device__ int parts() const { return 1 << (row_shift - kWarpRowShift); }
-  /// Number of tiles, and element (row, col) of the block where tile i begins: those of a column
-  /// follow each other, so that neighbouring threads write neighbouring scales.
+  /// Number of tiles, and element (row, col) of the block where tile i begins. Tiles of a column
+  /// have consecutive indices, so that neighbouring threads write neighbouring scales.
   __device__ int count() const { return kSide * kSide >> (row_shift + col_shift); }
   __device__ void start(int i, int& row, int& col) const {
     const int down_shift = 7 - row_shift;
     row = (i & ((1 << down_shift) - 1)) << row_shift;
     col = i >> down_shift << col_shift;
   }
-  /// Part `index` of the tile of element (row, col).
+  /// Index of part `index` of the tile that contains element (row, col).
   __device__ int part(int row, int col, int index) const {
     return ((row >> row_shift) * parts() + index) * kLine + (col >> col_shift);
   }
 };
 
-/// Writes the scale of the tile in which element (row, col) of the block lies.
+/// Writes the scale of the tile that contains element (row, col) of the block.
 template <class Map, class Place>
 __device__ void write_scale(const Map& map, const BlockOperand& operand, const Place& at, int row,
                             int col, float scale) {
@@ -201,13 +202,13 @@ __device__ void write_scale(const Map& map, const BlockOperand& operand, const P
 
 // --- tiles inside a warp ------------------------------------------------------------------------
 
-/// Factors of rows whose tiles reach over kLanes lanes, shared out among these.
+/// Factors of rows whose tiles reach over kLanes lanes. Each lane keeps the factors of some rows.
 template <int kLanes>
 class RowFactors {
   using Lanes = Spread<kGroup, kLanes, 1>;
 
  public:
-  /// The largest magnitudes of the rows that this lane keeps.
+  /// Computes the largest magnitudes of the rows that this lane keeps.
   template <class T, class Place>
   __device__ void measure(const Patch<T>& patch, const Place& at) {
     std::uint32_t largest[kGroup];
@@ -216,7 +217,7 @@ class RowFactors {
 #pragma unroll
     for (int i = 0; i < Lanes::kKept; ++i) kept_[i] = numerics::bits_float(largest[i]);
   }
-  /// Their factors from these; writes their scales.
+  /// Turns these magnitudes into factors and writes the scales.
   template <class Map, class Place>
   __device__ void find(const Map& map, const BlockOperand& operand, const Place& at) {
     const int col = at.col - Lanes::place(at.lane) * kGroup;  // where the tile begins
@@ -228,7 +229,7 @@ class RowFactors {
       if (at.contains(row, col)) write_scale(map, operand, at, row, col, scale.decode);
     }
   }
-  /// Those of the thread's rows.
+  /// Collects the factors of all rows of the thread.
   __device__ void gather(int lane, float (&factors)[kGroup]) const {
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) factors[i] = Lanes::gather(lane, kept_, i);
@@ -238,7 +239,7 @@ class RowFactors {
   float kept_[Lanes::kKept];
 };
 
-/// Factors of a square of `lanes` x `lanes` patches; writes its scale.
+/// Computes the factors of a square of `lanes` x `lanes` patches and writes its scale.
 template <class Map, class T, class Place>
 __device__ void square_factors(const Map& map, const BlockOperand& operand, const Patch<T>& patch,
                                const Place& at, int lanes, float (&factors)[kGroup]) {
@@ -305,9 +306,9 @@ __device__ void write_parts(const Map& map, const Patch<T>& patch, const Place& 
   if (at.lane < kLanesAcross && at.lane % lanes == 0) line[at.col >> map.col_shift] = largest;
 }
 
-/// Scales of the block's tiles; one thread a tile, from the first thread on or from the last, so
-/// that two orientations with few tiles keep different warps busy. A tile's factor takes the place
-/// of its first part.
+/// Computes the scales of the block's tiles, one thread for each tile. The two orientations count
+/// threads from opposite ends, so that with few tiles they keep different warps busy. A tile's
+/// factor replaces its first part.
 template <class Map, class Place>
 __device__ void find_scales(const Map& map, const BlockOperand& operand, const Place& at,
                             std::uint32_t* parts) {
@@ -327,7 +328,7 @@ __device__ void find_scales(const Map& map, const BlockOperand& operand, const P
   }
 }
 
-/// Factors of the thread's lines, after find_scales.
+/// Reads the factors of the thread's lines. Precondition: find_scales has run.
 template <class Map, class Place>
 __device__ void shared_factors(const Map& map, const Place& at, const std::uint32_t* parts,
                                float (&factors)[kGroup]) {
@@ -343,7 +344,7 @@ __device__ void shared_factors(const Map& map, const Place& at, const std::uint3
   factors[4] = high.x, factors[5] = high.y, factors[6] = high.z, factors[7] = high.w;
 }
 
-/// Factors given for each line of the operand, or one for all.
+/// Reads the caller's factors: one for each line of the operand, or one for all.
 template <bool kTransposed, class Place>
 __device__ void given_factors(const BlockOperand& operand, const Place& at,
                               float (&factors)[kGroup]) {
@@ -383,9 +384,9 @@ __device__ inline void transpose_bytes(const std::uint32_t (&rows)[4],
   columns[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-/// The transposed codes of a block. Row c (a column of the source) holds pieces of 8 codes; piece p
-/// stands at p ^ c / 8, which spreads a column of pieces over all banks and keeps the pieces of a
-/// pair together.
+/// The transposed codes of a block. Row c (a column of the source) holds pieces of 8 codes. Piece p
+/// is stored at p ^ c / 8: this swizzle spreads a column of pieces over all banks and keeps the two
+/// pieces of a pair together.
 struct TransposedCodes {
   static constexpr unsigned kPieces = kSide / kGroup;
   uint2 pieces[kSide * kPieces];
@@ -393,7 +394,7 @@ struct TransposedCodes {
   __device__ uint2& piece(unsigned col, unsigned p) {
     return pieces[col * kPieces + (p ^ col / kGroup)];
   }
-  /// Codes [16 p, 16 p + 16) of a row.
+  /// Returns codes [16 p, 16 p + 16) of a row.
   __device__ uint4 pair(unsigned col, unsigned p) const {
     const unsigned at = 2 * p ^ col / kGroup;
     const uint4 both = reinterpret_cast<const uint4*>(pieces)[(col * kPieces + at) / 2];
@@ -401,8 +402,9 @@ struct TransposedCodes {
   }
 };
 
-/// The thread's codes: as they lie, by factors of rows, to global memory; transposed, by factors of
-/// columns, to shared memory. Of four rows and columns at a time, which are read once for both.
+/// Encodes the thread's elements: with factors of rows to global memory, in the source's
+/// orientation; with factors of columns to shared memory, transposed. Works on four rows and
+/// columns at a time, which it reads once for both.
 template <class Cast, bool kRow, bool kTransposed, class T, class Place>
 __device__ void encode(const BlockOperand& row, const float (&row_factors)[kGroup],
                        const BlockOperand& transposed, const float (&turned_factors)[kGroup],
@@ -483,23 +485,24 @@ __device__ void write_transposed_codes(const BlockOperand& operand, const Place&
 
 // --- kernel -------------------------------------------------------------------------------------
 
-/// Dynamic shared memory of a block.
+/// Returns the dynamic shared memory of a block.
 __device__ inline uint4* block_memory() {
   extern __shared__ uint4 memory[];
   return memory;
 }
 
-/// Elements as they lie in memory. What block_kernel asks of a source: `load` makes the first of a
-/// thread's kPatches patches; `next` moves `at` on and makes the next one; `store` writes a patch
-/// where the source's elements are wanted themselves. It may use kShared bytes of block_memory(),
-/// of which the kernel takes the first for the transposed codes once `load` has returned.
+/// A source of block_kernel whose elements lie in memory. Every source provides: `load`, which
+/// fills the first of a thread's kPatches patches; `next`, which moves `at` to the next patch and
+/// fills it; `store`, which writes a patch if the source's elements are an output themselves. A
+/// source may use kShared bytes of block_memory(); once `load` has returned, the kernel uses the
+/// begin of them for the transposed codes.
 template <class T>
 struct StoredBlocks {
   using Element = T;
   static constexpr int kPatches = 1;
   static constexpr int kShared = 0;
   static constexpr bool kHasSquares = true;
-  /// Blocks on a multiprocessor, with codes as the elements lie (`row`) or without.
+  /// Blocks on a multiprocessor; `row`: codes are written in the source's orientation too.
   static constexpr int blocks(bool row) { return sizeof(T) != 2 ? 2 : row ? 3 : 4; }
   Rows<T> rows;
 
@@ -514,7 +517,7 @@ struct StoredBlocks {
   __device__ void store(const Place&, const Patch<T>&) const {}
 };
 
-/// `rows` and `cols` are those of the first patches; kWhole as for Place.
+/// `rows` and `cols` describe the first patches; kWhole as in Place.
 template <class Source, class Cast, bool kRow, bool kTransposed, bool kWhole, Tiles kTiles>
 __global__ void __launch_bounds__(kBlockThreads, Source::blocks(kRow))
     block_kernel(const __grid_constant__ Source source, std::int64_t rows, std::int64_t cols,
@@ -527,7 +530,7 @@ __global__ void __launch_bounds__(kBlockThreads, Source::blocks(kRow))
       Source::kShared > 0 ? static_cast<void*>(block_memory()) : own_codes);
   using RowMap = TileMap<false, kTiles>;
   using TurnedMap = TileMap<true, kTiles>;
-  // Scales of whole rows are found while other warps find those of columns.
+  // Some warps find the scales of whole rows while others find those of columns.
   constexpr bool kRowsEarly = kTiles == Tiles::vectors;
   __shared__ alignas(16) std::uint32_t row_parts[kRow && !kRowsEarly ? RowMap::kParts : 4];
   __shared__ alignas(16) std::uint32_t turned_parts[kTransposed ? TurnedMap::kParts : 4];
@@ -542,7 +545,7 @@ __global__ void __launch_bounds__(kBlockThreads, Source::blocks(kRow))
 #pragma unroll 1
   for (int i = 0; i < Source::kPatches; ++i) {
     if (i > 0) {
-      __syncthreads();  // the shared memory of the patch before
+      __syncthreads();  // all warps are done with the previous patch's shared memory
       source.next(at, patch);
     }
     source.store(at, patch);
@@ -575,8 +578,8 @@ __global__ void __launch_bounds__(kBlockThreads, Source::blocks(kRow))
   }
 }
 
-/// Whether whole blocks in both orientations have a kernel without bounds: those of FP8 by the
-/// conversion instruction are most of what a training step quantizes.
+/// True if there is a kernel without bounds checks for complete blocks in both orientations. FP8 by
+/// the conversion instruction has one, as it is most of what a training step quantizes.
 template <class Source, class Cast>
 inline constexpr bool kHasWhole = false;
 template <class Source, Fp8Codec kCodec>
@@ -607,7 +610,7 @@ void launch_block_kernel(Context& context, const Source& source, const TensorVie
   check_launch("quantize: blocks");
 }
 
-/// Runs block_kernel over `shape`, that of the first patches; Cast as by with_cast.
+/// Runs block_kernel over `shape`, the shape of the first patches; Cast as by with_cast.
 template <class Cast, bool kRow, bool kTransposed, class Source>
 void launch_blocks(Context& context, const Source& source, const TensorView& shape,
                    const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax) {

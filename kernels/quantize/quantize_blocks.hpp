@@ -1,5 +1,5 @@
-// Quantization in one reading of the source: blocks of 128 x 128 elements stay in registers from
-// the amax of their tiles to their codes, in one or in both orientations.
+// Quantization in one pass over the source: blocks of 128 x 128 elements stay in registers from the
+// amax of their tiles to their codes, in one or in both orientations.
 #pragma once
 
 #include "emulation/backend.hpp"
@@ -10,76 +10,82 @@
 
 namespace fp8lab::cuda {
 
-/// What numerics::nv_tile_scale makes of a tensor's encode factor S, in device memory.
+/// The numbers that numerics::nv_tile_scale derives from a tensor's encode
+/// factor S, in device memory.
 struct TwoLevelFactors {
   float factor;   ///< S
   float ratio;    ///< RN(S * RN(1/Qmax))
   float inverse;  ///< RN(1/S)
 };
 
-/// One orientation of the result. Tiles lie inside the blocks: 1 x G or G x G elements of the
-/// operand with G a power of two from 16 to 128; or the factors are given.
+/// One orientation of the result. Tiles lie inside the blocks: they have 1 x G or G x G
+/// elements of the operand, with G a power of two from 16 to 128. Alternatively the
+/// caller provides the factors.
 struct BlockOperand {
-  std::uint8_t* codes = nullptr;  ///< nullptr: this orientation is not wanted
+  std::uint8_t* codes = nullptr;  ///< nullptr: this orientation is not computed
   std::int64_t stride = 0;
   float* scales = nullptr;
   std::int64_t scale_stride = 0;
   numerics::FormatSpec format{};
   numerics::ScaleRule rule{};
-  numerics::OrdinaryScales ordinary{};     ///< of `rule`
-  numerics::NearestCodec nearest{};        ///< of `format`, unless an instruction gives the codes
-  numerics::StochasticCodec stochastic{};  ///< of `format`, where codes are drawn
-  RandomKey key{};                         ///< of their random words
+  numerics::OrdinaryScales ordinary{};  ///< for `rule`
+  numerics::NearestCodec nearest{};  ///< for `format`, unless the conversion instruction encodes it
+  numerics::StochasticCodec stochastic{};  ///< for `format` with stochastic rounding
+  RandomKey key{};                         ///< of the random words
   /// A tile is 2^row_shift x 2^col_shift elements of the source.
   int row_shift = 0, col_shift = 0;
-  /// Factors applied before the cast; nullptr: those of the tiles. Line i of the operand (row, or
-  /// with `transpose` column of the source) takes factors[i * factor_step].
+  /// Factors applied before the cast; nullptr: the kernel computes them for each tile. Line i of
+  /// the operand (a row of the source, or with `transpose` a column) uses factors[i * factor_step].
   const float* factors = nullptr;
   std::int64_t factor_step = 0;
-  const TwoLevelFactors* two_level = nullptr;  ///< of two-level scales, else nullptr
+  const TwoLevelFactors* two_level = nullptr;  ///< for two-level scales, else nullptr
 };
 
-/// True when the conversion instruction gives the codes of `spec`: E4M3 or E5M2, to nearest,
+/// Returns true if the conversion instruction encodes `spec`: E4M3 or E5M2, round to nearest,
 /// saturating. `validate codec` proves it equal to numerics::encode on all 2^32 inputs.
 bool has_instruction(const QuantSpec& spec);
-/// True when the kernels of blocks and rows find the codes of `spec`, by instruction or by
-/// numerics::NearestCodec.
+/// Returns true if the block and row kernels can encode `spec`, by the instruction or
+/// by numerics::NearestCodec.
 bool has_cast(const QuantSpec& spec);
-/// True when quantize_blocks draws the codes of `spec` from a source of `cols` columns: by
-/// numerics::StochasticCodec, four neighbours of a row to a block of random words.
+/// Returns true if quantize_blocks can encode `spec` with stochastic rounding from a
+/// source of `cols` columns: by numerics::StochasticCodec, one block of random words for
+/// four neighbours of a row.
 bool has_drawn_codes(const QuantSpec& spec, std::int64_t cols);
-/// True when the block kernels compute the scales of `spec` by themselves: current ones of its
-/// tiles, by their amaxes, and by TwoLevelFactors where they are of two levels.
+/// Returns true if the block kernels compute the scales of `spec` themselves: current scales from
+/// the amaxes of their tiles, and from TwoLevelFactors if the scales have two levels.
 bool has_block_scales(const QuantSpec& spec);
-/// The same, with codes by has_cast.
+/// Returns true if both has_block_scales() and has_cast() hold.
 bool has_block_tiles(const QuantSpec& spec);
-/// True when no scale of `spec` is known before the amax of the tensor: current ones of the whole
-/// tensor, or of two levels.
+/// Returns true if every scale of `spec` depends on the amax of the whole tensor: a current scale
+/// of the whole tensor, or two-level scales.
 bool needs_tensor_amax(const QuantSpec& spec);
-/// True when one scale of the whole tensor is known beforehand.
+/// Returns true if the whole tensor has one scale that is known beforehand.
 bool has_known_scale(const QuantSpec& spec);
-/// True when the codes of both are found alike: format, overflow, division or multiplication.
+/// Returns true if both specs share the cast: format, overflow, division or multiplication.
 bool share_cast(const QuantSpec& first, const QuantSpec& second);
-/// True when each row of the operand has a current scale of one level.
+/// Returns true if each row of the operand has a current one-level scale.
 bool has_row_scales(const QuantSpec& spec);
-/// The operand with tiles by has_block_scales, which it requires; `two_level` for such scales.
+/// Returns the operand with its tiles; two-level scales need `two_level`.
+/// Precondition: has_block_scales().
 BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose,
                          const TwoLevelFactors* two_level = nullptr);
-/// *factors from the bits of the tensor's amax.
+/// Computes *factors from the bits of the tensor's amax.
 void find_two_level_factors(Context& context, const QuantSpec& spec,
                             const std::uint32_t* tensor_amax, TwoLevelFactors* factors);
-/// The operand with given factors: factor_step 0, one for all, or 1, one for each of its rows.
+/// Returns the operand with given factors: one factor for all if factor_step is 0, one for
+/// each of its rows if it is 1.
 BlockOperand block_factors(const QuantizedOperand& operand, const float* factors,
                            std::int64_t factor_step);
 
-/// The operand with the factor of its known scale, which is written as well; *factor receives it.
+/// Returns the operand with the factor of its known scale. Writes the factor to *factor and
+/// the scale to the operand.
 BlockOperand block_known(Context& context, const QuantizedOperand& operand, bool transpose,
                          const TensorView& state, float* factor);
 
 /// Writes codes (and scales of tiles) of `row`, in the orientation of the source, and of
-/// `transposed`, transposed; either may be without codes, and one is where codes are drawn. `cast`
-/// is the spec of either, as share_cast. With `amax` the bits of *amax are raised to those of the
-/// largest magnitude of the source.
+/// `transposed`. Either may be without codes; with stochastic rounding exactly one has codes.
+/// `cast` is the spec of either, see share_cast. If `amax` is set, raises the bits of *amax to
+/// those of the largest magnitude of the source.
 void quantize_blocks(Context& context, const TensorView& source, const QuantSpec& cast,
                      const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax);
 
@@ -87,7 +93,7 @@ void quantize_blocks(Context& context, const TensorView& source, const QuantSpec
 void measure_tensor(Context& context, const TensorView& source, std::uint32_t* amax);
 
 /// Raises rows[r] and cols[c] to the bits of the largest magnitudes of row r and column c of the
-/// source, in one reading; either may be nullptr.
+/// source, in one pass; either may be nullptr.
 void measure_lines(Context& context, const TensorView& source, std::uint32_t* rows,
                    std::uint32_t* cols);
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-/// Source of row_kernel: SwiGLU, which is stored.
+/// Source of row_kernel: SwiGLU, whose result is also stored.
 template <class T>
 struct SwigluRows {
   using Element = T;
@@ -31,7 +31,7 @@ struct SwigluRows {
       float g[kGroup], u[kGroup], values[kGroup];
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) g[i] = loaded.gate.value(i), u[i] = loaded.up.value(i);
-      swiglu(g, u, values);  // 0 of zeros
+      swiglu(g, u, values);  // zeros from zeros
       narrow(values, bits);
       out.store_bits(row, col, min(left, kGroup), bits);
     }
@@ -41,7 +41,7 @@ struct SwigluRows {
   }
 };
 
-/// Runs row_kernel over the rows of `shape` with the scales of the operand.
+/// Runs row_kernel over the rows of `shape` with the kind of scales that the operand has.
 template <class Source>
 void launch_source(Context& context, const Source& source, const TensorView& shape,
                    std::size_t shared, const TensorView& state, const QuantizedOperand& operand) {
@@ -63,14 +63,14 @@ void launch_source(Context& context, const Source& source, const TensorView& sha
   });
 }
 
-/// True when the scale of an element depends on nothing outside its row, or is known.
+/// Returns true if the scale of an element depends only on its row, or is known beforehand.
 bool has_row_local_scales(const QuantSpec& spec) {
   return !spec.transform &&
          (has_row_scales(spec) || has_known_scale(spec) ||
           (has_block_tiles(spec) && !needs_tensor_amax(spec) && spec.tile.rows == 1));
 }
 
-/// True for a result of rows that a block holds.
+/// Returns true if a block can hold a row of the result.
 bool has_row_type(const TensorView& result) {
   return (result.dtype == DType::bf16 || result.dtype == DType::f32) && result.size() > 0 &&
          result.cols <= kLongestRow;
@@ -117,7 +117,7 @@ void produce(Context& context, const ops::SwigluForward& swiglu, const ops::Prod
       out);
 }
 
-/// True where it has been done.
+/// Runs the fused kernel if there is one; returns false if it did nothing.
 template <class Producer>
 bool try_to_produce(Context& context, const Producer& producer, const ops::ProduceQuantize& op) {
   if (!can_quantize(producer, op.first.spec)) return false;

@@ -11,7 +11,8 @@ namespace {
 using Bf16 = std::uint16_t;
 constexpr std::size_t kAlignment = 256;
 
-/// What MadeBlocks makes: kResults groups of kInputs groups. Of zeros it makes zeros.
+/// Operations of MadeBlocks: each computes kResults groups from kInputs
+/// groups, and zeros from zeros.
 struct Swiglu {
   static constexpr int kInputs = 2, kResults = 1;
   static __device__ void make(const float (&in)[2][kGroup], float (&out)[1][kGroup]) {
@@ -37,21 +38,21 @@ struct GeluGradient {
   }
 };
 
-/// Source of block_kernel: an element-wise operation on bf16 matrices. A second patch is of the
-/// result's second half, at the same place of it. A thread makes its patches row by row and keeps
-/// them in its own slots of shared memory, from where they come whole.
+/// Source of block_kernel: an element-wise operation on bf16 matrices. If there is a second patch,
+/// it belongs to the second half of the result, at the same position in it. A thread computes its
+/// patches row by row into its own slots of shared memory, and then loads a patch at a time.
 template <class Maker>
 struct MadeBlocks {
   using Element = Bf16;
   static constexpr int kPatches = Maker::kResults;
-  static constexpr int kSlots = kPatches * kGroup;  ///< of a thread, a row of a patch each
+  static constexpr int kSlots = kPatches * kGroup;  ///< slots of a thread, each a row of a patch
   static constexpr int kShared = kSlots * kBlockThreads * static_cast<int>(sizeof(uint4));
   static_assert(sizeof(Group<Bf16>) == sizeof(uint4));
-  static constexpr bool kHasSquares = false;  ///< which are of weights
+  static constexpr bool kHasSquares = false;  ///< only weights have square tiles
   static constexpr int blocks(bool) { return 3; }
 
   Rows<Bf16> inputs[Maker::kInputs];
-  Rows<Bf16> result;  ///< its data is null where nobody wants it
+  Rows<Bf16> result;  ///< its data is null if the result is not an output
   bool wide_inputs;
 
   bool wide() const { return wide_inputs && (result.data == nullptr || result.wide); }
@@ -69,7 +70,7 @@ struct MadeBlocks {
       second.make(r + 1);
     }
     load_slots(0, patch);
-    __syncthreads();  // the kernel may take the slots
+    __syncthreads();  // the kernel may reuse the slots
   }
   template <class Place>
   __device__ void next(Place& at, Patch<Bf16>& patch) const {
@@ -89,7 +90,7 @@ struct MadeBlocks {
   }
 
  private:
-  /// What a row of a patch is made of.
+  /// The inputs of one row of a patch.
   struct Inputs {
     Group<Bf16> groups[Maker::kInputs];
   };
@@ -125,7 +126,7 @@ struct MadeBlocks {
         for (int j = 0; j < kGroup; ++j) in[i][j] = inputs.groups[i].value(j);
       }
     }
-    /// Row `r` of each patch, to its slot.
+    /// Computes row `r` of each patch into its slot.
     __device__ void make(int r) const {
       float out[kPatches][kGroup];
       Maker::make(in, out);
@@ -139,7 +140,8 @@ struct MadeBlocks {
   };
 };
 
-/// Source of block_kernel: the RMS norm of bf16 rows whose rstd is known. Nobody wants it itself.
+/// Source of block_kernel: the RMS norm of bf16 rows whose rstd is known. The
+/// norm itself is not an output.
 struct NormBlocks {
   using Element = Bf16;
   static constexpr int kPatches = 1;
@@ -172,7 +174,7 @@ struct NormBlocks {
 #pragma unroll
       for (int j = 0; j < kGroup; ++j) values[j] = (patch.row[i].value(j) * r[i]) * w.value(j);
       narrow(values, bits);
-      // Zeros outside the source, whose product with rstd may be NaN.
+      // Zeros outside the source, where the product with rstd may be NaN.
 #pragma unroll
       for (int j = 0; j < kGroup; ++j) bits[j] = j < count ? bits[j] : Bf16{};
       patch.row[i].set(bits);
@@ -184,7 +186,7 @@ struct NormBlocks {
   __device__ void store(const Place&, const Patch<Bf16>&) const {}
 };
 
-/// True when block_kernel knows the scales of `spec` before other blocks do, and no tile of
+/// Returns true if block_kernel can find the scales of `spec` without other blocks, and no tile of
 /// `tile_cols` columns of the source reaches from one patch of `width` columns into the next.
 bool fits(const QuantSpec& spec, std::int64_t tile_cols, std::int64_t width, int patches) {
   if (spec.transform) return false;
@@ -193,7 +195,7 @@ bool fits(const QuantSpec& spec, std::int64_t tile_cols, std::int64_t width, int
          (patches == 1 || width % tile_cols == 0);
 }
 
-/// Quantizes what `source` makes, whose first patches have the shape of `shape`.
+/// Quantizes the elements of `source`; its first patches have the shape of `shape`.
 template <class Source>
 void quantize_made(Context& context, const ops::ProduceQuantize& op, const Source& source,
                    const TensorView& shape) {
@@ -216,14 +218,15 @@ void quantize_made(Context& context, const ops::ProduceQuantize& op, const Sourc
   });
 }
 
-/// True when the specs fit patches of `width` columns.
+/// Returns true if both specs of `op` fit patches of `width` columns.
 bool fit(const ops::ProduceQuantize& op, std::int64_t width, int patches) {
   const QuantSpec &first = op.first.spec, &second = op.second->spec;
   return can_quantize_both(first, second) && fits(first, first.tile.cols, width, patches) &&
          fits(second, second.tile.rows, width, patches);
 }
 
-/// ops::ProduceQuantize of `result`, which Maker makes of `inputs`; false where nothing was done.
+/// Runs ops::ProduceQuantize for `result`, which Maker computes from `inputs`;
+/// returns false if it did nothing.
 template <class Maker>
 bool produce_both(Context& context, const ops::ProduceQuantize& op,
                   const TensorView (&inputs)[Maker::kInputs], const TensorView& result) {
@@ -246,11 +249,12 @@ bool produce_both(Context& context, const ops::ProduceQuantize& op,
   return true;
 }
 
-/// The same of a norm of x, which `producer` is, of a sum or not.
+/// Runs ops::ProduceQuantize for an RMS norm; returns false if it did nothing. `producer` is the
+/// operation, with or without a sum, and `norm` is its norm.
 template <class Norm>
 bool produce_norm(Context& context, const ops::ProduceQuantize& op, const Norm& producer,
                   const ops::RmsNormForward& norm) {
-  // A norm that is kept is written once and read once either way.
+  // If the norm is kept, fusion saves nothing: either way it is written once and read once.
   if (op.keeps_output || !fit(op, norm.x.cols, 1)) return false;
   op.check();
   if (!find_rstd(context, producer)) return false;

@@ -1,5 +1,5 @@
-// Groups of elements on their way from a source to codes: magnitudes, scales of tiles that lie in
-// one warp, and the casts.
+// Groups of elements between source and codes: magnitudes, scales of tiles
+// inside one warp, and the casts.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -16,21 +16,21 @@
 
 namespace fp8lab::cuda {
 
-/// The formats of the conversion instruction.
+/// The formats that the conversion instruction supports.
 enum class Fp8Codec { e4m3, e5m2 };
 
-// A cast is the FP32 operation before the rounding, `scaled`, and the rounding: `four` gives the
-// codes of four neighbours, the first in the low byte; `position` is the first one's in the source,
-// row * columns + column. Integers run at half the rate of FP32 additions, and so limit a quantizer
-// before memory does: the casts count their integer operations.
+// A cast consists of `scaled`, the FP32 operation before the rounding, and `four`, which rounds and
+// returns the codes of four neighbours, the first in the low byte. `position` is the index of the
+// first neighbour in the source, row * columns + column. Integer operations run at half the rate of
+// FP32 additions and can limit a quantizer before memory does, so the casts use few of them.
 
-/// The low bytes of four words.
+/// Returns the low bytes of four words in one word.
 __device__ inline std::uint32_t low_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t c,
                                           std::uint32_t d) {
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
-/// By the conversion instruction.
+/// Encodes by the conversion instruction.
 template <Fp8Codec kCodec, bool kDivide>
 struct Fp8Cast {
   __device__ explicit Fp8Cast(const BlockOperand&) {}
@@ -49,7 +49,7 @@ struct Fp8Cast {
   }
 };
 
-/// By numerics::NearestCodec: some twenty integer operations an element.
+/// Encodes by numerics::NearestCodec: about twenty integer operations an element.
 class NearestCast {
  public:
   __device__ explicit NearestCast(const BlockOperand& operand)
@@ -64,21 +64,23 @@ class NearestCast {
   bool divide_;
 };
 
-/// The same, called.
+/// The slow path of a cast, out of line.
 __device__ __noinline__ inline std::uint32_t rare_four(const BlockOperand& operand, float a,
                                                        float b, float c, float d) {
   return NearestCast(operand).four(a, b, c, d, 0);
 }
 
-/// True where a value is NaN, and for infinities of both signs.
+/// Returns true if a value is NaN; also for infinities of both signs.
 __device__ inline bool may_have_nan(float a, float b, float c, float d) {
   const float sum = (a + b) + (c + d);
   return sum != sum;
 }
 
-/// E2M1, saturating. In units of 1/2 at 0, of 1 at 2 and of 2 at 4 the code of |x| is round(2 |x|),
-/// 2 + round(|x|) and 4 + round(|x| / 2), whichever is least, and at most 7. Behind 2^23 a sum's
-/// last bits are that integer, rounded to even; 2 and 4 leave even numbers even.
+/// E2M1, saturating. The code of |x| is the smallest of 7,
+///   round(2 |x|),  2 + round(|x|),  4 + round(|x| / 2)
+/// which stand for the steps of 1/2 from 0, of 1 from 2 and of 2 from 4. The addition
+/// of 2^23 leaves that integer, rounded to even, in the last bits of the sum; adding 2
+/// or 4 keeps even numbers even.
 class E2m1Cast {
  public:
   __device__ explicit E2m1Cast(const BlockOperand& operand) : operand_(operand) {}
@@ -103,7 +105,7 @@ class E2m1Cast {
   const BlockOperand& operand_;
 };
 
-/// INT8, saturating at -127 and 127: the last byte of a sum behind 1.5 * 2^23.
+/// INT8, saturating at -127 and 127: the last byte of the sum with 1.5 * 2^23.
 class Int8Cast {
  public:
   __device__ explicit Int8Cast(const BlockOperand& operand) : operand_(operand) {}
@@ -122,8 +124,8 @@ class Int8Cast {
   const BlockOperand& operand_;
 };
 
-/// By numerics::StochasticCodec, with the four words of one block of random numbers: `position` is
-/// a multiple of four.
+/// Encodes by numerics::StochasticCodec with the four words of one block of random numbers.
+/// Precondition: `position` is a multiple of four.
 class StochasticCast {
  public:
   __device__ explicit StochasticCast(const BlockOperand& operand)
@@ -145,7 +147,7 @@ class StochasticCast {
   std::uint32_t step_;
 };
 
-/// Calls launch.operator()<Cast>() with the cast of `spec`, which has_cast.
+/// Calls launch.operator()<Cast>() with the cast of `spec`. Precondition: has_cast(spec).
 template <class Launch>
 void with_cast(const QuantSpec& spec, const Launch& launch) {
   const auto by_instruction = [&]<Fp8Codec kCodec>() {
@@ -168,7 +170,8 @@ void with_cast(const QuantSpec& spec, const Launch& launch) {
   }
 }
 
-/// Magnitudes of a group as integers in their order, a NaN above infinity: two bf16 ones a word.
+/// Magnitudes of a group as integers that compare in the same order, a NaN above infinity. A word
+/// holds two bf16 magnitudes or one f32.
 template <class T>
 struct Magnitudes {
   static constexpr int kWords = Group<T>::kWords;
@@ -188,7 +191,7 @@ struct Magnitudes {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) words[i] = larger(words[i], other.words[i]);
   }
-  /// FP32 bits of magnitude i.
+  /// Returns the FP32 bits of magnitude i.
   __device__ std::uint32_t at(int i) const {
     if constexpr (!kPairs) {
       return words[i];
@@ -196,7 +199,7 @@ struct Magnitudes {
       return i % 2 != 0 ? words[i / 2] & 0xFFFF0000u : words[i / 2] << 16;
     }
   }
-  /// FP32 bits of the largest one.
+  /// Returns the FP32 bits of the largest one.
   __device__ std::uint32_t amax() const {
     std::uint32_t largest = words[0];
 #pragma unroll
@@ -205,9 +208,9 @@ struct Magnitudes {
   }
 };
 
-/// kCount values a thread, each to be maximised over kLanes lanes that lie kStride apart. Half of
-/// the values change places at each step, so that at the end every lane keeps kKept of the maxima,
-/// beginning with number first(lane), and as many lanes as there are find scales.
+/// Maximum of kCount values a thread over kLanes lanes that lie kStride apart. At each step a lane
+/// exchanges half of its values, so that at the end it keeps kKept of the maxima, beginning with
+/// number first(lane). Thus all lanes compute scales in parallel.
 template <int kCount, int kLanes, int kStride>
 struct Spread {
   static constexpr int kKept = kLanes < kCount ? kCount / kLanes : 1;
@@ -218,14 +221,14 @@ struct Spread {
   static __device__ void reduce(int lane, std::uint32_t (&values)[kCount]) {
     step<kLanes / 2, kCount>(place(lane), values);
   }
-  /// What the lane that keeps maximum i has made of it.
+  /// Returns the value that the keeper of maximum i has computed from it.
   static __device__ float gather(int lane, const float (&kept)[kKept], int i) {
     const int holder = kLanes < kCount ? i / kKept : i * (kLanes / kCount);
     return __shfl_sync(kAllLanes, kept[i % kKept], lane + (holder - place(lane)) * kStride);
   }
 
  private:
-  /// Exchanges with the lane kSpan places away, kHeld values being left.
+  /// Exchanges with the lane kSpan places away; kHeld values remain.
   template <int kSpan, int kHeld>
   static __device__ void step(int place, std::uint32_t (&values)[kCount]) {
     if constexpr (kSpan > 0) {
@@ -247,12 +250,13 @@ struct Spread {
   }
 };
 
-/// The largest of the values of a warp's lanes; every lane gets it.
+/// Returns the largest value of a warp to all of its lanes.
 __device__ inline std::uint32_t warp_max(std::uint32_t value) {
   return __reduce_max_sync(kAllLanes, value);
 }
 
-/// The scale where it is not an ordinary one: called, because its code is many times as long.
+/// Returns a scale that is not an ordinary one. Out of line, because its
+/// code is many times as long.
 __device__ __noinline__ inline numerics::TileScale rare_scale(const BlockOperand& operand,
                                                               std::uint32_t largest) {
   const float amax = numerics::bits_float(largest);
@@ -262,7 +266,8 @@ __device__ __noinline__ inline numerics::TileScale rare_scale(const BlockOperand
   return numerics::nv_tile_scale(operand.format, operand.two_level->factor, amax);
 }
 
-/// numerics::nv_tile_scale: the rounding to E4M3 by instructions, the reciprocal without a branch.
+/// Returns numerics::nv_tile_scale, with the rounding to E4M3 by instructions and a
+/// reciprocal without branches.
 __device__ inline numerics::TileScale two_level_scale(const BlockOperand& operand,
                                                       std::uint32_t largest) {
   const float ratio = numerics::bits_float(largest) * operand.two_level->ratio;
@@ -273,7 +278,7 @@ __device__ inline numerics::TileScale two_level_scale(const BlockOperand& operan
   return {scale, reciprocal(scale), false};
 }
 
-/// The scale of a tile whose largest magnitude has the FP32 bits `largest`.
+/// Returns the scale of a tile whose largest magnitude has the FP32 bits `largest`.
 __device__ inline numerics::TileScale scale_of_tile(const BlockOperand& operand,
                                                     std::uint32_t largest) {
   if (operand.ordinary.holds_for(largest)) return operand.ordinary.scale(largest);
@@ -281,12 +286,12 @@ __device__ inline numerics::TileScale scale_of_tile(const BlockOperand& operand,
   return rare_scale(operand, largest);
 }
 
-/// What x is multiplied with, or divided by, before the cast.
+/// Returns the multiplier, or the divisor, of x before the cast.
 __device__ inline float factor_of(const BlockOperand& operand, const numerics::TileScale& scale) {
   return operand.rule.divides() ? scale.decode : scale.multiplier;
 }
 
-/// True when pieces of `bytes` codes lie on their own multiples in every row.
+/// Returns true if every row of codes is aligned to `bytes`.
 __host__ __device__ inline bool is_aligned(const BlockOperand& operand, int bytes) {
   return (reinterpret_cast<std::uintptr_t>(operand.codes) |
           static_cast<std::uintptr_t>(operand.stride)) %
@@ -294,7 +299,7 @@ __host__ __device__ inline bool is_aligned(const BlockOperand& operand, int byte
          0;
 }
 
-/// Writes at most `count` of the eight codes of a group; `wide`: all of them at once.
+/// Writes the first `count` of the eight codes of a group; `wide`: all eight in one access.
 __device__ inline void write_codes(uint2 codes, bool wide, int count, std::uint8_t* line) {
   if (wide) {
     *reinterpret_cast<uint2*>(line) = codes;
@@ -307,7 +312,8 @@ __device__ inline void write_codes(uint2 codes, bool wide, int count, std::uint8
   }
 }
 
-/// Casts and writes a group at `position` of the source, as write_codes.
+/// Casts and writes a group whose first element has index `position` in the source; other
+/// arguments as in write_codes.
 template <class Cast, class T>
 __device__ void write_group(const Cast& cast, const Group<T>& group, float factor, bool wide,
                             int count, std::int64_t position, std::uint8_t* line) {
@@ -319,8 +325,8 @@ __device__ void write_group(const Cast& cast, const Group<T>& group, float facto
               wide, count, line);
 }
 
-/// Raises *amax to the largest of the values of a block; every thread of it must call. A block
-/// whose maximum is not above what is there leaves the atomic out.
+/// Raises *amax to the largest value of a block. Precondition: every thread of the block calls it.
+/// A block skips the atomic if its maximum does not exceed *amax.
 __device__ inline void raise(std::uint32_t* amax, std::uint32_t largest) {
   __shared__ std::uint32_t of_warp[kWarpSize];
   largest = warp_max(largest);

@@ -1,11 +1,11 @@
-// The kernel of quantization by rows: a block holds a row in registers from its elements, which it
-// reads or makes, to its codes.
+// The kernel that quantizes by rows: a block loads or computes a row and holds it in registers
+// until its codes are written.
 //
 //   row r        | group 0 of threads 0, 1, 2, ... | group 1 of threads 0, 1, 2, ... |  up to 4
 //   (a block)      8 elements each, neighbouring threads side by side; at most 1024 threads
 //        |
-//        |  Source::load    all reads of a thread
-//        |  Source::begin   what needs the whole row, such as a norm's sum (quantize_fused.cu)
+//        |  Source::load    all global reads of a thread
+//        |  Source::begin   reductions over the whole row, such as a norm's sum (quantize_fused.cu)
 //        |  Source::make    the elements
 //        v
 //   HeldRow: 4 groups of 8 elements a thread, in registers
@@ -25,14 +25,15 @@
 
 namespace fp8lab::cuda {
 
-/// Elements as they lie in memory. What row_kernel asks of a source: `load` reads what a group of
-/// its elements is made of, all of a thread's before `begin`, which all threads of a block call for
-/// their row; `make` gives the elements, zeros after `left` of them.
+/// A source of row_kernel whose elements lie in memory. Every source provides: `load`,
+/// which reads the inputs of a group of elements; `begin`, which all threads of a block
+/// call for their row after all loads; `make`, which returns the elements of a group, with
+/// zeros after the first `left`.
 template <class T>
 struct StoredRows {
   using Element = T;
   using Loaded = Group<T>;
-  static constexpr int kBlocks = sizeof(T) == 2 ? 5 : 4;  ///< of few threads on a multiprocessor
+  static constexpr int kBlocks = sizeof(T) == 2 ? 5 : 4;  ///< small blocks on an SM
   Rows<T> rows;
 
   __device__ Loaded load(std::int64_t row, int col, int left) const {
@@ -50,7 +51,7 @@ struct HeldRow {
   Group<T> groups[kHeldGroups];
   int cols;
 
-  /// Columns of the row from group h on; not positive beyond its end.
+  /// Number of columns of the row from group h on; not positive beyond its end.
   __device__ int left(int h) const { return cols - held_col(h); }
   template <class Source>
   __device__ void load(const Source& source, std::int64_t row) {
@@ -75,7 +76,7 @@ struct HeldRow {
   }
 };
 
-/// The factor of the row's own scale, which is written; the first warp finds it.
+/// Returns the factor of the row's own scale; the first warp computes the scale and writes it.
 template <class T>
 __device__ float row_factor(const BlockOperand& operand, const HeldRow<T>& held, std::int64_t row) {
   __shared__ std::uint32_t of_warp[kWarpSize];
@@ -95,7 +96,7 @@ __device__ float row_factor(const BlockOperand& operand, const HeldRow<T>& held,
   return factor;
 }
 
-/// Factors of tiles of one row that reach over kLanes groups; writes their scales.
+/// Computes the factors of tiles of one row that reach over kLanes groups, and writes their scales.
 template <int kLanes, class T>
 __device__ void tile_factors(const BlockOperand& operand, const HeldRow<T>& held, std::int64_t row,
                              float (&factors)[kHeldGroups]) {
@@ -118,8 +119,8 @@ __device__ void tile_factors(const BlockOperand& operand, const HeldRow<T>& held
   for (int h = 0; h < kHeldGroups; ++h) factors[h] = Lanes::gather(lane, kept, h);
 }
 
-/// What the scales of a row belong to: to the row, to its tiles (operand.col_shift), or to the
-/// whole tensor, then the factor is given.
+/// The extent of a scale: the row, tiles of the row (operand.col_shift), or given, the whole tensor
+/// with a factor that is known before the launch.
 enum class RowScales { row, tiles, given };
 
 template <RowScales kScales, class T>
@@ -139,7 +140,7 @@ __device__ void held_factors(const BlockOperand& operand, const HeldRow<T>& held
   for (int h = 0; h < kHeldGroups; ++h) factors[h] = factor;
 }
 
-/// One block a row. *amax is raised to the largest magnitude unless it is nullptr.
+/// Quantizes rows, one block for each. Raises *amax to the largest magnitude unless it is nullptr.
 template <RowScales kScales, class Cast, int kThreads, class Source>
 __global__ void __launch_bounds__(kThreads, kThreads == kMostRowThreads ? 1 : Source::kBlocks)
     row_kernel(const __grid_constant__ Source source, int cols,

@@ -1,4 +1,4 @@
-// Quantization of whole rows, which stay in registers from their amax to their codes.
+// Quantization of whole rows, which stay in registers from amax to codes.
 #pragma once
 
 #include "emulation/backend.hpp"
@@ -6,8 +6,8 @@
 
 namespace fp8lab::cuda {
 
-/// An operand by has_row_scales, in the orientation of the source, from one reading. The source has
-/// at most kLongestRow columns.
+/// Quantizes an operand with has_row_scales, in the orientation of the source, in one pass.
+/// Precondition: the source has at most kLongestRow columns.
 void quantize_rows(Context& context, const TensorView& source, QuantizedOperand& operand);
 
 }  // namespace fp8lab::cuda

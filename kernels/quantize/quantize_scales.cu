@@ -1,4 +1,4 @@
-// Amaxes and scales of any tiles, and the delayed scales.
+// Amaxes and scales of any tiles, and the update of delayed scales.
 //
 //   amax_kernel: a block for 64 x 64 elements, which touch at most 64 x 64 tiles
 //     largest[tile] = 0;  barrier
@@ -7,8 +7,8 @@
 //     barrier;  largest[tile] to amax[tile] in global memory (atomicMax);  barrier
 //   scale_kernel: a thread a tile: numerics::tile_scale or nv_tile_scale; mae and mse read the
 //     tile's elements twice, rows ascending, a standard deviation once
-//   delayed_scale_kernel: one block moves the history by one place from its far end on; the barrier
-//     between reading and writing keeps a step of 256 entries apart from itself
+//   delayed_scale_kernel: one block shifts the history by one entry, from the far end on, 256
+//     entries at a time; a barrier separates the reads of a step from its writes
 #include "kernels/quantize/quantize_scales.hpp"
 
 #include <algorithm>
@@ -26,13 +26,13 @@ using numerics::bits_float;
 using numerics::float_bits;
 using numerics::TileScale;
 
-/// Bits of |x|; those of a NaN are above those of infinity.
+/// Returns the bits of |x|; those of a NaN are above those of infinity.
 template <class T>
 __device__ std::uint32_t magnitude(T value) {
   return float_bits(widen(value)) & 0x7FFFFFFFu;
 }
 
-/// amax[tile] = max(amax[tile], |x|...) as bits; the maximum has no order.
+/// amax[tile] = max(amax[tile], |x|...) as bits; the order of the maximum does not matter.
 template <class T>
 __global__ void __launch_bounds__(kTileThreadCount)
     amax_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, TileGrid grid,
@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(kTileThreadCount)
   }
 }
 
-/// Sum over a source tile that decides between two scales (numerics::four_over_six_error).
+/// Returns the error of a source tile under `scale` (sum of numerics::four_over_six_error), by
+/// which two scales are compared.
 template <class T>
 __device__ float tile_error(const Rows<T>& source, std::int64_t rows, std::int64_t cols,
                             const TileGrid& grid, std::int64_t i, std::int64_t j,
@@ -97,7 +98,7 @@ __device__ float tile_error(const Rows<T>& source, std::int64_t rows, std::int64
   return sum;
 }
 
-/// What stands for the amax of a source tile: so many standard deviations.
+/// Returns the replacement for the amax of a source tile: `deviations` standard deviations.
 template <class T>
 __device__ float tile_deviations(const Rows<T>& source, std::int64_t rows, std::int64_t cols,
                                  const TileGrid& grid, std::int64_t i, std::int64_t j,
@@ -111,7 +112,7 @@ __device__ float tile_deviations(const Rows<T>& source, std::int64_t rows, std::
   return bits_float(deviation.times(deviations));
 }
 
-/// factors[tile] and the operand's scales from the amaxes; one thread a tile.
+/// Computes factors[tile] and the operand's scales from the amaxes; one thread for each tile.
 template <class T>
 __global__ void scale_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, TileGrid grid,
                              const __grid_constant__ QuantSpec spec,
@@ -144,7 +145,8 @@ __global__ void scale_kernel(Rows<T> source, std::int64_t rows, std::int64_t col
   scales.store(i, j, scale.decode);
 }
 
-/// One scale for the tensor that is known beforehand: `state` (DelayedState) or `given`.
+/// Writes the single known scale of a tensor: from `state` (DelayedState), or `decode` and
+/// `multiplier` if the state is absent or zero.
 __global__ void known_scale_kernel(const float* state, float decode, float multiplier, bool divide,
                                    float* factor, Scales scales) {
   if (state != nullptr && state[DelayedState::kScale] != 0.0f) {
@@ -155,7 +157,7 @@ __global__ void known_scale_kernel(const float* state, float decode, float multi
   scales.store(0, 0, decode);
 }
 
-/// ops::UpdateDelayedScale by one block.
+/// Runs ops::UpdateDelayedScale in one block.
 __global__ void delayed_scale_kernel(const __grid_constant__ QuantSpec spec, float* values) {
   constexpr int kBlock = 256;
   __shared__ std::uint32_t largest;
@@ -167,7 +169,7 @@ __global__ void delayed_scale_kernel(const __grid_constant__ QuantSpec spec, flo
   if (threadIdx.x == 0) largest = 0;
   __syncthreads();
   std::uint32_t seen = 0;
-  for (int last = length; last > 0; last -= kBlock) {  // moved by one place from the far end on
+  for (int last = length; last > 0; last -= kBlock) {  // shifted by one entry from the far end on
     const int i = last - 1 - static_cast<int>(threadIdx.x);
     const float moved = i > 0 ? history[i - 1] : newest;
     __syncthreads();

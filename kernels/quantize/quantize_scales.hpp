@@ -1,4 +1,4 @@
-// Amaxes and scales of the tiles of any quantization, beside the kernels that find their own.
+// Amaxes and scales for any tiles, for the kernels that do not compute their own.
 #pragma once
 
 #include "emulation/backend.hpp"
@@ -6,17 +6,18 @@
 
 namespace fp8lab::cuda {
 
-/// Tiles of the source, whichever way round the operand is.
+/// The tiles in coordinates of the source, for either orientation of the operand.
 struct TileGrid {
   std::int64_t height, width;  ///< of one tile
   std::int64_t high, wide;     ///< number of tiles
   FP8LAB_HD std::int64_t count() const { return high * wide; }
 };
 
-/// `tile` is that of the operand, which is transposed or not.
+/// Returns the tiles of the source. `tile` is in the operand's orientation; `transpose` says
+/// whether that is the source's transpose.
 TileGrid tile_grid(const TensorView& source, const TileShape& tile, bool transpose);
 
-/// The operand's scales, written with rows and columns exchanged when `transpose`.
+/// Writes the operand's scales, with rows and columns exchanged if `transpose`.
 struct Scales {
   float* data;  ///< nullptr: the operand has none
   std::int64_t stride;
@@ -27,7 +28,7 @@ struct Scales {
 };
 Scales scales_of(const QuantizedOperand& operand, bool transpose);
 
-/// True when elements are divided by their scale, not multiplied by a factor.
+/// Returns true if elements are divided by their scale instead of multiplied by a factor.
 inline bool divides(const QuantSpec& spec) { return spec.has_scale() && spec.scale.divides(); }
 
 /// The running amax of a delayed state, as bits.
@@ -35,18 +36,18 @@ inline std::uint32_t* amax_of(const TensorView& state) {
   return reinterpret_cast<std::uint32_t*>(static_cast<float*>(state.data) + DelayedState::kAmax);
 }
 
-/// amax[tile] = max(amax[tile], |x|...) as bits; those of a NaN are above those of infinity.
+/// amax[tile] = max(amax[tile], |x|...) as bits; the bits of a NaN are above those of infinity.
 void measure_tiles(Context& context, const TensorView& source, const TileGrid& grid,
                    std::uint32_t* amax);
 
-/// factors[tile], what x is multiplied with or divided by, and the operand's scales, from current
-/// amaxes of the tiles; two-level scales also from that of the tensor.
+/// Computes factors[tile], the multiplier or divisor of x, and the operand's scales from the
+/// current amaxes of the tiles; two-level scales also use the amax of the tensor.
 void find_tile_scales(Context& context, const TensorView& source, const TileGrid& grid,
                       const QuantSpec& spec, const std::uint32_t* tensor_amax,
                       const std::uint32_t* tile_amax, float* factors, const Scales& scales);
 
-/// The same for a scale of the whole tensor that is known beforehand: static, none, or delayed,
-/// then from `state`.
+/// Computes factor and scale of a tensor whose single scale is known beforehand: static, none, or
+/// delayed, which reads `state`.
 void find_known_scale(Context& context, const QuantSpec& spec, const TensorView& state,
                       float* factor, const Scales& scales);
 

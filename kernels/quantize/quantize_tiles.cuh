@@ -1,4 +1,4 @@
-// What the general quantization kernels share: their blocks, and the cast of one value.
+// Shared parts of the general quantization kernels: their launch shape, and the cast of one value.
 #pragma once
 
 #include <algorithm>
@@ -24,21 +24,21 @@ inline dim3 tile_blocks(const TensorView& source) {
               std::min<std::int64_t>((source.rows + kTileSide - 1) / kTileSide, 65535))};
 }
 
-/// Blocks of 256 threads, each thread an element of a row.
+/// Returns the grid for blocks of 256 threads, one element of a row for each thread.
 inline dim3 element_blocks(std::int64_t rows, std::int64_t cols) {
   return {static_cast<unsigned>((cols + 255) / 256),
           static_cast<unsigned>(std::min<std::int64_t>(rows, 65535))};
 }
 
-/// a / b of places in a matrix, whose rows and columns are fewer than 2^32: a 64-bit division takes
-/// some four times as long.
+/// Returns a / b for indices below 2^32, such as rows and columns of a matrix: a 64-bit division
+/// takes about four times as long.
 __device__ inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
   return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
 }
 
-/// The tile of a column, and of those behind it without a division each.
+/// Tile index of a column; next() moves to the following column without a division.
 struct TileOfColumn {
-  std::int64_t tile, left;  ///< left: columns of the tile from this one on
+  std::int64_t tile, left;  ///< left: columns of the tile from the current one on
 
   __device__ TileOfColumn(std::int64_t col, std::int64_t width)
       : tile(quotient(col, width)), left((tile + 1) * width - col) {}
@@ -56,19 +56,19 @@ struct Cast {
   numerics::Overflow overflow;
   bool divide;
   RandomKey key;
-  bool takes_nearest;  ///< `nearest` gives the codes
+  bool takes_nearest;  ///< `nearest` encodes this format
   numerics::NearestCodec nearest;
 
   __device__ float scaled(float x, float factor) const { return divide ? x / factor : x * factor; }
-  /// `random` for stochastic rounding: the word of the element in its block.
+  /// Precondition for stochastic rounding: `random` is the element's word in its block.
   __device__ std::uint32_t code(float scaled_x, std::uint32_t random) const {
     if (takes_nearest) return nearest.encode(scaled_x);
     return numerics::encode(format, numerics::float_bits(scaled_x), rounding, overflow, random);
   }
 };
 
-/// The random words of elements that follow each other, a block of four at a time (numerics::
-/// random_bits); zeros unless `cast` asks for them.
+/// Random words of consecutive elements, drawn in blocks of four (numerics::random_bits); zeros
+/// unless `cast` rounds stochastically.
 class RandomWords {
  public:
   __device__ RandomWords(const Cast& cast, std::uint64_t first)

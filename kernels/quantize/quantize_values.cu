@@ -23,7 +23,7 @@ __device__ void store_at(const Rows<T>& destination, bool transpose, std::int64_
   *(transpose ? destination.at(col, row) : destination.at(row, col)) = value;
 }
 
-/// Operands stored as values: passed through, or rounded to a wide format
+/// Writes operands stored as values: unchanged, or rounded to a wide format
 /// (reference::cast_operand).
 template <class From, class To>
 __global__ void cast_kernel(Rows<From> source, std::int64_t rows, std::int64_t cols, bool transpose,
@@ -56,15 +56,16 @@ __global__ void dequantize_kernel(const __grid_constant__ Decoder decoder, std::
 }
 
 constexpr int kCodebookThreads = 256;
-constexpr std::int64_t kWarpTile = 1024;  ///< elements of a tile that one warp takes
+constexpr std::int64_t kWarpTile = 1024;  ///< largest tile that one warp handles
 
-/// How threads share a tile: `across` neighbours, a power of two, along each row of the tile.
+/// Assignment of a tile's elements to threads: `across`, a power of two, neighbouring threads
+/// along each row of the tile.
 struct TileTeam {
-  int threads;  ///< of a tile: a warp, or all of a block
+  int threads;  ///< for one tile: a warp, or the whole block
   int across_shift;
 
   __device__ int tiles_of_block() const { return kCodebookThreads / threads; }
-  /// Calls body(row, col) for the elements of a tile that are the calling thread's.
+  /// Calls body(row, col) for each element of the tile that belongs to the calling thread.
   template <class Body>
   __device__ void for_each(std::int64_t high, std::int64_t wide, const Body& body) const {
     const int thread = static_cast<int>(threadIdx.x) % threads;
@@ -75,7 +76,7 @@ struct TileTeam {
   }
 };
 
-/// The code of one element, by the cast where the tile's numbers only change its value.
+/// Returns the code of one element. An expanded tile changes the value before the ordinary cast.
 __device__ std::uint32_t code_in(const numerics::ExpandedTile& book, const Cast& cast, float x,
                                  std::uint32_t random) {
   return cast.code(numerics::expand(book.group, x), random);
@@ -85,9 +86,9 @@ __device__ std::uint32_t code_in(const numerics::LogarithmTile& book, const Cast
   return book.encode(cast.format, x, {cast.rounding, cast.overflow, random});
 }
 
-/// A team of threads a tile, in the orientation of the operand (reference::quantize_codebooks).
-/// Every thread finds the tile's numbers by itself. Neighbouring warps take tiles whose elements
-/// are neighbours in the source.
+/// Quantizes a tile with a team of threads, in the orientation of the operand
+/// (reference::quantize_codebooks). Every thread computes the tile's codebook itself. Neighbouring
+/// warps take tiles that are neighbours in the source.
 template <class T, class Book>
 __global__ void __launch_bounds__(kCodebookThreads)
     codebook_kernel(Rows<T> source, std::int64_t source_cols, bool transpose, std::int64_t rows,
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(kCodebookThreads)
   const std::int64_t across = (k + width - 1) / width, down = (rows + height - 1) / height;
   const std::int64_t tile = std::int64_t{blockIdx.x} * team.tiles_of_block() +
                             static_cast<int>(threadIdx.x) / team.threads;
-  if (tile >= across * down) return;  // a whole warp, or nobody
+  if (tile >= across * down) return;  // uniform in a warp
   const std::int64_t i = transpose ? tile % down : tile / across;
   const std::int64_t j = transpose ? tile / down : tile % across;
   const std::int64_t row0 = i * height, col0 = j * width;

@@ -1,5 +1,4 @@
-// Operands that the kernels of ordinary codes do not make: values of wide formats, and codes of
-// tiles with codebooks.
+// Operands without ordinary codes: values in wide formats, and codes of tiles with codebooks.
 #pragma once
 
 #include "emulation/backend.hpp"
@@ -7,16 +6,17 @@
 
 namespace fp8lab::cuda {
 
-/// ops::Quantize for a spec that is not quantized. The arguments have been checked.
+/// Computes ops::Quantize for a spec that is not quantized. Precondition: the
+/// arguments have been checked.
 void quantize_values(Context& context, const TensorView& source, bool transpose,
                      const RandomKey& key, QuantizedOperand& operand);
 
-/// destination = scale * decode(code), or its transpose, rounded to the destination's type;
-/// codebooks are applied, transforms along K are not undone.
+/// destination = scale * decode(code), or its transpose, rounded to the destination's type. Applies
+/// codebooks; does not undo transforms along K.
 void decode_operand(Context& context, const QuantizedOperand& operand, bool transpose,
                     const TensorView& destination);
 
-/// ops::Quantize for a spec with codebooks. The arguments have been checked.
+/// Computes ops::Quantize for a spec with codebooks. Precondition: the arguments have been checked.
 void quantize_codebooks(Context& context, const TensorView& source, bool transpose,
                         const RandomKey& key, QuantizedOperand& operand);
 

@@ -1,5 +1,4 @@
-// The shared memory in which the threads of a block gather what they find in a panel, and in which
-// they read ahead.
+// The shared memory of a block of statistics: accumulators for the panel, and prefetch buffers.
 #pragma once
 
 #include <cstdint>
@@ -8,30 +7,32 @@
 
 namespace fp8lab::cuda {
 
-/// Operands that a block may compare with its panel.
+/// Number of operands that a block can compare with its panel.
 inline constexpr int kMostOperands = 2;
 
 /// Sums of a panel: those of the source, then those of each operand.
 inline constexpr int kSourceSums = 3, kErrorSums = 3;
 inline constexpr int kPanelSums = kSourceSums + kMostOperands * kErrorSums;
 
-/// Rows that a thread takes at a time.
+/// Number of rows that a thread processes at a time.
 inline constexpr int kRowsAtOnce = 2;
 static_assert(kGroup % kRowsAtOnce == 0);
 
-/// Rows of which there is what comes eight at a time: those at work and the next ones.
+/// Double buffer of data that is fetched eight rows at a time: the current
+/// eight rows and the next eight.
 inline constexpr int kRingRows = 2 * kGroup;
 
-/// Tiles of one row that the columns of a warp may lie in, where its scales are read ahead.
+/// Largest number of one-row tiles that the columns of a warp may touch, so that their
+/// scales can be prefetched.
 inline constexpr int kMostRowTiles = 16;
 
-/// Codes of a thread in rows that it takes at once.
+/// Codes of a thread in the rows that it processes together.
 struct alignas(uint4) CodesOfRows {
   std::uint64_t of[kRowsAtOnce];
 };
 
-/// What is read from global memory ahead: rows of the source [row][thread], codes, and a ring of
-/// scales.
+/// Prefetch buffers for data in global memory: rows of the source [row][thread],
+/// codes, and a ring of scales.
 template <class T>
 struct FetchedRows {
   static constexpr int kVectors = sizeof(ElementWords<T>) / sizeof(uint4);
@@ -40,7 +41,7 @@ struct FetchedRows {
   float scales[kPanelWarps][kRingRows][kMostRowTiles];
 };
 
-/// Shared memory of a block; the source has the type T, codes Bits.
+/// Shared memory of a block. T is the type of the source, Bits the type of codes.
 template <class T, class Bits>
 struct PanelMemory {
   alignas(uint4) ExponentCounts exponents;
@@ -50,11 +51,12 @@ struct PanelMemory {
     Count hash;
   } operands[kMostOperands];
   double sums[kPanelWarps][kPanelSums];
-  float values[256];  ///< of the codes
-  /// Bits of rows, of which what a warp has of a tile is not all zeros.
+  float values[256];  ///< decoded value of each code
+  /// A bit for each row, set if the warp's part of the tile in that row is not all zeros.
   std::uint32_t nonzero_rows[kPanelWarps][kMostRowTiles];
-  /// Eight rows of each thread's codes, turned: [row][group of columns][thread] for
-  /// statistics_careful.cuh, a ring with rows taken at once side by side for statistics_panel.cuh.
+  /// Eight rows of each thread's codes, transposed: [row][group of columns][thread] in
+  /// statistics_careful.cuh; in statistics_panel.cuh a ring in which rows that are
+  /// processed together are adjacent.
   union {
     std::uint64_t turned[kGroup][sizeof(Bits)][kPanelThreads];
     struct {
@@ -64,7 +66,7 @@ struct PanelMemory {
     } ahead;
   };
 
-  /// By all threads of the block, before a barrier.
+  /// Clears all accumulators. Precondition: all threads of the block call it, before a barrier.
   __device__ void clear() {
     auto* bins = reinterpret_cast<uint4*>(&exponents);
 #pragma unroll
@@ -78,8 +80,8 @@ struct PanelMemory {
     if (threadIdx.x < kMostOperands) operands[threadIdx.x] = {};
   }
 
-  /// Adds what the threads of a warp, which must all call these, have found: sums in the order of
-  /// kPanelSums.
+  /// The give functions add the results of a warp's threads to the block's. Precondition: all
+  /// threads of the warp call them. Sums are in the order of kPanelSums.
   template <int kCount>
   __device__ void give_sums(double (&mine)[kCount]) {
     const double sum = sum_lanes(mine);
@@ -102,14 +104,14 @@ struct PanelMemory {
     }
   }
 
-  /// Hands over what was found of `count` operands from `first` on, whose results are results[0]
-  /// and following. By all threads of the block, after a barrier.
+  /// Adds the block's results for the operands `first`, `first` + 1, ... to results[0], results[1],
+  /// ... Precondition: all threads of the block call it, after a barrier.
   template <int kCount>
   __device__ void store(int first, bool is_source, const PanelResults* const (&results)[kCount],
                         const PanelPlace& place, std::int64_t cols) const {
     static_assert(kPanelWarps == 4 && kPanelThreads == 2 * kExponentBins);
     const int thread = threadIdx.x;
-    // Two threads a bin, whose halves of a warp's lanes begin at different banks.
+    // Two threads for each bin; the two halves of the lanes start at different banks.
     std::uint32_t count = 0;
 #pragma unroll
     for (int i = 0; i < kWarpSize / 2; ++i) {
@@ -144,7 +146,7 @@ struct PanelMemory {
   }
 
  private:
-  /// Sum `which` of StatisticsTotals.
+  /// Returns sum number `which` of StatisticsTotals.
   __device__ double total(int which, int operand, bool is_source) const {
     const int errors = kSourceSums + operand * kErrorSums;
     // xx, xxxx, yy, ee, e, x.
@@ -157,7 +159,8 @@ struct PanelMemory {
   }
 };
 
-/// By all threads of the block, before a barrier: the values of codes that a table decodes.
+/// Fills the table of decoded values if codes are decoded by table. Precondition: all threads of
+/// the block call it, before a barrier.
 template <Stored kStored>
 __device__ void fill_values(const numerics::FormatSpec& format, float (&values)[256]) {
   if constexpr (kStored == Stored::codes) {

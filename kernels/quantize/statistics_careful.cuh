@@ -1,9 +1,9 @@
-// A panel of statistics of any operand, element by element: elements may be infinite or NaN, groups
-// of eight may be cut off or lie anywhere, tiles may have any shape, and what a clamp has taken
-// away may be compensated. For one operand at a time, and slower than statistics_panel.cuh.
+// The slow path of panel statistics, element by element, for any operand: elements may be infinite
+// or NaN, groups of eight may be cut off or unaligned, tiles may have any shape, and a clamp may be
+// compensated. It takes one operand at a time and is slower than statistics_panel.cuh.
 //
-// Codes that lie in columns of the source are turned 8 x 8 at a time and wait in shared memory.
-// Those whose hash takes columns, and that lie in rows, are turned for it alone.
+// Column-major codes are transposed in 8x8 blocks through shared memory. Row-major codes whose hash
+// runs along columns are transposed for the hash alone.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace fp8lab::cuda {
 
-/// What one thread finds in its rows of a panel.
+/// The statistics of one thread's rows of a panel.
 template <class T, Stored kStored>
 class CarefulThread {
  public:
@@ -60,7 +60,7 @@ class CarefulThread {
     }
   }
 
-  /// Adds to what the block has found. All threads of a warp must call it.
+  /// Adds the thread's results to the block's. Precondition: all threads of a warp call it.
   __device__ void give() {
     double sums[] = {source_sums_.xx, source_sums_.xxxx, source_sums_.x,
                      error_sums_.yy,  error_sums_.ee,    error_sums_.e};
@@ -75,7 +75,8 @@ class CarefulThread {
   }
 
  private:
-  /// Turns codes of rows `row` to `row` + 7 for turned_codes, hashes those of a transpose.
+  /// Transposes the codes of rows `row` to `row` + 7 for turned_codes, and hashes
+  /// those of a transposed operand.
   __device__ void turn_codes(int row) {
     const int rows = min(rows_ - row, kGroup);
     const std::int64_t word = (first_ + row) / kTurned<Bits>;
@@ -203,16 +204,16 @@ class CarefulThread {
   PanelMemory<T, Bits>& memory_;
   ExponentBins exponents_;
   std::int64_t first_, col_;  ///< row and column of the first element
-  int rows_, count_;          ///< not above 0: there are none
+  int rows_, count_;          ///< not positive: there are none
 
   SourceSums source_sums_;
   ErrorSums error_sums_;
   std::uint32_t nonfinite_ = 0, underflow_ = 0, saturated_ = 0, zeros_ = 0;
   std::uint64_t hash_ = 0;
-  Magnitudes<T> channels_;  ///< largest finite ones of the columns
+  Magnitudes<T> channels_;  ///< largest finite magnitudes of the columns
 };
 
-/// The panel of a block. Apart, so that other comparisons have the registers.
+/// Compares the panel of a block. Not inlined, so that the fast path keeps its registers.
 template <class T, Stored kStored>
 __device__ __noinline__ void compare_with_care(const Lines<T>& source,
                                                const PanelOperand<StoredBits<kStored>>& operand,
@@ -229,7 +230,7 @@ __device__ __noinline__ void compare_with_care(const Lines<T>& source,
   memory.store(0, false, {&operand.results}, place, operand.compared.cols);
 }
 
-/// One block a panel, in the order of rows, then columns.
+/// Runs one block for each panel; panels are ordered by rows, then columns.
 template <class T, Stored kStored>
 __global__ void __launch_bounds__(kPanelThreads)
     careful_kernel(const __grid_constant__ Lines<T> source,

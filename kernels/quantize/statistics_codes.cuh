@@ -1,20 +1,21 @@
-// How a panel of statistics reads an operand that lies in whole groups of eight, beside its source:
+// The ways in which a panel of statistics reads an operand beside its source, if the operand
+// consists of whole groups of eight:
 //
-//   TiledRows      codes lie as the source does, a tile is of one row: its scale comes with the row
-//   StraightCodes  codes lie as the source does, 8 x 8 of them lie in one tile
-//   TurnedCodes    codes lie in columns of the source: they are turned 8 x 8 at a time
-//                  (operand_lines.cuh) and wait in shared memory; tiles of eight rows
-//   SourceHash     the operand is the source itself: nothing but the hash, of rows or of columns
-//   NoOperand      there is none
+//   TiledRows      codes as the source lies, tiles of one row: the scale comes with the row
+//   StraightCodes  codes as the source lies, and each 8 x 8 of them in one tile
+//   TurnedCodes    codes in columns of the source: they are transposed 8 x 8 at a time
+//                  (operand_lines.cuh) through shared memory; tiles of eight rows
+//   SourceHash     the operand is the source itself: only the hash, along rows or columns
+//   NoOperand      there is no operand
 //
-// Of eight rows, all threads of a warp call
+// For every eight rows, all threads of a warp call
 //
-//   begin          starts copies of what they need, while the eight before are at work
-//   enter          what is done once for the rows; the thread has waited for its copies
-//     fetch, take  starts the copy of each of kRowsAtOnce rows, and takes them when they have come
-//     add_row      adds a row; kOrdinary where nothing needs to be counted
-//     count_row    counts zeros and what is saturated, in the few rows that are not ordinary
-//   leave          what is done once with the largest magnitudes of the columns
+//   begin          starts asynchronous copies, while the previous eight rows are processed
+//   enter          work once for the eight rows; the thread has waited for its copies
+//     fetch, take  start the copy of each of kRowsAtOnce rows, and read it when it has arrived
+//     add_row      adds a row; returns kOrdinary if nothing needs counting
+//     count_row    counts zeros and saturated elements, in the few rows that are not ordinary
+//   leave          work once with the largest magnitudes of the columns
 #pragma once
 
 #include <cuda_fp8.h>
@@ -32,7 +33,7 @@ namespace fp8lab::cuda {
 
 using CodeGroup = ElementWords<std::uint8_t>;
 
-/// Eight values, without their scales.
+/// Decodes eight values, without their scales.
 template <Stored kStored>
 __device__ void decode(const CodeGroup& codes, const float (&values)[256], float (&y)[kGroup]) {
 #pragma unroll
@@ -50,12 +51,12 @@ __device__ void decode(const CodeGroup& codes, const float (&values)[256], float
   }
 }
 
-/// Bits that are set in words of a row of which sums are enough: the highest of each byte. Such
-/// words are combined by &.
+/// The bits that are set in every word of a row that needs no counting: the highest of each
+/// byte. Such words combine by &.
 inline constexpr std::uint32_t kOrdinary = 0x80808080u;
 
-/// Ordinary where none of eight values y is zero. With scales from kLeastOrdinaryScale on, products
-/// of codes of e4m3 are zero where the code is.
+/// Returns kOrdinary if none of eight values y is zero. For e4m3 it looks at the codes: with scales
+/// from kLeastOrdinaryScale on, a product is zero exactly if its code is.
 template <Stored kStored>
 __device__ std::uint32_t nonzero_values(const CodeGroup& codes, const float (&y)[kGroup]) {
   if constexpr (kStored == Stored::e4m3) {
@@ -69,18 +70,18 @@ __device__ std::uint32_t nonzero_values(const CodeGroup& codes, const float (&y)
   }
 }
 
-/// What operands of codes have in common.
+/// Common part of operands with codes.
 template <class T, Stored kStored>
 class Codes {
  public:
   using Bits = std::uint8_t;
   using Memory = PanelMemory<T, Bits>;
   static constexpr Stored kKind = kStored;
-  static constexpr Stored kWithCare = Stored::codes;  ///< how compare_with_care reads them
+  static constexpr Stored kWithCare = Stored::codes;  ///< how the slow path reads them
   static constexpr bool kIsSource = false;
   static constexpr int kSums = kErrorSums;
 
-  /// In the order of PanelMemory::sums.
+  /// Lists the sums in the order of PanelMemory::sums.
   __device__ void list_sums(double* sums) const {
     sums[0] = sums_.yy;
     sums[1] = sums_.ee;
@@ -91,7 +92,7 @@ class Codes {
     memory.give_count(saturated_, memory.operands[operand].saturated);
     memory.give_hash(hash_, operand);
   }
-  /// Whether all y that were taken as finite are.
+  /// Returns true if all y, which were assumed to be finite, are finite.
   __device__ bool finite() const { return fabs(sums_.e) < statistics_detail::kInfinity; }
   __device__ void forget() {
     sums_ = {};
@@ -130,7 +131,7 @@ class Codes {
   std::uint64_t hash_ = 0;
 };
 
-/// Codes in the rows of the source.
+/// Codes in rows of the source.
 template <class T, Stored kStored>
 class RowCodes : public Codes<T, kStored> {
   using Base = Codes<T, kStored>;
@@ -162,8 +163,8 @@ class RowCodes : public Codes<T, kStored> {
   HashPlace place_;
 };
 
-/// Of a tile, the lanes of a warp share what is done once for a row: its scale, and the mark that
-/// it is not all zeros.
+/// The lanes of a tile share its work: each row's scale, and the flag that
+/// the row is not all zeros.
 template <class T, Stored kStored>
 class TiledRows : public RowCodes<T, kStored> {
   using Base = RowCodes<T, kStored>;
@@ -208,7 +209,7 @@ class TiledRows : public RowCodes<T, kStored> {
     }
     scale_at_ += kGroup * scale_step_;
   }
-  /// All lanes have left the eight rows before, and their copies are there.
+  /// All lanes have left the previous eight rows, and their copies have arrived.
   __device__ void enter(int) { __syncwarp(); }
   __device__ void take(int row, Row (&rows)[kRowsAtOnce]) const {
     const CodesOfRows codes = this->fetched();
@@ -221,7 +222,8 @@ class TiledRows : public RowCodes<T, kStored> {
                                    const double (&x)[kGroup], const Magnitudes<T>& magnitudes) {
     this->add_hash(row.codes);
     const std::uint32_t nonzero = this->add(x, row.codes, [&](int) { return row.scale; });
-    // Not above Compared::limit, which is asked where this is exceeded. Zero for small scales.
+    // This bound does not exceed Compared::limit, which count_row uses. It
+    // is zero for small scales.
     const std::uint32_t limit =
         Magnitudes<T>::spread(numerics::float_bits(flushed_product_down(largest_code_, row.scale)));
     return Magnitudes<T>::larger(magnitudes.largest(), limit) == limit ? nonzero : 0u;
@@ -247,14 +249,14 @@ class TiledRows : public RowCodes<T, kStored> {
  private:
   const Compared& compared_;
   int rows_;
-  int part_, parts_;       ///< of the lanes in the tile, the number of this one; kWarpSize: of none
-  const float* scale_at_;  ///< of the next row that is this part's
+  int part_, parts_;       ///< number of this lane in the tile (kWarpSize: in none), and of all
+  const float* scale_at_;  ///< of the next row that this lane fetches
   int scale_step_;
   float* scales_;
   std::uint8_t* nonzero_;
-  std::uint32_t* nonzero_rows_;  ///< of the tile's columns in this warp, a bit for each
+  std::uint32_t* nonzero_rows_;  ///< for the tile's columns in this warp, a bit for each row
   float largest_code_;
-  std::uint32_t zero_rows_ = 0;  ///< of the lane
+  std::uint32_t zero_rows_ = 0;  ///< for this lane
 };
 
 template <class T, Stored kStored>
@@ -312,7 +314,7 @@ class TurnedCodes : public Codes<T, kStored> {
         hash_words_(held(static_cast<int>(operand.compared.hash_words))),
         first_word_(lane.col * operand.compared.hash_words + lane.row / kGroup) {}
 
-  /// Eight codes of each column come to the place of the rows.
+  /// Copies eight codes of each column to the slots of the rows.
   __device__ void begin(int row) {
     const std::uint8_t* column = at_;
     CodesOfRows* const to = rows(row);
@@ -358,11 +360,11 @@ class TurnedCodes : public Codes<T, kStored> {
   }
 
  private:
-  /// Those that row `row` is taken with.
+  /// Returns the slot of the rows that are processed with row `row`.
   __device__ CodesOfRows* rows(int row) const {
     return turned_ + row % kRingRows / kRowsAtOnce * kPanelThreads;
   }
-  /// Line i of the eight that begin at `first`.
+  /// Returns line i of the eight that begin at `first`.
   __device__ static std::uint64_t& line(CodesOfRows* first, int i) {
     return first[i / kRowsAtOnce * kPanelThreads].of[i % kRowsAtOnce];
   }
@@ -376,7 +378,7 @@ class TurnedCodes : public Codes<T, kStored> {
 
 // --- the source itself --------------------------------------------------------------------------
 
-/// kTranspose: the operand's vectors are the columns of the source.
+/// Hashes the source. kTranspose: the operand's vectors are the columns of the source.
 template <class T, bool kTranspose>
 class SourceHash {
  public:
@@ -445,13 +447,13 @@ class SourceHash {
  private:
   const Lines<T>& source_;
   const Lane& lane_;
-  std::uint8_t* nonzero_;  ///< of the one tile
+  std::uint8_t* nonzero_;  ///< for the single tile
   int hash_words_;
   HashPlace place_;
   std::uint64_t hash_ = 0;
 };
 
-/// There is no other operand.
+/// Stands for a missing second operand.
 class NoOperand {
  public:
   using Bits = std::uint8_t;

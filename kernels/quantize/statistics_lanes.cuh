@@ -1,5 +1,5 @@
-// What one thread adds to the statistics of a panel, a lane of StatisticsOrder: where its 32 x 8
-// elements are, their sums, their exponents, and the tiles in which they lie.
+// One thread's part of a panel's statistics, a lane of StatisticsOrder: the position of its 32 x 8
+// elements, their sums, their exponents, and their tiles.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace fp8lab::cuda {
 
-// --- where a thread is --------------------------------------------------------------------------
+// --- position of a thread ------------------------------------------------------------------------
 
-/// The tile of an element.
+/// The tile that contains an element.
 struct TilePlace {
   std::int64_t row, col;
 
   __device__ TilePlace(const TileGrid& grid, std::int64_t element_row, std::int64_t element_col)
       : row(element_row / grid.height), col(element_col / grid.width) {}
-  /// The same by short divisions, where all extents are.
+  /// Uses 32-bit divisions. Precondition: all extents fit into 32 bits.
   __device__ TilePlace(const TileGrid& grid, std::uint32_t element_row, std::uint32_t element_col)
       : row(element_row / static_cast<std::uint32_t>(grid.height)),
         col(element_col / static_cast<std::uint32_t>(grid.width)) {}
 };
 
-/// The 32 x 8 elements of a thread. The threads of a warp stay together: one whose columns are not
-/// there compares the first ones instead, and forgets what it has found.
+/// The 32 x 8 elements of a thread. The threads of a warp stay together: a thread beyond the last
+/// column processes the first columns instead, and discards its results.
 struct Lane {
-  int rows;  ///< 0: the warp has none
+  int rows;  ///< 0: the warp has no rows
   bool is_there;
   std::int64_t row, col;
   int thread;
@@ -40,13 +40,13 @@ struct Lane {
         col(is_there ? place.col : 0),
         thread(held(static_cast<int>(threadIdx.x))) {}
 
-  /// Of its first element.
+  /// Returns the tile of its first element.
   __device__ TilePlace tile(const TileGrid& grid) const {
     return {grid, static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(col)};
   }
 };
 
-/// A position in memory, and how many bytes further the next row is.
+/// A position in memory that advances row by row.
 template <class Element>
 class RowPointer {
  public:
@@ -63,13 +63,13 @@ class RowPointer {
   int step_;
 };
 
-/// The place of a word in a hash, and how many words further the next one is.
+/// The position of a word in a hash, which advances by a fixed number of words.
 class HashPlace {
  public:
   __device__ HashPlace(std::int64_t word, int step)
       : at_(numerics::hash_place(numerics::HashedPart::codes, static_cast<std::uint64_t>(word))),
         step_(step) {}
-  /// The term of a word `further` words from here.
+  /// Returns the term of the word that lies `further` words after this position.
   __device__ std::uint64_t term(std::uint64_t word, unsigned further = 0) const {
     return numerics::hash_term_at(at_ + further, word);
   }
@@ -82,7 +82,7 @@ class HashPlace {
 
 // --- elements -----------------------------------------------------------------------------------
 
-/// Magnitudes of eight elements, bf16 in pairs.
+/// Magnitudes of eight elements; a word holds two bf16 or one f32.
 template <class T>
 struct Magnitudes {
   static constexpr bool kPairs = sizeof(T) == 2;
@@ -97,7 +97,7 @@ struct Magnitudes {
     if constexpr (kPairs) return __vminu2(a, b);
     return min(a, b);
   }
-  /// The upper half of a magnitude in each half of a pair, or the magnitude.
+  /// Returns the upper half of a magnitude in both halves of a word for bf16, else the magnitude.
   __device__ static std::uint32_t spread(std::uint32_t bits) {
     if constexpr (kPairs) return __byte_perm(bits, bits, 0x3232);
     return bits;
@@ -114,7 +114,7 @@ struct Magnitudes {
                         : __vimax3_u32(words[i], a.words[i], b.words[i]);
     }
   }
-  /// FP32 bits.
+  /// Returns the FP32 bits of magnitude i.
   __device__ std::uint32_t operator[](int i) const {
     if constexpr (kPairs) return i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xFFFF0000u;
     return words[i];
@@ -126,7 +126,8 @@ struct Magnitudes {
       words[i] = 0;
     }
   }
-  /// Of all, one or, in a pair, two.
+  /// Return the largest or the least magnitude; for bf16 of the even and of the odd
+  /// elements, one in each half.
   __device__ std::uint32_t largest() const {
     std::uint32_t all = words[0];
 #pragma unroll
@@ -139,7 +140,7 @@ struct Magnitudes {
     for (int i = 1; i < kWords; ++i) all = smaller(all, words[i]);
     return all;
   }
-  /// The upper halves of elements 2 i and 2 i + 1, as bf16.
+  /// Returns the upper halves of elements 2 i and 2 i + 1, as bf16.
   __device__ std::uint32_t pair(int i) const {
     if constexpr (kPairs) return words[i];
     return __byte_perm(words[2 * i], words[2 * i + 1], 0x7632);
@@ -156,7 +157,7 @@ __device__ Magnitudes<T> magnitudes_of(const ElementWords<T>& elements) {
   return result;
 }
 
-/// Element i, which is bf16 or f32.
+/// Returns element i, which is bf16 or f32.
 template <class T>
 __device__ float element_of(const ElementWords<T>& elements, int i) {
   if constexpr (sizeof(T) == 2) {
@@ -180,7 +181,7 @@ __device__ void widen(const ElementWords<T>& elements, double (&wide)[kGroup]) {
   }
 }
 
-/// Counts the magnitudes of a group that are saturated.
+/// Counts the saturated magnitudes of a group.
 template <class T, class Limit>
 __device__ std::uint32_t count_saturated(const Magnitudes<T>& magnitudes, const Limit& limit) {
   std::uint32_t count = 0;
@@ -191,9 +192,9 @@ __device__ std::uint32_t count_saturated(const Magnitudes<T>& magnitudes, const 
   return count;
 }
 
-// --- the sums of one lane -----------------------------------------------------------------------
+// --- sums of one lane ----------------------------------------------------------------------------
 
-/// Those of the source alone.
+/// Sums of the source.
 struct SourceSums {
   double xx = 0.0, xxxx = 0.0, x = 0.0;
 
@@ -202,14 +203,14 @@ struct SourceSums {
   __device__ void add(double value) {
     const double square = value * value;
     xx += square;
-    // Products of FP32 values are exact, of bf16 values those of four: the sums have one rounding,
-    // fused or not.
+    // A product of two FP32 values, or of four bf16 values, is exact in FP64. So each addition
+    // rounds once, fused or not.
     xxxx = sizeof(T) == 2 ? __fma_rn(square, square, xxxx) : xxxx + square * square;
     x += fabs(value);
   }
 };
 
-/// Those of an operand.
+/// Sums of an operand.
 struct ErrorSums {
   double yy = 0.0, ee = 0.0, e = 0.0;
 
@@ -221,9 +222,9 @@ struct ErrorSums {
   }
 };
 
-/// Sums over the lanes of a warp, which must all call it, in the order of StatisticsOrder: lane i
-/// gets that of value i. Of two values a lane goes on with one, and gives the other to its
-/// neighbour.
+/// Sums each value over the lanes of a warp in the order of StatisticsOrder; lane i returns the sum
+/// of value i. Precondition: all lanes call it. At each step a lane keeps one of two values and
+/// gives the other to its neighbour.
 template <int kCount>
 __device__ double sum_lanes(double (&values)[kCount]) {
   static_assert(kCount <= kWarpSize);
@@ -247,7 +248,7 @@ __device__ double sum_lanes(double (&values)[kCount]) {
 
 using ExponentCounts = std::uint32_t[kExponentBins][kWarpSize];
 
-/// Where a lane of a warp counts exponents.
+/// The exponent counters of one lane of a warp.
 class ExponentBins {
  public:
   __device__ explicit ExponentBins(ExponentCounts& bins)
@@ -255,21 +256,22 @@ class ExponentBins {
         lane_(held(static_cast<std::uint32_t>(lane_id() * sizeof(std::uint32_t)))),
         down_(held((-kLowest & 0xFFFFu) * 0x10001u)) {}
 
-  /// The exponents of two magnitudes in bf16.
+  /// Counts the exponents of two magnitudes in bf16.
   __device__ void count(std::uint32_t pair) const {
-    // An exponent lies 7 bits up, which is the distance of two bins in bytes; the lane goes below.
+    // The exponent starts at bit 7, and bins are 128 bytes apart, so that it is the byte offset of
+    // its bin; the lane's offset fills the bits below.
     const std::uint32_t bins =
         __viaddmin_s16x2_relu(pair & 0x7F807F80u, down_, (kHighest - kLowest) * 0x10001u);
     atomicAdd(at((bins & 0xFFFFu) | lane_), 1u);
     atomicAdd(at((bins >> 16) + lane_), 1u);
   }
-  /// Forgets what this lane has counted, in all warps: where none of them is to count.
+  /// Discards the counts of this lane, in all warps. Precondition: the lane counts in none of them.
   __device__ void clear() const {
     for (int bin = 0; bin < kExponentBins; ++bin) {
       *at(lane_ + static_cast<std::uint32_t>(bin * kWarpSize * sizeof(std::uint32_t))) = 0;
     }
   }
-  /// Takes zeros from the lowest bin.
+  /// Subtracts zeros from the lowest bin.
   __device__ void remove(std::uint32_t zeros) const { atomicAdd(at(lane_), 0u - zeros); }
 
  private:
@@ -282,17 +284,17 @@ class ExponentBins {
   }
 
   std::byte* bins_;
-  std::uint32_t lane_;  ///< its offset in bytes
-  std::uint32_t down_;  ///< the lowest bin from both of a pair
+  std::uint32_t lane_;  ///< offset of the lane in bytes
+  std::uint32_t down_;  ///< subtracts the lowest bin, for both of a pair
 };
 
 // --- tiles --------------------------------------------------------------------------------------
 
-/// From here on a product with a code of e4m3 is zero where the code is. Other formats look at the
-/// product.
+/// For scales from here on, the product with a code of e4m3 is zero exactly if the code is. For
+/// other formats the product itself is tested.
 inline constexpr float kLeastOrdinaryScale = 0x1p-126f;
 
-/// Scales in registers: one for all columns of a thread, or one for each.
+/// Scales in registers: one for all columns of a thread, or one for each column.
 template <int kColumns>
 class LaneScales {
   static_assert(kColumns == 1 || kColumns == kGroup);
@@ -306,7 +308,7 @@ class LaneScales {
   float of_[kCount] = {};
 };
 
-/// One for each column in shared memory, where registers are few.
+/// One scale for each column in shared memory, which saves registers.
 class SharedScales {
  public:
   static constexpr int kCount = kGroup;
@@ -324,7 +326,7 @@ class SharedScales {
   float4* at_;
 };
 
-/// The tiles in which a thread is. kWhole: all eight columns are there.
+/// The tiles that contain a thread's elements. kWhole: all eight columns lie inside the source.
 template <class T, class TileScales, bool kWhole>
 class LaneTiles {
   static constexpr int kScales = TileScales::kCount;
@@ -348,11 +350,12 @@ class LaneTiles {
   }
 
   __device__ float scale(int i) const { return scales_[i]; }
-  /// All bits, or none where a scale is below kLeastOrdinaryScale.
+  /// Returns all bits set, or 0 if a scale is below kLeastOrdinaryScale.
   __device__ std::uint32_t ordinary() const { return ordinary_; }
 
-  /// Takes the rows before `end`, which `magnitudes` are the largest of; they lie in one tile each.
-  /// Returns how many of those tiles are saturated, once, when they end.
+  /// Adds the rows before `end`. Precondition: they lie in one row of tiles, and
+  /// `magnitudes` are the largest of each column. At the end of a tile, returns the number
+  /// of saturated elements in it, else 0.
   template <class Source>
   __device__ std::uint32_t add_rows(int end, const Magnitudes<T>& magnitudes,
                                     const Source& source) {
@@ -362,7 +365,7 @@ class LaneTiles {
     bool may_saturate = false;
     for_each_column([&](int i, int tile) {
       if (peaks_[i] != 0) nonzero_[tile] = 1;
-      // Not above Compared::limit, which is asked where this is exceeded.
+      // This bound does not exceed Compared::limit, which count_rows uses.
       const float limit = flushed_product_down(largest_code, scale(i));
       may_saturate = may_saturate || !(numerics::bits_float(peaks_[i]) <= limit) ||
                      (!kWhole && peaks_[i] > numerics::kF32MaxFinite);
@@ -375,7 +378,7 @@ class LaneTiles {
   }
 
  private:
-  /// Calls take(i, tile) for the columns, with tiles counted from the first.
+  /// Calls take(i, tile) for each column; tiles count from the first column's.
   template <class Take>
   __device__ void for_each_column(const Take& take) const {
     if (kWhole && kScales == kGroup && width_ == 1) {
@@ -393,7 +396,7 @@ class LaneTiles {
       }
     }
   }
-  /// Saturated elements from the first row of these tiles on.
+  /// Counts the saturated elements of the current tiles, in rows before `end`.
   template <class Source>
   __device__ std::uint32_t count_rows(int end, const Source& source) const {
     std::uint32_t limits[kScales], count = 0;
@@ -432,14 +435,14 @@ class LaneTiles {
   }
 
   const Compared& compared_;
-  const float* scale_at_;     ///< that of the first column; nullptr: there are none
-  std::uint8_t* nonzero_;     ///< of the tile of the first column
-  int rows_, end_, height_;   ///< rows of the thread, before the next tiles, of a tile
-  int begin_ = 0;             ///< the first row of these tiles
-  int count_, width_, left_;  ///< columns; of a tile and of the first one, 8 at most
+  const float* scale_at_;     ///< of the first column; nullptr: none
+  std::uint8_t* nonzero_;     ///< flag of the first column's tile
+  int rows_, end_, height_;   ///< rows of the thread; end and height of the current tiles
+  int begin_ = 0;             ///< first row of the current tiles
+  int count_, width_, left_;  ///< columns; of a tile, and left in the first one; at most 8
   TileScales scales_;
   std::uint32_t ordinary_;
-  Magnitudes<T> peaks_;  ///< largest ones of the columns in these tiles
+  Magnitudes<T> peaks_;  ///< largest magnitudes of the columns in the current tiles
 };
 
 }  // namespace fp8lab::cuda

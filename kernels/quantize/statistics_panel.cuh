@@ -1,22 +1,23 @@
-// What a panel of 128 x 256 elements adds to the statistics of one operand, or of both orientations
-// of a tensor at once, by one block.
+// The statistics of a panel of 128 x 256 elements, for one operand or for both orientations of a
+// tensor at once, by one block.
 //
 //   warp w          rows 32 w .. 32 w + 31
 //   thread t of it  columns 8 t .. 8 t + 7: a lane of StatisticsOrder
 //
-//   for two rows at a time, of which copies are under way since the two before, a thread
+//   for two rows at a time, prefetched during the previous two, a thread processes
 //     source        converts x to FP64; adds x^2, x^4, |x|; counts exponents, raises the amax of
 //                   columns
 //     each operand  (statistics_codes.cuh) adds the codes to the hash, decodes y and converts it;
 //                   adds y^2, (y - x)^2, y - x
-//     if there is a zero, or, in tiles of one row, a magnitude that may be above what the tile
-//     holds: counts those; what is above in other tiles is counted where they end
+//     zeros and saturated elements are counted only if there is a zero or, for tiles of one row, a
+//     magnitude that may exceed the largest value of the tile; other tiles count saturated elements
+//     at their last row
 //
-// Exponents are counted in shared memory, 64 bins for each lane of a warp, so that the lanes never
-// meet in a bank; zeros go to the lowest bin and are taken from it at the end. All elements are
-// taken as finite. The sums of |x| and of y - x would be infinite or NaN if they were not; then the
-// block forgets what it found of the operand and compares it once more with care
-// (statistics_careful.cuh).
+// Exponents are counted in shared memory, with 64 bins for each lane of a warp, so that lanes never
+// conflict in a bank. Zeros are counted in the lowest bin and subtracted at the end. The fast path
+// assumes that all elements are finite. If one is not, the sum of |x| or of y - x is infinite or
+// NaN; the block then discards its results for that operand and takes the slow path of
+// statistics_careful.cuh.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -30,14 +31,14 @@
 
 namespace fp8lab::cuda {
 
-/// Ordinary where no magnitude is zero.
+/// Returns kOrdinary if no magnitude is zero.
 template <class T>
 __device__ std::uint32_t nonzero_magnitudes(const Magnitudes<T>& magnitudes) {
   constexpr std::uint32_t kCarries = sizeof(T) == 2 ? 0x7FFF7FFFu : 0x7FFFFFFFu;
   return (magnitudes.least() + kCarries) | (sizeof(T) == 2 ? 0x00800080u : 0x00808080u);
 }
 
-/// What one thread finds in its rows of a panel.
+/// The statistics of one thread's rows of a panel.
 template <class T, class First, class Second>
 class PanelThread {
  public:
@@ -75,11 +76,11 @@ class PanelThread {
     }
   }
 
-  /// Whether all of the source, and of an operand, that was taken as finite is.
+  /// Return true if the source and one operand, which were assumed to be finite, are finite.
   __device__ bool first_is_finite() const { return is_finite() && first_.finite(); }
   __device__ bool second_is_finite() const { return is_finite() && second_.finite(); }
 
-  /// Adds to what the block has found. All threads of a warp must call it.
+  /// Adds the thread's results to the block's. Precondition: all threads of a warp call it.
   __device__ void give(Memory& memory) {
     if (!lane_.is_there) {
       sums_ = {};
@@ -102,7 +103,7 @@ class PanelThread {
  private:
   __device__ bool is_finite() const { return sums_.x < statistics_detail::kInfinity; }
 
-  /// Starts the copies of what comes eight rows at a time.
+  /// Starts the copies of data that is fetched eight rows at a time.
   __device__ void begin(int row) {
     first_.begin(row);
     second_.begin(row);
@@ -111,7 +112,7 @@ class PanelThread {
     __pipeline_commit();
     __pipeline_wait_prior(0);
   }
-  /// Starts the copies of the next rows.
+  /// Starts the copies of the next kRowsAtOnce rows.
   __device__ void fetch() {
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) {
@@ -137,7 +138,7 @@ class PanelThread {
     }
   }
 
-  /// The rows from `row` on that are taken at once.
+  /// Processes kRowsAtOnce rows from `row` on.
   __device__ void add_rows(int row) {
     wait();
     ElementWords<T> x[kRowsAtOnce];
@@ -187,15 +188,16 @@ class PanelThread {
   Second second_;
   SourceSums sums_;
   std::uint32_t zeros_ = 0;
-  Magnitudes<T> peaks_, channels_;  ///< largest ones of the columns, in eight rows and in all
+  Magnitudes<T> peaks_, channels_;  ///< largest magnitudes of the columns: in eight rows, in all
 };
 
-/// Blocks of a multiprocessor: fewer of two operands, which need the registers.
+/// Blocks on a multiprocessor: fewer with two operands, which need the registers.
 template <class Second>
 inline constexpr int kPanelBlocks = std::is_same_v<Second, NoOperand> ? 4 : 3;
 
-/// One block a panel, in the order of rows, then columns. The operands are TiledRows,
-/// StraightCodes, TurnedCodes or SourceHash; two are of one such kind of codes, or both the source.
+/// Runs one block for each panel; panels are ordered by rows, then columns. The operands
+/// are TiledRows, StraightCodes, TurnedCodes or SourceHash. Two operands have codes of one
+/// kind, or are both the source.
 template <class T, class First, class Second>
 __global__ void __launch_bounds__(kPanelThreads, kPanelBlocks<Second>)
     panel_kernel(const __grid_constant__ Lines<T> source,

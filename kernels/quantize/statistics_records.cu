@@ -1,17 +1,17 @@
-// Two kernels.
+// The end of the statistics, in two kernels.
 //
-//   scan_kernel    the scales, one a thread: hash, zero tiles, extremes. At once: the scales may be
-//                  gone when the records are wanted
+//   scan_kernel    the scales, one a thread: hash, zero tiles, extremes. Runs at once, because the
+//                  scales may be overwritten before the records are read
 //   finish_kernel  three blocks of 1024 threads an operand:
 //     block 0      the sums: the panels of a band by ascending column, then the bands
-//     block 1      top channels: the first of all, eight times
+//     block 1      top channels: the maximum, eight times
 //     block 2      median: radix selection, digits of 8 bits: count 256 bins, keep the one with the
 //                  rank; 4 passes, and one for the next channel
 //     the last to finish: describe_statistics, the bytes of the record
 //
-// Of an operand, these blocks are a long chain and little work. So records wait, until one launch
-// finishes kMost of them, or until what was found for them fills the memory, or until they are read
-// (Context::catch_up).
+// For one operand these blocks are a long dependency chain with little work. So records are
+// postponed until one launch finishes kMost of them, until their inputs fill the memory, or until
+// they are read (Context::catch_up).
 #include "kernels/quantize/statistics_records.hpp"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace {
 using numerics::bits_float;
 using numerics::float_bits;
 
-/// Order of FP32 values as unsigned numbers above 0, NaN excepted.
+/// Returns a key that orders FP32 values, NaN excepted, as unsigned numbers above 0.
 FP8LAB_HD std::uint32_t order_key(float value) {
   const std::uint32_t bits = float_bits(value);
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
@@ -36,14 +36,14 @@ FP8LAB_HD float value_of_key(std::uint32_t key) {
   return bits_float(key >> 31 != 0 ? key & 0x7FFFFFFFu : ~key);
 }
 
-/// The operands of a launch.
+/// The operands of one launch.
 struct ScaleScans {
   ScaleScan of[kMostOperands];
 };
 
 constexpr int kScanThreads = 256;
 constexpr int kFinishThreads = kRankThreads;
-constexpr int kFinishBlocks = 3;  ///< of an operand
+constexpr int kFinishBlocks = 3;  ///< for one operand
 constexpr int kBandsAtOnce = 128;
 
 union FinishMemory {
@@ -55,8 +55,8 @@ union FinishMemory {
   } record;
 };
 
-/// The panels of each band by ascending column, a thread for a band and one of the sums; the bands
-/// by ascending row.
+/// Adds the panels of each band by ascending column, with one thread for each band and sum, then
+/// the bands by ascending row.
 __device__ void add_panels(const UnfinishedRecord& job, FinishMemory& memory) {
   const auto* totals = reinterpret_cast<const double*>(job.results.totals);
   const int which = static_cast<int>(threadIdx.x) % kStatisticsSums;
@@ -82,12 +82,12 @@ __device__ void add_panels(const UnfinishedRecord& job, FinishMemory& memory) {
   if (slot == 0) reinterpret_cast<double*>(&job.found->sums)[which] = sum;
 }
 
-/// What a thread finds among scales.
+/// Results of a thread's scales.
 struct SeenScales {
   Count zero_tiles, hash;
   std::uint32_t largest, smallest;  ///< keys
 
-  /// The scale of a tile.
+  /// Adds the scale of a tile.
   __device__ void add(float scale, bool nonzero) {
     if (!nonzero) {
       ++zero_tiles;
@@ -102,7 +102,7 @@ struct SeenScales {
     largest = max(largest, other.largest);
     smallest = max(smallest, other.smallest);
   }
-  /// Of all threads of a warp, which must call it.
+  /// Returns the combined result of a warp. Precondition: all threads of the warp call it.
   __device__ SeenScales of_warp() const {
     SeenScales all = *this;
     for (int span = kWarpSize / 2; span > 0; span /= 2) {
@@ -123,8 +123,9 @@ struct SeenScales {
   }
 };
 
-/// Scales of a row that a thread takes at once. Lanes go on along the rows where the operand is the
-/// transpose: flags of tiles lie in the order of the source, so that lanes read neighbours.
+/// Number of a row's scales that a thread reads together. If the operand is the transpose,
+/// consecutive lanes take consecutive rows: flags of tiles are in the order of the source, so lanes
+/// read neighbouring flags.
 constexpr int kScanned = 8;
 
 __device__ void scan_group(const ScaleScan& job, std::int64_t row, std::int64_t first,
@@ -150,7 +151,7 @@ __device__ void scan_group(const ScaleScan& job, std::int64_t row, std::int64_t 
   }
 }
 
-/// Blocks (any number, operands). Without scales the tensor is one tile of scale 1.
+/// Grid: (any number, operands). Without scales the tensor is one tile of scale 1.
 __global__ void __launch_bounds__(kScanThreads)
     scan_kernel(const __grid_constant__ ScaleScans jobs) {
   constexpr int kWarps = kScanThreads / kWarpSize;
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(kScanThreads)
   const std::int64_t groups = job.scales == nullptr ? 0 : job.rows * groups_across;
   const std::int64_t inner = job.transpose ? job.rows : groups_across;
   const std::int64_t step = std::int64_t{gridDim.x} * kScanThreads;
-  const bool small = groups <= 0xFFFFFFFFu;  // whose divisions are short
+  const bool small = groups <= 0xFFFFFFFFu;  // then divisions take 32 bits
   const std::int64_t thread = std::int64_t{blockIdx.x} * kScanThreads + threadIdx.x;
   if (job.scales == nullptr && thread == 0) seen.add(1.0f, job.nonzero[0] != 0);
   for (std::int64_t i = thread; i < groups; i += step) {
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(kScanThreads)
   if (lane_id() == 0) seen.give(*job.tally);
 }
 
-/// Parts that lie in the tally.
+/// Copies the results in the tally to `parts`.
 __device__ void read_tally(const Tally& tally, StatisticsParts& parts) {
   parts.counts.nonfinite = static_cast<std::int64_t>(tally.nonfinite);
   parts.counts.underflow = static_cast<std::int64_t>(tally.underflow);
@@ -191,7 +192,7 @@ __device__ void read_tally(const Tally& tally, StatisticsParts& parts) {
   parts.smallest_scale = scaled ? value_of_key(~tally.smallest_scale) : 0.0f;
 }
 
-/// Writes the OperandStatistics, at any address.
+/// Writes the OperandStatistics; the destination needs no alignment.
 __device__ void describe(const UnfinishedRecord& job, FinishMemory& memory) {
   StatisticsParts& parts = memory.record.parts;
   OperandStatistics& statistics = memory.record.statistics;
@@ -220,7 +221,8 @@ __device__ void describe(const UnfinishedRecord& job, FinishMemory& memory) {
   }
 }
 
-/// True for all threads of the last block of an operand that calls it.
+/// Returns true in all threads of the operand's last block that calls it. Precondition: every
+/// thread of a block calls it.
 __device__ bool is_last_block(std::uint32_t* finished) {
   __shared__ bool last;
   __threadfence();
@@ -233,7 +235,7 @@ __device__ bool is_last_block(std::uint32_t* finished) {
   return last;
 }
 
-/// Blocks (kFinishBlocks, operands).
+/// Grid: (kFinishBlocks, operands).
 __global__ void __launch_bounds__(kFinishThreads)
     finish_kernel(const __grid_constant__ UnfinishedRecords::Launch jobs) {
   __shared__ FinishMemory memory;
@@ -285,7 +287,7 @@ std::byte* UnfinishedRecords::memory(Context& context, std::size_t bytes, int co
 }
 
 void UnfinishedRecords::enqueue(Context& context) {
-  // Forgotten before a launch that may fail: no later one is to repeat it.
+  // Reset before the launch: if it fails, no later launch must repeat these records.
   const int count = std::exchange(count_, 0);
   if (count > 0) {
     finish_kernel<<<dim3(kFinishBlocks, static_cast<unsigned>(count)), kFinishThreads, 0,

@@ -1,4 +1,4 @@
-// From what panels found to records, without the host, of many operands at a time.
+// Turns the results of panels into records on the device, for many operands in one launch.
 #pragma once
 
 #include <cstddef>
@@ -9,27 +9,27 @@
 
 namespace fp8lab::cuda {
 
-/// The scales of an operand, where its panels have been compared.
+/// The scales of an operand whose panels have been compared.
 struct ScaleScan {
   TileGrid grid;
   bool transpose;
-  const float* scales;  ///< nullptr: none
+  const float* scales;  ///< nullptr: the operand has none
   std::int64_t rows, cols, stride;
-  std::int64_t tiles;  ///< columns that hold scales; others hold what codebooks need besides
+  std::int64_t tiles;  ///< columns with scales; later columns hold further numbers of codebooks
   const std::uint8_t* nonzero;
   Tally* tally;
 };
 
-/// Adds those of `count` operands, kMostOperands at most, to their tallies.
+/// Adds the scale counts of `count` operands, kMostOperands at most, to their tallies.
 void scan_scales(Context& context, const ScaleScan* scans, int count);
 
-/// What single blocks of the last kernel find.
+/// Intermediate results of single blocks of the last kernel.
 struct FoundOfOperand {
   StatisticsTotals sums;
   ChannelRanks ranks;
 };
 
-/// What the last kernel reads and writes for an operand.
+/// Input and output of the last kernel for one operand.
 struct UnfinishedRecord {
   std::int64_t elements, cols, tiles;
   std::int64_t bands, panels_across;
@@ -38,20 +38,20 @@ struct UnfinishedRecord {
   std::uint8_t* record;
 };
 
-/// Records that wait for the last kernel, and the memory of what was found for them. It holds zeros
-/// where nothing waits.
+/// Records that wait for the last kernel, with the memory of their inputs. Memory that no
+/// waiting record uses holds zeros.
 class UnfinishedRecords final : public Postponed {
  public:
-  /// Those of a context.
+  /// Returns the object of a context.
   static UnfinishedRecords& of(Context& context);
 
-  /// Zeroed memory for the records that are added next, `count` of them.
+  /// Returns zeroed memory for the next `count` records.
   std::byte* memory(Context& context, std::size_t bytes, int count);
-  /// Of records that wait together and are read none may have the memory of another.
+  /// Precondition: no two waiting records are written to the same memory, unless nobody reads them.
   void add(const UnfinishedRecord& record) { waiting_.of[count_++] = record; }
   void enqueue(Context& context) override;
 
-  /// A launch takes up to 4 KB of arguments.
+  /// kMost records fit into the 4 KB of arguments that a launch can take.
   static constexpr int kMost = 40;
   struct Launch {
     UnfinishedRecord of[kMost];
@@ -63,7 +63,7 @@ class UnfinishedRecords final : public Postponed {
   int count_ = 0;
   std::size_t used_ = 0, capacity_ = std::size_t{1} << 25;
   std::byte* memory_ = nullptr;
-  std::size_t zeroed_ = 0;  ///< bytes of it that held zeros at first
+  std::size_t zeroed_ = 0;  ///< bytes of memory_ that have been zeroed once
 };
 
 }  // namespace fp8lab::cuda

@@ -1,4 +1,4 @@
-// Device memory for tensors, from few large pieces.
+// Device memory for tensors, allocated in a few large pieces.
 #pragma once
 
 #include <cstddef>
@@ -9,23 +9,23 @@
 
 namespace fp8lab::cuda {
 
-/// Allocations lie one after another and are freed from the last one on. What was reserved before
-/// makes one piece; an allocation that fits into none gets a piece of its own.
+/// Allocations lie one after another and are freed in reverse order. reserve() creates one piece;
+/// an allocation that does not fit into the last piece gets a piece of its own.
 ///
 ///   pieces   [ reserve(40)                        ] [ 24 ]
 ///   used     [ 16 | 8 | 16 .......................] [ 24 ]
 class Arena {
  public:
-  /// Room for the next allocations of `bytes` in all. Throws RuntimeFailure where the device lacks
-  /// the memory.
+  /// Reserves one piece for the next allocations, `bytes` in all. Throws RuntimeFailure if the
+  /// device has not enough memory.
   void reserve(std::size_t bytes);
-  /// `bytes` must be a multiple of the alignment that tensors need.
+  /// Precondition: `bytes` is a multiple of the alignment that tensors need.
   std::byte* allocate(std::size_t bytes);
 
-  std::size_t count() const { return ends_.size(); }  ///< allocations
-  std::size_t bytes() const { return bytes_; }        ///< that they take
-  /// Keeps the first `count` allocations; pieces without any are freed. Nothing on the device may
-  /// use the others any more.
+  std::size_t count() const { return ends_.size(); }  ///< number of allocations
+  std::size_t bytes() const { return bytes_; }        ///< their total size
+  /// Keeps the first `count` allocations and frees pieces without any. Precondition: no operation
+  /// on the device uses the others any more.
   void release_to(std::size_t count);
 
  private:
@@ -39,7 +39,7 @@ class Arena {
   };
 
   std::vector<Piece> pieces_;
-  std::vector<End> ends_;  ///< of each allocation: its piece and size
+  std::vector<End> ends_;  ///< piece and size of each allocation
   std::size_t bytes_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What every launch needs: the stream, scratch memory and a place to report bad data.
+// Shared state of all launches: the stream, scratch memory and the flags that report bad data.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,8 +12,8 @@
 
 namespace fp8lab::cuda {
 
-/// Bits that kernels set for data that the CPU backend refuses with an Error. A launch cannot
-/// throw for what only the device sees; Context::synchronize does, once the stream is drained.
+/// Bits that kernels set for data that the CPU backend refuses with an Error. A launch cannot throw
+/// for data that only the device sees; Context::synchronize throws once the stream is drained.
 enum class Fault : std::uint32_t {
   token_outside_table = 1u << 0,
   target_outside_vocabulary = 1u << 1,
@@ -24,19 +24,19 @@ enum class Fault : std::uint32_t {
 
 class Context;
 
-/// Work that operations put off, to do it for many at once: what is left of results that the host
-/// alone reads.
+/// Work that operations postpone, to run it for many of them in one launch: the last part of
+/// results that only the host reads.
 class Postponed {
  public:
   virtual ~Postponed() = default;
-  /// Enqueues it; nothing is put off then.
+  /// Enqueues all postponed work.
   virtual void enqueue(Context& context) = 0;
 };
 
-/// One stream of one device, current on the calling thread. Not copyable; outlives its launches.
+/// One stream of one device, which is current on the calling thread. The destructor waits for it.
 class Context {
  public:
-  /// Throws Error when the device is missing or is not of compute capability 9.0 (sm_90a code).
+  /// Throws Error if the device is missing or is not of compute capability 9.0 (sm_90a code).
   explicit Context(int device);
   ~Context();
   Context(const Context&) = delete;
@@ -44,38 +44,39 @@ class Context {
 
   cudaStream_t stream() const { return stream_; }
   int multiprocessors() const { return multiprocessors_; }
-  /// "NVIDIA H200, CUDA 13.0".
+  /// For example "NVIDIA H200, CUDA 13.0".
   const std::string& description() const { return description_; }
 
-  /// At least `bytes` of device memory, 256-byte aligned, valid for the operations enqueued until
-  /// the next call. Grows by reallocation, so that a training step allocates in its first pass
-  /// only.
+  /// Returns at least `bytes` of device memory, aligned to 256 bytes, valid for the
+  /// operations enqueued until the next call. It grows by reallocation, so that a training
+  /// step allocates in its first pass only.
   void* workspace(std::size_t bytes);
-  /// The same beside it, for a tensor that an operation makes of its source.
+  /// Returns a second such block, for a tensor that an operation derives from its source.
   void* tensor_memory(std::size_t bytes);
-  /// The same for what Postponed work will read: it stays until that is enqueued, which comes
-  /// before a call for more bytes than ever.
+  /// Returns a third such block, for the inputs of Postponed work: it stays valid until
+  /// that work is enqueued. Precondition: postponed work is enqueued before a call for
+  /// more bytes than ever before.
   void* postponed_memory(std::size_t bytes);
-  /// What operations put off: one kind of work, made by the first operation that needs it.
+  /// The postponed work: one kind, created by the first operation that needs it.
   std::unique_ptr<Postponed>& postponed() { return postponed_; }
-  /// Enqueues what is put off, if anything. Comes before whatever reads or writes such a result
-  /// besides the operation that makes it, and around each recording.
+  /// Enqueues postponed work, if there is any. Must be called before any other operation reads or
+  /// writes such a result, and before and after each graph capture.
   void catch_up();
-  /// The core of numerics::hadamard_multiply of this order, (order, order); kept.
+  /// Returns the core of numerics::hadamard_multiply of this order, (order, order); cached.
   const float* hadamard_core(int order);
-  /// kSignals device words for each multiprocessor. They are zero between kernels: one that sets a
-  /// word sets it back.
+  /// Returns kSignals device words for each multiprocessor. They are zero between kernels: a kernel
+  /// that sets a word resets it.
   std::uint32_t* signals() const { return signals_->data(); }
   static constexpr int kSignals = 16;
-  /// Device word of Fault bits.
+  /// Returns the device word of Fault bits.
   std::uint32_t* faults() const { return faults_->data(); }
 
-  /// Waits for the stream, and for what is put off; throws RuntimeFailure for a failed kernel and
-  /// Error for a Fault.
+  /// Enqueues postponed work and waits for the stream. Throws RuntimeFailure if a kernel
+  /// failed, and Error for a Fault.
   void synchronize();
 
  private:
-  /// `memory` with at least `bytes`.
+  /// Returns `memory`, enlarged to at least `bytes`.
   void* grown(std::unique_ptr<DeviceArray<std::byte>>& memory, std::size_t bytes);
 
   cudaStream_t stream_ = nullptr;
@@ -88,7 +89,7 @@ class Context {
   std::map<int, std::unique_ptr<DeviceArray<float>>> hadamard_cores_;
 };
 
-/// Throws RuntimeFailure when the last launch could not be made; `kernel` names it.
+/// Throws RuntimeFailure if the last launch failed; `kernel` is its name in the message.
 void check_launch(const char* kernel);
 
 }  // namespace fp8lab::cuda

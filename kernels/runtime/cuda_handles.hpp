@@ -1,4 +1,4 @@
-// CUDA resources as owned handles; every status is checked and named.
+// Owned handles of CUDA resources; every status is checked and named.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 
 namespace fp8lab::cuda {
 
-/// Throws RuntimeFailure naming the call.
+/// Throws RuntimeFailure with the name of the call if it failed.
 inline void check(cudaError_t status, const char* call) {
   if (status != cudaSuccess) {
     throw RuntimeFailure(std::string(call) + ": " + cudaGetErrorString(status));

@@ -5,7 +5,7 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// The graph of a recording, owned.
+/// Owns the graph of a capture.
 struct Recording {
   cudaGraph_t graph = nullptr;
   ~Recording() {
@@ -22,7 +22,7 @@ Graph::Graph(cudaStream_t stream, const std::function<void()>& enqueue) {
     enqueue();
   } catch (...) {
     cudaStreamEndCapture(stream, &recording.graph);
-    cudaGetLastError();  // of the capture that was broken off
+    cudaGetLastError();  // clears the error of the aborted capture
     throw;
   }
   check(cudaStreamEndCapture(stream, &recording.graph), "cudaStreamEndCapture");

@@ -7,11 +7,12 @@
 
 namespace fp8lab::cuda {
 
-/// Launches, with their arguments, as a stream recorded them.
+/// Launches and their arguments, captured from a stream.
 class Graph {
  public:
-  /// Records what `enqueue` enqueues on `stream`, which does not run it. Throws what `enqueue`
-  /// throws, and RuntimeFailure where it did what cannot be recorded: waited, or took memory.
+  /// Captures the operations that `enqueue` enqueues on `stream`, without running them. Throws
+  /// what `enqueue` throws, and RuntimeFailure if it does something that cannot be captured, such
+  /// as waiting or allocating.
   Graph(cudaStream_t stream, const std::function<void()>& enqueue);
   ~Graph();
   Graph(const Graph&) = delete;

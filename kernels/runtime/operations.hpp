@@ -1,8 +1,8 @@
 // The operations of emulation/ops on the device, with the bits that their headers define.
 //
-// Each function launches on context.stream() and returns; it throws Error for shapes and types that
-// do not fit, with the words of the CPU backend, and sets a Fault for bad data that only the device
-// sees.
+// Each function launches on context.stream() and returns. It throws Error for invalid
+// shapes and types, with the message of the CPU backend, and sets a Fault for bad data
+// that only the device sees.
 #pragma once
 
 #include "emulation/ops/list.hpp"

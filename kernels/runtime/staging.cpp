@@ -9,8 +9,9 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;  // of parts in a chunk: the copy engine is faster with it
 
-/// memcpy, of much by all threads: one of them copies some 10 GB/s, the link several times that.
-/// Always by all: a team of another size than the last would end threads and start them.
+/// memcpy, with all threads if the copy is large: one thread copies about 10 GB/s, the link several
+/// times that. The team always has all threads, because a team of another size than the last one
+/// ends threads and starts new ones.
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kSlice = std::size_t{1} << 18;
   constexpr std::int64_t kLeastSlices = 4;  // fewer take about as long as waking threads
@@ -51,14 +52,14 @@ std::byte* Staging::take_slots(std::size_t bytes) {
 }
 
 void Staging::give_slots(cudaStream_t stream) {
-  const std::size_t last = end_ - 1;  // is taken again after the others: its event tells of all
+  const std::size_t last = end_ - 1;  // is reused after the others, so its event covers them all
   check(cudaEventRecord(emptied_[last], stream), "cudaEventRecord");
   for (std::size_t slot = first_; slot < end_; ++slot) event_of_[slot] = last;
 }
 
 void Staging::upload(std::byte* destination, std::size_t stride, const std::byte* source,
                      std::size_t width, std::size_t rows, cudaStream_t stream) {
-  // A matrix without gaps is one row; of wider rows, the slots take a part.
+  // A matrix without gaps counts as one row. If a row exceeds the slots, it is copied in parts.
   if (stride == width || rows == 1) {
     width *= rows;
     rows = 1;
@@ -71,10 +72,11 @@ void Staging::upload(std::byte* destination, std::size_t stride, const std::byte
     for (std::size_t column = 0; column < width; column += part) {
       const std::size_t bytes = std::min(part, width - column);
       std::byte* const slots = take_slots(count * bytes);
-      // More than one row has the whole width, and lies contiguous in the source.
+      // If there is more than one row, their full width is copied, which is
+      // contiguous in the source.
       copy_bytes(slots, source + row * width + column, count * bytes);
       std::byte* const place = destination + row * stride + column;
-      if (count == 1) {  // whatever the stride: that of a copy of rows has a bound
+      if (count == 1) {  // no 2D copy, whose stride is limited
         check(cudaMemcpyAsync(place, slots, bytes, cudaMemcpyHostToDevice, stream),
               "cudaMemcpyAsync");
       } else {
@@ -109,7 +111,7 @@ void Collection::add(std::byte* destination, const std::byte* source, std::size_
                               stream_),
             "cudaMemcpy2DAsync");
       row += whole;
-    } else {  // whatever the stride: that of a copy of rows has a bound
+    } else {  // no 2D copy, whose stride is limited
       bytes = std::min(width - column, room);
       check(cudaMemcpyAsync(place, from, bytes, cudaMemcpyDeviceToHost, stream_),
             "cudaMemcpyAsync");

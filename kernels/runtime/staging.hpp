@@ -1,4 +1,4 @@
-// The ways of data between host and device: to it without waiting, back with one wait for many.
+// Copies between host and device: uploads without waiting, downloads with one wait for many.
 #pragma once
 
 #include <array>
@@ -9,15 +9,15 @@
 
 namespace fp8lab::cuda {
 
-/// Page-locked memory, which the copy engine reads and writes by itself, of one stream:
+/// Page-locked memory of one stream, which the copy engine accesses by itself:
 ///
-///   upload     host -> slots -> device    the host waits only for slots that the stream has not
-///                                         emptied since the last time round
-///   download   device -> chunks -> host   by Collection, which waits until all is there
+///   upload     host -> slots -> device    the host waits only for slots of the previous round that
+///                                         the stream has not emptied yet
+///   download   device -> chunks -> host   by Collection, which waits until all data has arrived
 ///
-/// The chunks are the memory of the slots: the stream reads slots before it fills chunks, and
-/// nobody uploads before the chunks are empty again. The host's side of a large copy is that of
-/// all OpenMP threads.
+/// Chunks and slots share their memory: the stream reads slots before it fills chunks, and
+/// nobody uploads before the chunks are empty again. All OpenMP threads take part in the
+/// host side of a large copy.
 class Staging {
  public:
   Staging();
@@ -25,35 +25,36 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  /// Enqueues a copy of `rows` rows of `width` bytes, contiguous at `source`, to rows of
-  /// `stride` bytes at `destination`. `source` may be reused at once.
+  /// Enqueues a copy of `rows` rows of `width` bytes, contiguous at `source`, to rows that are
+  /// `stride` bytes apart at `destination`. The caller may reuse `source` at once.
   void upload(std::byte* destination, std::size_t stride, const std::byte* source,
               std::size_t width, std::size_t rows, cudaStream_t stream);
 
   static constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
   static constexpr std::size_t kChunks = 4;
   std::byte* chunk(std::size_t number) const { return memory_ + number % kChunks * kChunkBytes; }
-  /// For the copies into that chunk.
+  /// Returns the event of the copies into that chunk.
   cudaEvent_t filled(std::size_t number) const { return filled_[number % kChunks]; }
 
  private:
   static constexpr std::size_t kSlotBytes = std::size_t{1} << 18;
   static constexpr std::size_t kSlots = kChunks * kChunkBytes / kSlotBytes;
 
-  /// Free slots one behind the other, at least `bytes` and at most a chunk: from first_ to end_.
+  /// Waits for and takes consecutive slots from first_ to end_, at least
+  /// `bytes` and at most a chunk.
   std::byte* take_slots(std::size_t bytes);
-  /// They are free again after what is in the stream.
+  /// Marks these slots as free after the work that is in the stream now.
   void give_slots(cudaStream_t stream);
 
   std::byte* memory_ = nullptr;
   std::size_t first_ = 0, end_ = 0;
   std::array<cudaEvent_t, kSlots> emptied_{};
-  std::array<std::size_t, kSlots> event_of_{};  ///< by slot: which event says that it is empty
+  std::array<std::size_t, kSlots> event_of_{};  ///< by slot: the event after which it is empty
   std::array<cudaEvent_t, kChunks> filled_{};
 };
 
-/// Tensors on their way to the host, one behind the other through the chunks: while the stream
-/// fills some, the host copies from the oldest.
+/// Tensors on their way to the host, packed one behind another into the chunks: while the stream
+/// fills some chunks, the host copies from the oldest.
 class Collection {
  public:
   Collection(const Staging& staging, cudaStream_t stream) : staging_(staging), stream_(stream) {}
@@ -62,11 +63,11 @@ class Collection {
   Collection(const Collection&) = delete;
   Collection& operator=(const Collection&) = delete;
 
-  /// Enqueues a copy of `rows` rows of `width` bytes, `stride` apart, to `destination`, contiguous,
-  /// which is not there before finish().
+  /// Enqueues a copy of `rows` rows of `width` bytes, `stride` apart, to contiguous memory at
+  /// `destination`, which is valid only after finish().
   void add(std::byte* destination, const std::byte* source, std::size_t stride, std::size_t width,
            std::size_t rows);
-  /// Waits until everything is in its place.
+  /// Waits until all data has reached its destination.
   void finish();
 
  private:
@@ -77,16 +78,16 @@ class Collection {
     std::size_t bytes;
   };
 
-  /// Opens the next chunk, which the oldest one has to become when all are under way.
+  /// Opens the next chunk; if all chunks are in flight, empties the oldest one first.
   void open_next();
-  /// Copies from the oldest chunk, which is filled.
+  /// Waits until the oldest chunk is filled, and copies from it.
   void empty_oldest();
 
   const Staging& staging_;
   cudaStream_t stream_;
   std::array<std::vector<Part>, Staging::kChunks> parts_;
-  std::size_t oldest_ = 0, open_ = 0;  ///< numbers of chunks, which go on without end
-  std::size_t used_ = 0;               ///< bytes of the open one
+  std::size_t oldest_ = 0, open_ = 0;  ///< chunk numbers, which grow without bound
+  std::size_t used_ = 0;               ///< bytes of the open chunk
 };
 
 }  // namespace fp8lab::cuda

@@ -1,4 +1,4 @@
-// Tensor maps: what the bulk copies of boxes between global and shared memory know of a tensor.
+// Tensor maps: descriptors of tensors for bulk copies of boxes between global and shared memory.
 #pragma once
 
 #include <cuda.h>
@@ -8,15 +8,16 @@
 
 namespace fp8lab::cuda {
 
-/// One extent of a tensor and of the boxes that are copied of it.
+/// One extent of a tensor and of the boxes that are copied from it.
 struct MapExtent {
   std::int64_t size;
   std::int64_t stride;  ///< elements from one index to the next; 1 for the first extent
   int box;
 };
 
-/// Map of a tensor of codes, bf16 or f32, by `bytes` of an element, the contiguous extent first.
-/// Address and strides are multiples of 16 bytes. Throws RuntimeFailure where the driver refuses.
+/// Returns the map of a tensor of codes, bf16 or f32, whose elements have `bytes` bytes; the
+/// contiguous extent comes first. Precondition: address and strides are multiples of 16 bytes.
+/// Throws RuntimeFailure if the driver refuses.
 CUtensorMap tensor_map(const void* data, int bytes, std::initializer_list<MapExtent> extents,
                        CUtensorMapSwizzle swizzle);
 

@@ -12,20 +12,20 @@ namespace fp8lab::cuda {
 namespace {
 
 using numerics::ClampBounds;
-using Count = unsigned long long;  // what atomicAdd takes
+using Count = unsigned long long;  // the type of atomicAdd
 
 constexpr int kThreads = 256;
-constexpr int kDigits = 256;  ///< of a key's byte
+constexpr int kDigits = 256;  ///< values of one byte of a key
 
-/// Two elements of a sorted tensor, found byte by byte: of each the leading bytes of its key so
-/// far, and its rank among the elements that share them.
+/// Radix selection of two elements of a sorted tensor, byte by byte. For each: the leading bytes of
+/// its key found so far, and its rank among the elements that share them.
 struct Selection {
   std::uint32_t prefix[2];
   std::int64_t rank[2];
   Count histogram[2][kDigits];
 };
 
-/// Unsigned integers in the order of the numbers, -0 before +0; not for NaN.
+/// Returns an unsigned key that orders numbers, -0 before +0. Precondition: not NaN.
 __device__ std::uint32_t key_of(float value) {
   const std::uint32_t bits = numerics::float_bits(value);
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
@@ -34,7 +34,8 @@ __device__ float number_of(std::uint32_t key) {
   return numerics::bits_float(key >> 31 != 0 ? key & 0x7FFFFFFFu : ~key);
 }
 
-/// Counts byte `shift` / 8 of the elements whose bytes above it are those of a selection.
+/// Counts the values of byte `shift` / 8 over the elements whose higher bytes
+/// match a selection's prefix.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     histogram_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, int shift,
@@ -62,8 +63,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Finds the next byte of both elements, after the first histogram their ranks, after the last one
-/// the bounds. One thread.
+/// Finds the next byte of both elements; after the first histogram also their ranks, after the last
+/// the bounds. Runs in one thread.
 __global__ void select_kernel(int shift, double quantile, Selection* selection, float* bounds) {
   if (shift == 24) {
     Count all = 0;
@@ -78,7 +79,7 @@ __global__ void select_kernel(int shift, double quantile, Selection* selection, 
     if (count == 0) selection->rank[0] = selection->rank[1] = -1;
   }
   for (int which = 0; which < 2; ++which) {
-    if (selection->rank[which] < 0) continue;  // of no elements
+    if (selection->rank[which] < 0) continue;  // the tensor has no elements
     std::int64_t rank = selection->rank[which];
     std::uint32_t digit = 0;
     for (; digit + 1 < kDigits; ++digit) {
@@ -93,13 +94,14 @@ __global__ void select_kernel(int shift, double quantile, Selection* selection, 
   }
 }
 
-/// An element of the sparse residual of one row.
+/// A nonzero element of a row's sparse residual.
 struct Outlier {
   std::int32_t k;
   float residual;
 };
 
-/// An operand's tensor before it was quantized, or the values of its codes.
+/// Access to an operand's tensor before quantization, or to its decoded values, in
+/// the operand's orientation.
 template <class T>
 struct Original {
   Rows<T> source;
@@ -110,7 +112,7 @@ struct Original {
   }
 };
 
-/// outliers[row * k + i]: those of a row, ascending; a warp for each row.
+/// Writes the outliers of each row to outliers[row * k + i], by ascending k; one warp for each row.
 template <class T>
 __global__ void outlier_kernel(Original<T> clamped, std::int64_t rows, std::int64_t k,
                                const float* bounds, Outlier* outliers, std::int32_t* counts) {
@@ -131,8 +133,8 @@ __global__ void outlier_kernel(Original<T> clamped, std::int64_t rows, std::int6
   if (lane_id() == 0) counts[row] = found;
 }
 
-/// d += residual rows times the other operand; a thread for each element, blockIdx.y runs over the
-/// rows of the clamped operand.
+/// Computes d += residual rows times the other operand, one thread for each element; blockIdx.y
+/// runs over the rows of the clamped operand.
 template <class T, class D>
 __global__ void __launch_bounds__(kThreads)
     compensate_kernel(Original<T> other, std::int64_t rows, std::int64_t others, std::int64_t k,

@@ -1,4 +1,4 @@
-// The clamp of outliers between two quantiles on the device, bit for bit that of
+// Clamps outliers between two quantiles on the device, bit for bit like
 // emulation/reference/clamp.hpp.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace fp8lab::cuda {
 
-/// bounds (2 floats on the device) = reference::clamp_bounds of `source`, bf16 or f32.
+/// Writes reference::clamp_bounds of `source`, bf16 or f32, to `bounds`, 2 floats on the device.
 void write_clamp_bounds(Context& context, const TensorView& source, double quantile, float* bounds);
 
 }  // namespace fp8lab::cuda

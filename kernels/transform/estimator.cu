@@ -1,4 +1,4 @@
-// ops::EstimatorFactor: a thread for eight neighbours of a row.
+// ops::EstimatorFactor: one thread for eight neighbours of a row.
 //
 //   source --> transform, if the operand has one: FP32 in the context's memory for tensors
 //     d = d * numerics::estimator_factor(source / scale of the tile)

@@ -1,5 +1,5 @@
-// Multiplication by Hadamard matrices. Blocks that are powers of two stay in registers where their
-// elements lie well; every other one goes through shared memory.
+// Multiplication by Hadamard matrices. Blocks whose size is a power of two stay in registers if the
+// layout allows it; all others go through shared memory.
 //
 //   along rows, 8 to 256        a thread holds 8 neighbours: spans 1, 2, 4 inside it, 8 to 128 by
 //                               shuffles between lanes, since the groups of a block are neighbours
@@ -7,7 +7,7 @@
 //   others                      rotate_kernel: elements to shared memory;  barrier;  the core,
 //                               into a second copy;  barrier;  a span;  barrier;  ...
 //
-// All of them add and subtract in the order of numerics::hadamard_multiply.
+// All variants add and subtract in the order of numerics::hadamard_multiply.
 #include "kernels/transform/rotate.hpp"
 
 #include <algorithm>
@@ -25,14 +25,14 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr std::size_t kMostShared = 227 << 10;  ///< bytes of a block
-constexpr std::size_t kUsualShared = 64 << 10;  ///< where more vectors side by side fit in less
+constexpr std::size_t kUsualShared = 64 << 10;  ///< bound for additional vectors side by side
 constexpr int kWidestStrip = 32;                ///< columns that are transformed side by side
-constexpr std::int64_t kFewElements = 2048;     ///< of a row, for one block
+constexpr std::int64_t kFewElements = 2048;     ///< of a row, in one block
 
-/// The diagonal of signs.
+/// The diagonal matrix of signs.
 struct Signs {
   SignSource source;
-  int length;  ///< of the pattern
+  int length;  ///< length of the pattern
   std::uint64_t pattern[4];
   RandomKey key;
 
@@ -48,7 +48,7 @@ struct Signs {
     }
     return negative ? -1.0f : 1.0f;
   }
-  /// Those of a group, whose first position is a multiple of kGroup.
+  /// Computes the signs of a group. Precondition: `first` is a multiple of kGroup.
   __device__ void of_group(std::int64_t first, float (&signs)[kGroup]) const {
     if (source != SignSource::drawn) {
       for (int i = 0; i < kGroup; ++i) signs[i] = at(first + i);
@@ -64,25 +64,26 @@ struct Signs {
   }
 };
 
-/// numerics::hadamard_multiply of `block` elements of K, and the signs around it.
+/// Parameters of numerics::hadamard_multiply on `block` elements of K, and of the
+/// signs before or after it.
 struct Rotation {
   int block, order;
   const float* core;
-  float factor;  ///< that makes it orthonormal
+  float factor;  ///< makes the matrix orthonormal
   bool back, signs_first;
   Signs signs;
 };
 
-/// What a block of threads transforms: `length` elements of K, whole Hadamard blocks, of `width`
-/// neighbouring vectors. In shared memory element e of vector w lies at e * step + w * stride.
+/// The data of one block of threads: `length` elements of K, whole Hadamard blocks, of `width`
+/// neighbouring vectors. In shared memory, element e of vector w lies at e * step + w * stride.
 struct Piece {
   int length, width;
-  bool transpose;  ///< K lies down the rows
+  bool transpose;  ///< K runs down the rows
 
   __host__ __device__ int step() const { return transpose ? width : 1; }
   __host__ __device__ int stride() const { return transpose ? 1 : length; }
-  /// Calls body(element, vector) for `count` elements of each of `wide` vectors, those that lie
-  /// side by side by neighbouring threads.
+  /// Calls body(element, vector) for the first `count` elements of each of `wide` vectors.
+  /// Neighbouring threads get elements that are adjacent in memory.
   template <class Body>
   __device__ void for_each(int count, int wide, const Body& body) const {
     for (int i = static_cast<int>(threadIdx.x); i < count * wide; i += kThreads) {
@@ -95,7 +96,7 @@ struct Piece {
   }
 };
 
-/// The groups of `order` elements, each multiplied by the core or its transpose.
+/// Multiplies each group of `order` elements by the core or its transpose.
 __device__ void multiply_core(const Rotation& rotation, const Piece& piece, int length, int wide,
                               const float* from, float* to) {
   const int order = rotation.order, step = piece.step();
@@ -110,7 +111,7 @@ __device__ void multiply_core(const Rotation& rotation, const Piece& piece, int 
   });
 }
 
-/// Sums and differences of the elements of one thread, for spans below `end`.
+/// Computes sums and differences of the elements of one thread, for spans below `end`.
 template <int kCount>
 __device__ void add_and_subtract(float (&x)[kCount], int end) {
 #pragma unroll
@@ -132,9 +133,9 @@ __device__ void multiply(float (&x)[kCount], const float (&by)[kCount]) {
   for (int i = 0; i < kCount; ++i) x[i] *= by[i];
 }
 
-/// Blocks of 8 to 256 along the rows. The threads of a block of threads that lie across are a power
-/// of two of at least as many lanes as a Hadamard block has groups, so that those lanes begin at a
-/// multiple of their number; threads beyond the last column or row take part in the shuffles.
+/// Transforms blocks of 8 to 256 along the rows. blockDim.x is a power of two and at least the
+/// number of groups in a Hadamard block, so that the lanes of such a block begin at a multiple of
+/// their number. Threads beyond the last column or row take part in the shuffles.
 template <class T, class R>
 __global__ void __launch_bounds__(kThreads)
     rotate_rows_kernel(Rows<T> source, Rows<R> result, std::int64_t rows, std::int64_t cols,
@@ -166,13 +167,13 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Two neighbours of a row as they are stored.
+/// Two neighbours of a row, in their storage type.
 template <class T>
 struct alignas(2 * sizeof(T)) Neighbours {
   T first, second;
 };
 
-/// Blocks of kBlock down the columns, two columns a thread.
+/// Transforms blocks of kBlock down the columns, two columns for each thread.
 template <int kBlock, class T, class R>
 __global__ void __launch_bounds__(kThreads)
     rotate_columns_kernel(Rows<T> source, Rows<R> result, std::int64_t blocks, std::int64_t cols,
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t col = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * 2;
   for (std::int64_t block = blockIdx.y; block < blocks; block += gridDim.y) {
     const std::int64_t row = block * kBlock;
-    __syncthreads();  // the signs of the block before
+    __syncthreads();  // all threads are done with the previous block's signs
     if (threadIdx.x < kBlock) signs[threadIdx.x] = rotation.signs.at(row + threadIdx.x);
     __syncthreads();
     if (col >= cols) continue;
@@ -248,7 +249,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Elements of K that a block takes at a time, and vectors.
+/// Returns the extents of K and of vectors for one block of threads.
 Piece piece_of(const TensorView& source, bool transpose, std::int64_t k, std::int64_t block,
                bool has_core) {
   const std::size_t one = static_cast<std::size_t>(block) * sizeof(float) * (has_core ? 2 : 1);
@@ -269,7 +270,7 @@ Piece piece_of(const TensorView& source, bool transpose, std::int64_t k, std::in
   return {static_cast<int>(block), width, true};
 }
 
-/// True where pairs of columns lie on their own multiples in every row.
+/// Returns true if every row is aligned to pairs of columns.
 template <class T>
 bool has_pairs(const Rows<T>& rows, std::int64_t cols) {
   return rows.wide && cols % 2 == 0;
@@ -291,7 +292,7 @@ void rotate_rows(Context& context, const Rows<T>& source, const Rows<R>& result,
                        context.stream()>>>(source, result, rows, cols, rotation);
 }
 
-/// False where the kernel has no such block.
+/// Returns false if there is no kernel for this block size.
 template <class T, class R>
 bool rotate_columns(Context& context, const Rows<T>& source, const Rows<R>& result,
                     std::int64_t rows, std::int64_t cols, const Rotation& rotation) {

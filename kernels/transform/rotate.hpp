@@ -6,9 +6,10 @@
 
 namespace fp8lab::cuda {
 
-/// result = the columns of `source`, or its rows unless `down`, by a Hadamard transform with the
-/// signs of `key`, or by its inverse (`back`). Both are bf16 or f32 and of one shape; `result`,
-/// rounded to its type, may be the source. Throws Error for blocks that no multiprocessor holds.
+/// Multiplies the columns of `source`, or its rows unless `down`, by a Hadamard transform with
+/// the signs of `key`, or by its inverse (`back`). Both tensors are bf16 or f32 and of one
+/// shape. `result` is rounded to its type and may be the source. Throws Error if a
+/// multiprocessor cannot hold a block.
 void rotate(Context& context, const TensorView& source, const TensorView& result, bool down,
             const Transform& transform, const RandomKey& key, bool back);
 

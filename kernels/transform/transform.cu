@@ -45,7 +45,8 @@ struct Clamp {
   }
 };
 
-/// result = the columns of `source`, or its rows unless `down`, in a space or out of it.
+/// Transforms the columns of `source`, or its rows unless `down`, into
+/// `space`, or `back` out of it.
 void move(Context& context, const TensorView& source, const TensorView& result, bool down,
           const Space& space, bool back) {
   check_space(space, down ? source.rows : source.cols);
@@ -81,7 +82,8 @@ void clamp_values(Context& context, const TensorView& source, const TensorView& 
       source);
 }
 
-/// Room for `shape` in FP32 in the context's memory for tensors, the same at each call.
+/// Returns an FP32 tensor of the shape of `shape` in the context's tensor memory. Each
+/// call returns the same memory.
 TensorView values_like(Context& context, const TensorView& shape) {
   const auto count = static_cast<std::size_t>(shape.size());
   return {context.tensor_memory(count * sizeof(float)), DType::f32, shape.rows, shape.cols,

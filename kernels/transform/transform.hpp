@@ -1,4 +1,4 @@
-// Transforms of operands on the device, bit for bit those of emulation/reference/transform.hpp:
+// Transforms of operands on the device, bit for bit like emulation/reference/transform.hpp:
 // Hadamard matrices with signs, smoothing, and the clamp within given bounds.
 #pragma once
 
@@ -7,17 +7,18 @@
 
 namespace fp8lab::cuda {
 
-/// reference::transformed: `source` (R, C), bf16 or f32, by the operand's transform, f32 in the
-/// context's memory for tensors. Throws Error as on the CPU, and for blocks of K that no
-/// multiprocessor holds.
+/// Computes reference::transformed: applies the operand's transform to `source` (R, C), bf16 or
+/// f32. The result is f32, in the context's tensor memory. Throws Error as on the CPU, and if a
+/// multiprocessor cannot hold a block of K.
 TensorView transformed(Context& context, const TensorView& source, bool transpose,
                        const QuantizedOperand& operand);
 
-/// reference::transformed_whole of an operand with a linear transform or a source space.
+/// Computes reference::transformed_whole. Precondition: the operand has a linear
+/// transform or a source space.
 TensorView transformed_whole(Context& context, const TensorView& source, bool transpose,
                              const QuantizedOperand& operand);
 
-/// reference::undo_transform, in place; `values` are f32.
+/// Computes reference::undo_transform in place; `values` are f32.
 void undo_transform(Context& context, const TensorView& values, bool transpose,
                     const QuantizedOperand& operand);
 
