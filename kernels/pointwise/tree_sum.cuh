@@ -186,17 +186,4 @@ struct Team {
   }
 };
 
-/// Computes tree_sum with one block, for elements that are loaded in pairs,
-/// as in Team<2>::chunk_sum.
-template <class Load, class MakeValues, class Last>
-__device__ float block_tree_sum_of_pairs(std::int64_t n, const Load& load, const MakeValues& values,
-                                         const Last& last) {
-  using Pairs = Team<2>;
-  const auto sum_of_chunk = [&](std::int64_t chunk) {
-    return Pairs::chunk_sum<8>(chunk * numerics::kSumChunk, chunk_end(chunk, n), load, values,
-                               last);
-  };
-  return block_sum_of_chunks(n, Pairs::id(), Pairs::count(), Pairs::rank() == 0, sum_of_chunk);
-}
-
 }  // namespace fp8lab::cuda
