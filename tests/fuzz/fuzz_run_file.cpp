@@ -24,10 +24,25 @@ struct ValidFile {
   std::vector<std::string> attributes;  ///< of /meta
 };
 
-herr_t add_dataset(hid_t, const char* name, const H5O_info_t* info, void* names) {
-  if (info->type != H5O_TYPE_DATASET) return 0;
-  static_cast<std::vector<std::string>*>(names)->emplace_back(name);
-  return 0;
+/// Appends the datasets below `group`, "" for the root, by their paths. H5Ovisit has other arguments
+/// in HDF5 1.14 than in 1.10.
+void add_datasets(hid_t file, const std::string& group, std::vector<std::string>& datasets) {
+  const auto collect = [](hid_t, const char* name, const H5L_info_t*, void* names) -> herr_t {
+    static_cast<std::vector<std::string>*>(names)->emplace_back(name);
+    return 0;
+  };
+  std::vector<std::string> names;
+  hsize_t position = 0;
+  H5Literate_by_name(file, group.empty() ? "/" : group.c_str(), H5_INDEX_NAME, H5_ITER_INC,
+                     &position, collect, &names, H5P_DEFAULT);
+  for (const std::string& name : names) {
+    const std::string path = group.empty() ? name : group + "/" + name;
+    const hid_t object = H5Oopen(file, path.c_str(), H5P_DEFAULT);
+    const H5I_type_t type = H5Iget_type(object);
+    H5Oclose(object);
+    if (type == H5I_DATASET) datasets.push_back(path);
+    if (type == H5I_GROUP) add_datasets(file, path, datasets);
+  }
 }
 
 ValidFile valid_file() {
@@ -50,7 +65,7 @@ ValidFile valid_file() {
   valid.bytes = {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
   valid.attributes = Hdf5File::open(path).attribute_names("/meta");
   const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
-  H5Ovisit2(file, H5_INDEX_NAME, H5_ITER_NATIVE, add_dataset, &valid.datasets, H5O_INFO_BASIC);
+  add_datasets(file, "", valid.datasets);
   H5Fclose(file);
   return valid;
 }
