@@ -24,8 +24,8 @@ struct ValidFile {
   std::vector<std::string> attributes;  ///< of /meta
 };
 
-/// Appends the datasets below `group`, "" for the root, by their paths. H5Ovisit has other arguments
-/// in HDF5 1.14 than in 1.10.
+/// Appends the datasets below `group`, "" for the root, by their paths. H5Ovisit has other
+/// arguments in HDF5 1.14 than in 1.10.
 void add_datasets(hid_t file, const std::string& group, std::vector<std::string>& datasets) {
   const auto collect = [](hid_t, const char* name, const H5L_info_t*, void* names) -> herr_t {
     static_cast<std::vector<std::string>*>(names)->emplace_back(name);
