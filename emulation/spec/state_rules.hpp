@@ -37,8 +37,8 @@ std::int64_t stored_tiles(const QuantSpec& spec, std::int64_t n);
 /// What label() prints, for states: "fp16/tensor/pow2/enc_floor" as well.
 std::string state_label(const QuantSpec& spec);
 
-/// A state with a scale and more than 8 bits as an operand of 8 bits with the same scale: the rows
-/// of an operand's table that matter to the one matter to the other. Others as they are.
+/// Returns a state with a scale and more than 8 bits as an operand of 8 bits with the same scale:
+/// the same rows of an operand's table matter to both. Returns other states unchanged.
 QuantSpec as_operand(const QuantSpec& spec);
 
 /// Why a state cannot be stored by `spec`; nothing where it can.
