@@ -8,8 +8,7 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::int64_t kDistinct = std::int64_t{1} << 18;  ///< elements drawn; after these they
-                                                           ///< repeat
+constexpr std::int64_t kDistinct = std::int64_t{1} << 18;  ///< elements drawn before they repeat
 
 HostTensor from_floats(DType dtype, std::int64_t rows, std::int64_t cols,
                        const std::vector<float>& drawn) {

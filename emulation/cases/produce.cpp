@@ -160,7 +160,7 @@ void produce(CaseDraw& draw, const QuantSpec& spec, const Production& production
              QuantizedOperand turned = operand_at(spec, s.cols, s.rows, t, first + 2);
              b.run(ops::ProduceQuantize{make(t), key, state_for(spec, t[first + 4]), straight,
                                         both ? &turned : nullptr, keeps});
-             if (!keeps) b.fill_zero(t[at]);  // its contents are unspecified, and are compared
+             if (!keeps) b.fill_zero(t[at]);  // unspecified: clear it for the comparison
            });
 }
 
