@@ -12,8 +12,7 @@ namespace fp8lab {
 struct OperationOutput {
   std::string_view name;
   TensorView view;
-  const QuantizedOperand* operand = nullptr;  ///< the operand that these codes, scales or bounds
-                                              ///< belong to
+  const QuantizedOperand* operand = nullptr;  ///< the operand of these codes, scales or bounds
 };
 
 /// Returns the outputs of an operation in the order in which it computes them. Omits outputs that

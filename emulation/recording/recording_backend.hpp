@@ -53,8 +53,7 @@ class RecordingBackend final : public StandIn {
     add(log_, op);
   }
 
-  bool is_checked_;  ///< whether run() calls check(), which refuses the f64 tensors of the truth
-                     ///< path
+  bool is_checked_;  ///< run() calls check(), which refuses the truth path's f64 tensors
   std::vector<Allocation> allocations_;
   std::size_t held_ = 0, peak_ = 0;
   WorkLog log_;

@@ -35,8 +35,7 @@ class StandIn : public Backend {
   const Backend& original_;
 };
 
-/// Uses the memory and the copies of the wrapped backend. Derived classes decide what happens to
-/// operations.
+/// Uses the memory and the copies of the wrapped backend. Derived classes handle the operations.
 class PassThrough : public StandIn {
  public:
   TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override {

@@ -6,8 +6,7 @@
 
 namespace fp8lab {
 
-/// Runs everything on `original`, waits until each operation has finished, and logs its work and
-/// time.
+/// Runs everything on `original`, waits for each operation to finish, and logs its work and time.
 class TimingBackend final : public PassThrough {
  public:
   /// `original` must outlive this.

@@ -52,9 +52,9 @@ typename ByteVector<kBytes>::Type gather_lanes(const std::uint8_t* source, std::
 }
 
 /// Transposes kRows x 16 bytes, kRows a multiple of 16. Lane l of vector i holds row 16 l + i.
-/// Interleaving vectors i and i + 8 moves the top bit of the row index to the bottom of the column
-/// index. Four rounds of it exchange row and column within each lane, so that vector i holds
-/// column i.
+/// Interleaving vectors i and i + 8 moves the top bit of the row index to the bottom of the
+/// column index. Four rounds of it exchange row and column within each lane, so that vector i
+/// holds column i.
 template <int kRows>
 void transpose_tile(const std::uint8_t* source, std::int64_t source_stride,
                     std::uint8_t* destination, std::int64_t destination_stride) {

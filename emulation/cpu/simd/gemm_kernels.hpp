@@ -194,8 +194,8 @@ struct GemmKernels {
   void (*pack_wide_row)(const WideSource* source, std::int64_t row, std::int64_t k,
                         std::int64_t group, std::byte* out, std::int64_t group_bytes);
   /// Right operand: packs W columns from `first` on (those at and beyond `rows` become zeros): k
-  /// entries of W * kFp8PanelBytes (f32: W floats, f64: W doubles), or ceil(k / group) groups of W
-  /// * wide_panel_bytes(group), the last one padded with zeros.
+  /// entries of W * kFp8PanelBytes (f32: W floats, f64: W doubles), or ceil(k / group) groups of
+  /// W * wide_panel_bytes(group), the last one padded with zeros.
   void (*pack_fp8_panel)(const Fp8Source* source, std::int64_t first, std::int64_t rows,
                          std::int64_t k, std::byte* out);
   void (*pack_bf16_panel)(const Bf16Source* source, std::int64_t first, std::int64_t rows,
