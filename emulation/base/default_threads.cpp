@@ -32,7 +32,8 @@ int bound_processors() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-/// `quota` microseconds in every `period`, as processors; `otherwise` where there is no quota.
+/// Returns a quota of `quota` microseconds in every `period` as processors;
+/// `otherwise` if there is no quota.
 int processors_of(std::int64_t quota, std::int64_t period, int otherwise) {
   if (quota <= 0 || period <= 0) return otherwise;
   const std::int64_t whole = (quota - 1) / period + 1;
@@ -46,7 +47,7 @@ std::int64_t number_in(const std::string& file) {
   return stream ? number : -1;
 }
 
-/// Version 2: "max 100000" or "150000 100000".
+/// Reads a quota of version 2: "max 100000" or "150000 100000".
 int quota_in(const std::string& folder, int otherwise) {
   std::ifstream stream(folder + "/cpu.max");
   std::int64_t quota = -1, period = -1;
@@ -59,7 +60,7 @@ int old_quota_in(const std::string& folder, int otherwise) {
                        number_in(folder + "/cpu.cfs_period_us"), otherwise);
 }
 
-/// The folders of a group and of those around it, up to `mount` itself.
+/// Returns the folders of a group and of its parents, up to `mount` itself.
 std::vector<std::string> folders_of(const std::string& mount, std::string path) {
   std::vector<std::string> folders;
   while (!path.empty()) {
@@ -70,7 +71,7 @@ std::vector<std::string> folders_of(const std::string& mount, std::string path) 
   return folders;
 }
 
-/// "cpu" among "cpu,cpuacct".
+/// Returns whether "cpu" is in a list such as "cpu,cpuacct".
 bool names_cpu(const std::string& controllers) {
   std::istringstream words(controllers);
   for (std::string word; std::getline(words, word, ',');) {
@@ -112,7 +113,7 @@ int available_processors() {
 int default_threads() {
   const char* const given = std::getenv("OMP_NUM_THREADS");
   if (given == nullptr) return available_processors();
-  // A list is of nested loops, which there are none of.
+  // Further numbers of a list are for nested loops, which do not exist here.
   std::string_view text = given;
   text = text.substr(0, text.find(','));
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);

@@ -1,4 +1,4 @@
-// Errors that reach the user and assertions that reach us.
+// Errors for the user and assertions for developers.
 #pragma once
 
 #include <stdexcept>
@@ -6,14 +6,14 @@
 
 namespace fp8lab {
 
-/// Bad input: says what was wrong, where (file:line:key, tensor and shape) and what is accepted.
-/// The command line prints it as one line and exits with status 2.
+/// Bad input. The message says what is wrong, where (file:line:key, tensor and shape) and what is
+/// accepted. The command line prints it as one line and exits with status 2.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Calls `make`; the message of an Error from it begins with `where` and a comma.
+/// Calls `make`. Prefixes the message of an Error that it throws with `where` and a comma.
 template <class Make>
 auto in_context(const std::string& where, const Make& make) -> decltype(make()) {
   try {
@@ -23,7 +23,7 @@ auto in_context(const std::string& where, const Make& make) -> decltype(make()) 
   }
 }
 
-/// The machine failed us (disk full, device lost): the command line exits with status 1.
+/// A failure of the machine (disk full, device lost). The command line exits with status 1.
 class RuntimeFailure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -35,7 +35,7 @@ namespace detail {
 
 }  // namespace fp8lab
 
-/// Internal invariant, checked in every build; never inside a hot loop.
+/// Checks an internal invariant in every build; not for hot loops.
 #define FP8LAB_ASSERT(condition)                                                          \
   do {                                                                                    \
     if (!(condition)) ::fp8lab::detail::assertion_failed(#condition, __FILE__, __LINE__); \

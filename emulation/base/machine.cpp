@@ -20,14 +20,16 @@ namespace {
 constexpr int kThreadsOfProcessor = 64;
 constexpr int kMostThreads = 1024;
 
-/// The number in a file of the control group file system; `fallback` where there is none or "max".
+/// Returns the number in a file of the control group file system; `fallback`
+/// if there is none or "max".
 std::int64_t limit_in(const std::string& file, std::int64_t fallback) {
   std::ifstream stream(file);
   std::int64_t value = 0;
   return stream >> value && value > 0 ? std::min(value, fallback) : fallback;
 }
 
-/// The number behind `name` in a file of lines "NAME NUMBER ..."; `fallback` where there is none.
+/// Returns the number after `name` in a file of lines "NAME NUMBER ...";
+/// `fallback` if there is none.
 std::int64_t number_of(const std::string& file, const std::string& name, std::int64_t fallback) {
   std::ifstream stream(file);
   for (std::string line; std::getline(stream, line);) {
@@ -39,13 +41,14 @@ std::int64_t number_of(const std::string& file, const std::string& name, std::in
   return fallback;
 }
 
-/// A control group's files of its limit, of what it holds, and of what that is made of.
+/// The files of a control group with its memory limit, its memory in use, and the parts of that.
 struct ControlGroup {
   std::string limit, held, parts;
-  std::string files_read, files_unread;  ///< names of its cached files, by when they were used
+  std::string files_read, files_unread;  ///< names of the parts that are cached
+                                         ///< files, recently used or not
 };
 
-/// That of this process and those around it.
+/// Returns the control group of this process and its parents.
 std::vector<ControlGroup> control_groups() {
   const std::string root = "/sys/fs/cgroup";
   const auto second = [](const std::string& folder) {

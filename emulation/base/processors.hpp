@@ -1,10 +1,10 @@
-// Functions that are compiled for several generations of processors.
+// Compiles functions for several generations of processors.
 #pragma once
 
-// In front of a function whose loops the compiler vectorizes: the loader chooses the instruction
-// set. For integers, and for floating-point operations each of which is rounded by itself: without
-// contraction the bits are the same everywhere. The loader's choice comes before AddressSanitizer
-// can take it.
+// Put this before a function whose loops the compiler vectorizes; the loader then selects the
+// instruction set. Use it for integers, and for floating-point operations that are each rounded
+// separately: without contraction the bits are the same everywhere. Not with AddressSanitizer,
+// because the loader selects the function before the sanitizer is ready.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__)
 #define FP8LAB_FOR_EACH_PROCESSOR \

@@ -9,7 +9,7 @@
 
 namespace fp8lab {
 
-/// Storage type of a tensor element. FP8 and narrower codes are u8, one code a byte.
+/// Storage type of a tensor element. FP8 and narrower codes are u8, one code per byte.
 enum class DType : std::uint8_t { u8, i32, bf16, f32, f64 };
 
 constexpr std::size_t size_of(DType dtype) {
@@ -34,8 +34,8 @@ constexpr std::string_view name_of(DType dtype) {
   return "?";
 }
 
-/// Matrix of shape (rows, cols), row-major, consecutive rows `row_stride` elements apart. A vector
-/// is a matrix of one row. Constness of the pointed-to data is part of each operation's contract.
+/// Matrix of shape (rows, cols), row-major, with `row_stride` elements from row to row. A vector is
+/// a matrix of one row. Each operation's contract says whether it writes the data.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -43,7 +43,7 @@ struct TensorView {
   std::int64_t cols = 0;
   std::int64_t row_stride = 0;
 
-  /// Shape and type alone, for questions that are asked before there is memory.
+  /// Returns a view with a shape and a type only, for queries before any memory is allocated.
   static constexpr TensorView without_memory(DType dtype, std::int64_t rows, std::int64_t cols) {
     return {nullptr, dtype, rows, cols, cols};
   }
@@ -52,19 +52,19 @@ struct TensorView {
   constexpr bool empty() const { return data == nullptr; }
   constexpr bool contiguous() const { return row_stride == cols || rows == 1; }
 
-  /// Pointer to element (row, 0); T must be the storage type of `dtype`.
+  /// Returns a pointer to element (row, 0). Precondition: T is the storage type of `dtype`.
   template <class T>
   T* row(std::int64_t r) const {
     return static_cast<T*>(data) + r * row_stride;
   }
 
-  /// The elements of a contiguous matrix as one row.
+  /// Returns the elements of a contiguous matrix as one row.
   TensorView flat() const {
     FP8LAB_ASSERT(contiguous());
     return {data, dtype, 1, size(), size()};
   }
 
-  /// Columns [first, first + count) of every row.
+  /// Returns columns [first, first + count) of every row.
   TensorView columns(std::int64_t first, std::int64_t count) const {
     FP8LAB_ASSERT(first >= 0 && count >= 0 && first + count <= cols);
     TensorView part = *this;
@@ -73,7 +73,7 @@ struct TensorView {
     return part;
   }
 
-  /// Rows [first, first + count).
+  /// Returns rows [first, first + count).
   TensorView row_range(std::int64_t first, std::int64_t count) const {
     FP8LAB_ASSERT(first >= 0 && count >= 0 && first + count <= rows);
     TensorView part = *this;

@@ -17,20 +17,20 @@ AttentionShape draw_shape(CaseDraw& draw) {
   a.kv_heads = draw.integer(1, 2);
   a.heads = a.kv_heads * draw.integer(1, 3);
   constexpr std::int64_t kDims[] = {16, 32, 64, 80, 128, 20};
-  const bool as_in_models = draw.one_in(2);  // what kernels are written for
+  const bool as_in_models = draw.one_in(2);  // the shapes that kernels are specialised for
   a.head_dim = as_in_models ? 64 * draw.integer(1, 2) : kDims[draw.word() % 6];
   a.kv_tile = as_in_models || draw.one_in(2) ? a.kv_tile : 16 * draw.integer(1, 8);
   a.q_tile = 16 * draw.integer(1, 8);
   return a;
 }
 
-/// Queries and keys of this size have scores that mostly lie 2^126 to 2^200 apart in a tile: beyond
-/// what numerics::normal_attention_weight is for, and near.
+/// With queries and keys of this size the scores of a tile are mostly 2^126 to 2^200 apart: beyond
+/// the range of numerics::normal_attention_weight, and just inside it.
 constexpr float kWide = 4.5f;
-/// And of this size scores beyond numerics::kNearReference.
+/// With this size scores exceed numerics::kNearReference.
 constexpr float kFar = 6000.0f;
 
-/// Heads of models over whole tiles of keys.
+/// Draws heads as in models, over whole tiles of keys.
 AttentionShape draw_model_shape(CaseDraw& draw) {
   AttentionShape a;
   a.batch = 1;
@@ -43,7 +43,7 @@ AttentionShape draw_model_shape(CaseDraw& draw) {
 
 constexpr std::uint32_t kShort = 40, kLong = 4000;
 
-/// Documents of random lengths in every sequence, `length` tokens in the mean.
+/// Draws documents of random lengths in every sequence, `length` tokens on average.
 HostTensor draw_documents(CaseDraw& draw, const AttentionShape& a, std::uint32_t length) {
   HostTensor starts = draw.integers(a.batch * a.sequence, 0, 0);
   auto* start = reinterpret_cast<std::int32_t*>(starts.data.data());
@@ -62,14 +62,14 @@ void repeat_first_row(HostTensor& tensor) {
   }
 }
 
-/// A forward pass and what it takes: q, k, v, document starts, out, lse.
+/// A forward pass and its tensors: q, k, v, document starts, out, lse.
 struct Forward {
   AttentionShape shape;
   DType dtype;
   float size;
   std::uint32_t document_length;
   std::int64_t tokens, q_cols, kv_cols;
-  bool has_one_key = false;  ///< all keys are the same: no score is below another one
+  bool has_one_key = false;  ///< all keys are equal: all scores of a query are equal
 
   Forward(const AttentionShape& drawn, DType drawn_dtype, float drawn_size, std::uint32_t length)
       : shape(drawn),
@@ -98,8 +98,8 @@ struct Forward {
   }
 };
 
-/// One pass of each type, and two that always have tiles without a masked key, for which kernels
-/// have a way of their own: scores far apart, and equal ones far from zero.
+/// Draws one pass of each type, and two that always have tiles without masked keys, for which
+/// kernels have a separate path: one with scores far apart, one with equal scores far from zero.
 std::vector<Forward> draw_forward_passes(CaseDraw& draw) {
   std::vector<Forward> passes;
   for (const DType dtype : kActivationTypes) {
@@ -113,7 +113,8 @@ std::vector<Forward> draw_forward_passes(CaseDraw& draw) {
   return passes;
 }
 
-/// Tokens that join each sequence of a cache, one, many or none, and those held before.
+/// New tokens of each sequence of a cache (one, many or none) and the number
+/// of tokens already in it.
 struct Arrivals {
   AttentionShape shape;
   HostTensor start, cached;
@@ -132,7 +133,7 @@ struct Arrivals {
     tokens = first[a.batch];
   }
 
-  /// Makes NaN of the rows of a cache that nobody may read: those behind the last token.
+  /// Fills the rows of a cache that must not be read, those after the last token, with NaN.
   void spoil(HostTensor& cache) const {
     const auto* first = reinterpret_cast<const std::int32_t*>(start.data.data());
     const auto* held = reinterpret_cast<const std::int32_t*>(cached.data.data());

@@ -8,7 +8,7 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::int64_t kDistinct = std::int64_t{1} << 18;  ///< elements drawn; then they repeat
+constexpr std::int64_t kDistinct = std::int64_t{1} << 18;  ///< elements drawn before they repeat
 
 HostTensor from_floats(DType dtype, std::int64_t rows, std::int64_t cols,
                        const std::vector<float>& drawn) {
@@ -54,7 +54,7 @@ HostTensor zeroed(HostTensor tensor) {
 }
 
 MatrixShape CaseDraw::shape() {
-  // Aligned rows go other ways through kernels than odd ones.
+  // Aligned rows take other paths through kernels than odd ones.
   const auto cols = [this](std::int64_t least, std::int64_t most) {
     const std::int64_t drawn = integer(least, most);
     return one_in(2) ? (drawn + 15) / 16 * 16 : drawn;

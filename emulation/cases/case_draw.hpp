@@ -1,4 +1,4 @@
-// What random cases of operations are drawn from: shapes, tensors and random words.
+// Draws random cases of operations: shapes, tensors and random words.
 #pragma once
 
 #include <array>
@@ -27,25 +27,25 @@ struct MatrixShape {
 
 std::string describe(const MatrixShape& shape);
 
-/// `tensor` without gaps between its rows.
+/// Returns `tensor` without gaps between its rows.
 inline HostTensor flat(HostTensor tensor) {
   tensor.contiguous = true;
   return tensor;
 }
 
-/// `tensor` as one that is read and written.
+/// Returns `tensor` as one that the case reads and writes.
 inline HostTensor updated(HostTensor tensor) {
   tensor.output = true;
   return tensor;
 }
 
-/// `tensor`, bf16 or f32, with the signs of all elements cleared.
+/// Returns `tensor`, bf16 or f32, with the signs of all elements cleared.
 HostTensor magnitudes(HostTensor tensor);
 
-/// `tensor` with all bits 0.
+/// Returns `tensor` with all bits 0.
 HostTensor zeroed(HostTensor tensor);
 
-/// Draws the cases of one round and hands each to `visit`; everything follows from the seed.
+/// Draws the cases of one round and passes each to `visit`; the seed determines everything.
 class CaseDraw {
  public:
   /// `visit` must outlive this.
@@ -54,36 +54,37 @@ class CaseDraw {
 
   int round() const { return round_; }
   std::uint32_t word() { return words_.next(); }
-  /// Uniform in [low, high].
+  /// Returns a uniform integer in [low, high].
   std::int64_t integer(std::int64_t low, std::int64_t high) {
     return low + static_cast<std::int64_t>(word() % static_cast<std::uint64_t>(high - low + 1));
   }
-  /// True once in `n` times.
+  /// Returns true once in `n` times.
   bool one_in(std::uint32_t n) { return word() % n == 0; }
   DType activation_type() { return one_in(3) ? DType::f32 : DType::bf16; }
-  /// Of a matrix in this round: one element, odd, more than a tree-sum chunk, large.
+  /// Returns the shape of a matrix for this round: one element, odd, more than
+  /// a tree-sum chunk, large.
   MatrixShape shape();
-  /// Of one to six whole blocks of 128 x 128, for which kernels need no bounds.
+  /// Returns the shape of one to six whole blocks of 128 x 128, for which kernels check no bounds.
   MatrixShape whole_blocks() { return {128 * integer(1, 3), 128 * integer(1, 2)}; }
 
-  /// bf16 or f32 values of every kind of ValueKind, a different one in every tile; NaN and
+  /// Draws bf16 or f32 values of every ValueKind, another kind in every tile; NaN and
   /// infinities only with `specials`.
   HostTensor values(DType dtype, std::int64_t rows, std::int64_t cols, bool specials);
-  /// Values of ordinary size, so that sums and exponentials stay finite.
+  /// Draws values of ordinary size, so that sums and exponentials stay finite.
   HostTensor ordinary(DType dtype, std::int64_t rows, std::int64_t cols, float size = 1.0f);
   HostTensor integers(std::int64_t count, std::int64_t low, std::int64_t high);
-  /// Any bits, below 2^bits in each byte.
+  /// Draws arbitrary bits, below 2^bits in each byte.
   HostTensor bytes(std::int64_t rows, std::int64_t cols, int bits = 8);
-  /// An output; what it holds before matters to operations that accumulate.
+  /// Draws an output; its earlier contents matter to operations that accumulate.
   HostTensor output(DType dtype, std::int64_t rows, std::int64_t cols);
-  /// The scalars of a step (StepScalar), all positive.
+  /// Draws the scalars of a step (StepScalar), all positive.
   HostTensor step_scalars();
 
   template <class Run>
   void add(std::string name, std::string what, std::vector<HostTensor> tensors, const Run& run) {
     visit_({std::move(name), std::move(what), std::move(tensors), run});
   }
-  /// A case of tensors of `dtype` and `shape`.
+  /// Adds a case of tensors of `dtype` and `shape`.
   template <class Run>
   void add(std::string name, DType dtype, const MatrixShape& shape, std::vector<HostTensor> tensors,
            const Run& run) {

@@ -1,6 +1,6 @@
 // Test inputs in the manner of TestFloat: chosen exponents and significands, weighted random ones,
-// and a different distribution in every tile, so that no single habit of an implementation passes.
-// Everything follows from the seed, on every machine.
+// and a different distribution in every tile, so that an implementation cannot pass on one kind of
+// input alone. The seed determines everything, on every machine.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace fp8lab {
 
-/// How the elements of one tile are drawn.
+/// The distribution of the elements of one tile.
 enum class CaseKind : std::uint8_t {
   full_range,  ///< any finite code
   gaussian,    ///< about normally distributed, standard deviation 1
@@ -20,7 +20,7 @@ enum class CaseKind : std::uint8_t {
   sparse,      ///< mostly zeros of both signs
   cancelling,  ///< each element followed by its negative
   subnormal,   ///< subnormals and zeros
-  near_max,    ///< the largest magnitudes, one sign a tile
+  near_max,    ///< the largest magnitudes, one sign per tile
   one_large,   ///< a few large elements among small ones
   distant,     ///< two clusters of exponents, so that products lie 12, 13 or 14 binades apart
   tiny,        ///< one sign; for bf16, products around 2^-140, below the exponent floor
@@ -35,9 +35,9 @@ inline constexpr int kFiniteKinds = 11;  ///< the first kinds: no NaN, no all-ze
 enum class ValueKind : std::uint8_t {
   any_bits,       ///< any finite FP32 number
   gaussian,       ///< about normally distributed
-  near_midpoint,  ///< half way between two codes, or 1 to 2^20 FP32 units beside it
+  near_midpoint,  ///< halfway between two codes, or 1 to 2^20 FP32 units beside that
   near_code,      ///< a code, or one FP32 unit beside it
-  subnormal,      ///< of the size of the format's subnormals, down to what rounds to zero
+  subnormal,      ///< as large as the format's subnormals, down to values that round to zero
   near_max,       ///< around the largest finite code and the overflow limit
   one_large,      ///< one element 2^12 times the others
   cancelling,     ///< each element followed by its negative
@@ -69,8 +69,8 @@ class CaseGenerator {
  public:
   explicit CaseGenerator(std::uint64_t seed) : words_(seed) {}
 
-  /// Codes of a (rows, k) matrix in tiles of `tile_rows` x `tile_k`; each tile draws its kind, NaN
-  /// and infinities only when `specials`.
+  /// Draws codes of a (rows, k) matrix in tiles of `tile_rows` x `tile_k`. Each tile draws its
+  /// kind; NaN and infinities only with `specials`.
   template <class Code>
   std::vector<Code> codes(const numerics::FormatSpec& format, std::int64_t rows, std::int64_t k,
                           std::int64_t tile_rows, std::int64_t tile_k, bool specials) {
@@ -90,7 +90,7 @@ class CaseGenerator {
     return matrix;
   }
 
-  /// One tile of a given kind.
+  /// Draws one tile of a given kind.
   template <class Code>
   std::vector<Code> tile(const numerics::FormatSpec& format, CaseKind kind, std::int64_t count) {
     begin_tile(format, kind);
@@ -99,7 +99,7 @@ class CaseGenerator {
     return values;
   }
 
-  /// FP32 values to be cast to `format`, unscaled.
+  /// Draws FP32 values to be cast to `format`, unscaled.
   std::vector<float> values(const numerics::FormatSpec& format, ValueKind kind,
                             std::int64_t count) {
     begin_values(format, kind);
@@ -108,9 +108,10 @@ class CaseGenerator {
     return drawn;
   }
 
-  /// A (rows, cols) matrix to be quantized to `format` in tiles of `tile_rows` x `tile_cols`: each
-  /// tile draws its kind and a power of two that multiplies it. In every second one the first
-  /// element is the largest finite code, so that the scale is that power and midpoints stay so.
+  /// Draws a (rows, cols) matrix to be quantized to `format` in tiles of `tile_rows` x
+  /// `tile_cols`. Each tile draws its kind and a power of two that multiplies it. In every second
+  /// tile the first element is the largest finite code, so that the scale is that power of two and
+  /// midpoints remain midpoints.
   std::vector<float> matrix(const numerics::FormatSpec& format, std::int64_t rows,
                             std::int64_t cols, std::int64_t tile_rows, std::int64_t tile_cols,
                             bool specials) {
@@ -134,7 +135,8 @@ class CaseGenerator {
     return drawn;
   }
 
-  /// FP32 accumulators: arbitrary finite bits, zeros of both signs, subnormals, values near 1.
+  /// Draws FP32 accumulators: arbitrary finite bits, zeros of both signs,
+  /// subnormals, values near 1.
   float accumulator() {
     const std::uint32_t any = bits();
     switch (bits() % 5) {
@@ -145,7 +147,8 @@ class CaseGenerator {
     }
   }
 
-  /// Scales: powers of two, ordinary values, and extremes that overflow or underflow products.
+  /// Draws scales: powers of two, ordinary values, and extremes that
+  /// overflow or underflow products.
   float scale() {
     switch (bits() % 8) {
       case 0: return numerics::bits_float((100u + bits() % 56u) << 23);
@@ -161,7 +164,7 @@ class CaseGenerator {
     return (any & 0x7F800000u) == 0x7F800000u ? any ^ 0x40000000u : any;
   }
 
-  /// Sum of twelve uniform numbers, mean 0, variance 1.
+  /// Returns the sum of twelve uniform numbers, mean 0, variance 1.
   float normal() {
     float sum = -6.0f;
     for (int i = 0; i < 12; ++i) sum += static_cast<float>(bits() >> 8) * 0x1p-24f;
@@ -183,8 +186,8 @@ class CaseGenerator {
     return magnitude > format_.max_finite_code() ? format_.max_finite_code() : magnitude;
   }
 
-  /// Fields f, f - 6 and f - 7: two such operands multiply to exponents 0, 6, 7, 12, 13 and 14
-  /// below the largest.
+  /// Draws exponent fields f, f - 6 and f - 7: products of two such operands have exponents 0, 6,
+  /// 7, 12, 13 and 14 below the largest.
   std::uint32_t distant() {
     const std::uint32_t lowest = format_.exponent_bits > 3 ? 8u : 1u;
     const std::uint32_t top = field_ < lowest ? lowest : field_;
@@ -194,7 +197,7 @@ class CaseGenerator {
 
   std::uint32_t next_code() {
     const std::uint32_t code = drawn_code();
-    // A zero with a minus sign is NaN where there is no -0.
+    // A zero with a minus sign is NaN in formats without -0.
     return kind_ != CaseKind::special && format_.is_nan(code) ? 0u : code;
   }
 
@@ -243,7 +246,7 @@ class CaseGenerator {
     outlier_ = kind == ValueKind::one_large;
   }
 
-  /// FP32 bits of a code with a random sign, `units` FP32 units further from zero.
+  /// Returns the FP32 bits of a code with a random sign, moved `units` FP32 units away from zero.
   float beside(std::uint32_t code, std::int32_t units) {
     const std::uint32_t magnitude = numerics::decode_bits(format_, code);
     const auto moved = static_cast<std::int64_t>(magnitude) + units;
@@ -251,8 +254,8 @@ class CaseGenerator {
     return numerics::bits_float(finite_f32(kept) | (bits() & 0x80000000u));
   }
 
-  /// Half way between a code and the next, or 2^j FP32 units beside it: what is rounded twice goes
-  /// wrong here.
+  /// Returns the midpoint of a code and the next, or a value 2^j FP32 units beside it:
+  /// double rounding fails here.
   float near_midpoint(std::uint32_t code) {
     const float low = numerics::decode(format_, code);
     const float high = numerics::decode(format_, code + 1);

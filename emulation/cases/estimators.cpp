@@ -1,4 +1,4 @@
-// Cases of gradients by the estimators of their quantizers.
+// Cases of gradients by the estimators of quantizers.
 #include <fmt/format.h>
 
 #include "emulation/cases/list.hpp"
@@ -8,7 +8,7 @@
 namespace fp8lab {
 namespace {
 
-/// Any gradient, with scales of every magnitude.
+/// Draws arbitrary gradients, with scales of every magnitude.
 void draw_factor(CaseDraw& draw, QuantSpec spec, const char* estimator) {
   spec.estimator = estimator_from_name(estimator).value();
   const MatrixShape s = draw.shape();
@@ -33,7 +33,7 @@ void draw_factor(CaseDraw& draw, QuantSpec spec, const char* estimator) {
            });
 }
 
-/// Of a product's operands with codes of any bits, in the space of the estimated operand.
+/// Draws a product whose operands have arbitrary codes, in the space of the estimated operand.
 void draw_estimated_product(CaseDraw& draw, const char* estimator, const char* transform) {
   QuantSpec spec = quantized_behind(transform, numerics::kE2M1, {1, 32});
   spec.estimator = estimator_from_name(estimator).value();

@@ -68,8 +68,8 @@ GemmSpec bf16_gemm(int interval, int split_k = 1) {
   return spec;
 }
 
-/// Codes carried to BF16, with scales inside the sum: chunks of one instruction, of several, across
-/// the stages of a kernel, and of more than one of these.
+/// Returns cases of codes carried to BF16 with scales inside the sum: chunks of one instruction, of
+/// several, across the stages of a kernel, and of more than one of these.
 std::vector<GemmCase> scaled_bf16_cases() {
   std::vector<GemmCase> cases = {
       {bf16_gemm(16), e2m1(kNv), e2m1(kNv)},
@@ -90,7 +90,7 @@ std::vector<GemmCase> scaled_bf16_cases() {
   return cases;
 }
 
-/// Exact sums of integers.
+/// Returns cases of exact sums of integers.
 std::vector<GemmCase> integer_cases() {
   const auto int8 = [](TileShape tile) { return quantized(numerics::kInt8, tile); };
   std::vector<GemmCase> cases = {
@@ -137,8 +137,8 @@ bool is_wgmma(const GemmCase& gemm_case) {
          spec.accumulator == Accumulator::sm90_bf16 || integers;
 }
 
-/// Its kernel may share tiles: chains over the whole range, or over 128 bytes of K, of BF16 without
-/// scales inside the sum.
+/// Returns whether the case's kernel may split tiles between multiprocessors: chains over the whole
+/// range, or over 128 bytes of K, for BF16 without scales inside the sum.
 bool shares_tiles(const GemmCase& gemm_case) {
   const GemmSpec& spec = gemm_case.gemm;
   const bool bf16 = spec.accumulator == Accumulator::sm90_bf16;
@@ -159,21 +159,21 @@ GemmShape draw_shape(CaseDraw& draw, const GemmCase& gemm_case) {
     case 2: s = {draw.integer(1, 150), draw.integer(200, 500), 16 * draw.integer(60, 300)}; break;
     default: s = {draw.integer(500, 1500), 16 * draw.integer(40, 90), draw.integer(100, 600)};
   }
-  // Every range of a split needs some of K.
+  // Every range of a split needs a part of K.
   if (spec.split_k > 1) s.k += 512 * spec.split_k;
   return s;
 }
 
-/// 120 tiles of 128 x 160, which a chain over the whole range takes.
+/// Draws 120 tiles of 128 x 160, the tile of a chain over the whole range.
 GemmShape draw_one_round(CaseDraw& draw, const GemmCase& gemm_case) {
   const std::int64_t k = draw.integer(4230, 4500);
   return {draw.integer(1409, 1536), draw.integer(1473, 1536),
           gemm_case.a.is_quantized() ? k : k / 2};
 }
 
-/// 144 tiles of 192 x 128, or of 128 x 128, or 133 of 256 x 128 where every row and column has
-/// scales of its own, or for a chain over the whole range 133 of 128 x 256, 190 of 128 x 192 and
-/// so on, and K so long that the 132 multiprocessors of an H200 share the last ones.
+/// Draws 144 tiles of 192 x 128 or of 128 x 128, or 133 of 256 x 128 if every row and column has
+/// scales of its own, or for a chain over the whole range 133 of 128 x 256, 190 of 128 x 192 and so
+/// on. K is so long that the 132 multiprocessors of an H200 split the last tiles between them.
 GemmShape draw_shared(CaseDraw& draw, const GemmCase& gemm_case) {
   if (gemm_case.a.tile == kGroup && gemm_case.b.tile == kGroup) {
     return {draw.integer(1729, 1792), draw.integer(2305, 2432), draw.integer(3080, 3300)};
@@ -191,7 +191,8 @@ void fill(HostTensor& tensor, const std::vector<Code>& codes) {
   std::memcpy(tensor.data.data(), codes.data(), tensor.data.size());
 }
 
-/// INT8 codes from 100 on or down to -127, of one sign: FP32 does not hold a sum of many products.
+/// Draws INT8 codes from 100 up or down to -127, of one sign: FP32 cannot hold a
+/// sum of many such products.
 std::vector<std::uint8_t> large_integers(CaseGenerator& generator, std::size_t count) {
   const bool negative = generator.bits() % 2 != 0;
   std::vector<std::uint8_t> codes(count);
@@ -216,7 +217,7 @@ HostTensor draw_codes(CaseDraw& draw, const QuantSpec& spec, const MatrixShape& 
   return tensor;
 }
 
-/// The matrix of an operand in memory.
+/// Returns the shape of an operand's matrix in memory.
 MatrixShape stored(StorageOrder order, std::int64_t rows, std::int64_t k) {
   return MatrixShape{rows, k}.transposed_if(order == StorageOrder::rows_contiguous);
 }
@@ -225,7 +226,7 @@ std::string order_name(const char* operand, StorageOrder order) {
   return order == StorageOrder::rows_contiguous ? fmt::format(" {} by rows", operand) : "";
 }
 
-/// Stored to bf16, and added to what an f32 result holds.
+/// Adds two cases: one stores bf16, one adds to an f32 result.
 void multiply(CaseDraw& draw, const GemmCase& gemm_case, const GemmShape& s, StorageOrder order_a,
               StorageOrder order_b) {
   const bool wild = draw.one_in(gemm_case.a.format == numerics::kInt8 ? 2 : 4);
@@ -252,7 +253,8 @@ void multiply(CaseDraw& draw, const GemmCase& gemm_case, const GemmShape& s, Sto
   }
 }
 
-/// Values in every order of storage. Tensor cores read rows only where these are whole 16 bytes.
+/// Adds cases of every storage order. Tensor cores read along rows only if
+/// these are whole 16 bytes.
 void multiply(CaseDraw& draw, const GemmCase& gemm_case, const GemmShape& s) {
   constexpr StorageOrder kAlongK = StorageOrder::k_contiguous;
   constexpr StorageOrder kAlongRows = StorageOrder::rows_contiguous;

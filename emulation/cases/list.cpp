@@ -5,7 +5,7 @@
 namespace fp8lab {
 namespace {
 
-/// FNV-1a, so that no two operations draw the same words.
+/// FNV-1a, so that different operations draw different words.
 std::uint64_t hash_of(std::string_view name) {
   std::uint64_t hash = 0xCBF29CE484222325ull;
   for (const char letter : name) {

@@ -1,5 +1,5 @@
-// The random cases of every operation: one function each, from the lists of operations. One without
-// cases does not link.
+// The random cases of every operation: one function for each entry of the lists of operations. An
+// operation without cases does not link.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace fp8lab {
 
 class CaseDraw;
 
-/// Draws the cases of Op in one round: at least one in every round, and with them the operations
-/// that make its input or use its result where only a sequence shows a mistake.
+/// Draws the cases of Op in one round, at least one in every round. They include the operations
+/// that make its input or use its result if only a sequence reveals an error.
 template <class Op>
 void draw_cases(CaseDraw& draw);
 
@@ -29,14 +29,14 @@ struct CaseSource {
   void (*draw)(CaseDraw&);
 };
 
-/// Of every operation and every composite, in the order of the lists.
+/// The sources of all operations and all composites, in the order of the lists.
 #define FP8LAB_OPERATION(Name) {ops::Name::kName, draw_cases<ops::Name>},
 inline constexpr CaseSource kCaseSources[] = {FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
                                                   FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION)};
 #undef FP8LAB_OPERATION
 
-/// Calls visit(case) for the cases of one round; round 0 has the smallest shapes, sizes grow and
-/// then alternate. They follow from the operation, the seed and the round alone.
+/// Calls visit(case) for the cases of one round. Round 0 has the smallest shapes; sizes grow and
+/// then alternate. The cases depend on the operation, the seed and the round alone.
 void for_each_case(const CaseSource& source, std::uint64_t seed, int round,
                    const CaseVisitor& visit);
 

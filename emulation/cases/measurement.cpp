@@ -16,7 +16,7 @@
 namespace fp8lab {
 namespace {
 
-/// The statistics of the operand made of `quantized`, compared with `source`.
+/// Adds a case that compares the operand made of `quantized` with `source`.
 void compare_with(CaseDraw& draw, const QuantSpec& spec, bool transpose, HostTensor source,
                   HostTensor quantized, const std::string& what) {
   const MatrixShape s{source.rows, source.cols}, of_operand = s.transposed_if(transpose);
@@ -33,7 +33,7 @@ void compare_with(CaseDraw& draw, const QuantSpec& spec, bool transpose, HostTen
            });
 }
 
-/// An operand compared with another source than its own, so that some of it saturates.
+/// Compares an operand with another source than its own, so that some elements saturate.
 void measure(CaseDraw& draw, const QuantSpec& spec, DType source, bool transpose) {
   const MatrixShape s = draw.shape();
   const bool wild = draw.one_in(4);
@@ -42,7 +42,7 @@ void measure(CaseDraw& draw, const QuantSpec& spec, DType source, bool transpose
   compare_with(draw, spec, transpose, std::move(compared), std::move(quantized), "");
 }
 
-/// Values in either order of storage, compared with another tensor.
+/// Compares values in either storage order with another tensor.
 void measure_stored(CaseDraw& draw, DType source, DType values, bool transpose,
                     StorageOrder order) {
   const MatrixShape s = draw.shape(), of_operand = s.transposed_if(transpose);
@@ -63,12 +63,13 @@ void measure_stored(CaseDraw& draw, DType source, DType values, bool transpose,
            });
 }
 
-/// In whole groups of eight, part of the last panels: the usual way through kernels.
+/// Draws a shape of whole groups of eight that fills part of the last
+/// panels: the kernels' main path.
 MatrixShape whole_groups(CaseDraw& draw) {
   return {8 * draw.integer(1, 20), 16 * draw.integer(1, 20)};
 }
 
-/// Values among which some are zero, alone or in rows.
+/// Returns `tensor` with some zeros, alone or in rows.
 HostTensor with_zeros(CaseDraw& draw, HostTensor tensor) {
   const std::size_t size = size_of(tensor.dtype);
   const auto elements = static_cast<std::int64_t>(tensor.data.size() / size);
@@ -82,7 +83,7 @@ HostTensor with_zeros(CaseDraw& draw, HostTensor tensor) {
   return tensor;
 }
 
-/// Both orientations of an operand, made of the source or of another tensor.
+/// Measures both orientations of an operand, made of the source or of another tensor.
 void measure_both(CaseDraw& draw, const QuantSpec& first_spec, const QuantSpec& second_spec,
                   DType source, const MatrixShape& s) {
   const bool wild = draw.one_in(4);
@@ -104,7 +105,8 @@ void measure_both(CaseDraw& draw, const QuantSpec& first_spec, const QuantSpec& 
       });
 }
 
-/// As likely as not without infinities and NaN, which the largest exponents of a byte are.
+/// Draws arbitrary codes. Half of all cases exclude the largest exponents of a byte, and with
+/// them infinities and NaN.
 HostTensor any_codes(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
   const bool finite = draw.one_in(2);
   if (spec.storage() != DType::u8) return draw.values(spec.storage(), rows, k, !finite);
@@ -115,7 +117,7 @@ HostTensor any_codes(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, s
   return codes;
 }
 
-/// Any scales, some of them so small that their products with codes that are not zero are.
+/// Draws arbitrary scales, some so small that their products with nonzero codes are zero.
 HostTensor any_scales(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
   HostTensor scales = draw_scales(draw, spec, rows, k);
   for (std::size_t i = 0; i < scales.data.size(); i += sizeof(float)) {
@@ -126,8 +128,8 @@ HostTensor any_scales(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, 
   return scales;
 }
 
-/// Any codes with any scales, also such as no quantization makes; in both orientations, in the
-/// second alone too.
+/// Measures arbitrary codes with arbitrary scales, including ones that no quantization produces:
+/// both orientations together, and the second one alone.
 void measure_any_codes(CaseDraw& draw, const QuantSpec& spec, DType source, const MatrixShape& s) {
   draw.add(fmt::format("operand_statistics {}", label(spec)),
            fmt::format("{} {} of any codes", name_of(source), describe(s)),
@@ -143,7 +145,7 @@ void measure_any_codes(CaseDraw& draw, const QuantSpec& spec, DType source, cons
            });
 }
 
-/// Operands that are the source itself, together and one by one.
+/// Measures operands that are the source itself, together and one by one.
 void measure_source(CaseDraw& draw, DType source, const MatrixShape& s) {
   QuantSpec spec;
   spec.format = source == DType::bf16 ? numerics::kBF16 : numerics::kFP32;
@@ -166,8 +168,8 @@ enum class Channels : std::uint8_t {
   different,
   equal,    ///< a few values
   zero,     ///< zeros
-  special,  ///< infinities and NaN among them
-  nan,      ///< nothing else
+  special,  ///< infinities and NaN among others
+  nan,      ///< NaN only
 };
 
 const char* words_of(Channels channels) {
@@ -191,8 +193,8 @@ HostTensor tensor_of(CaseDraw& draw, Channels channels, DType dtype, std::int64_
   return tensor;
 }
 
-/// Numbers of channels around that of the top channels, even and odd, of a few rounds of a block
-/// and beyond 2^16; channels that differ, that are equal, and that have no number.
+/// Measures channels: counts around the number of top channels, even and odd, a few rounds of a
+/// block, and beyond 2^16; channels that differ, that are equal, and that are all NaN.
 void measure_channels(CaseDraw& draw) {
   const std::int64_t wide = draw.integer(1 << 16, 90000), odd = 2 * draw.integer(5, 500) + 1;
   const std::int64_t thousands = draw.integer(1000, 9000);
@@ -277,7 +279,7 @@ void draw_cases<ops::HashTensors>(CaseDraw& draw) {
   }
   const MatrixShape s = draw.shape();
   hash(draw.bytes(s.rows, s.cols));
-  // More whole ones than one launch takes, and among them some with gaps or cut words.
+  // More whole tensors than one launch takes, and among them some with gaps or partial words.
   std::vector<HostTensor> many;
   const std::int64_t count = draw.integer(220, 400);
   for (std::int64_t i = 0; i < count; ++i) {

@@ -8,7 +8,7 @@
 namespace fp8lab {
 namespace {
 
-/// Heads in columns of a wider matrix, as those of queries and keys.
+/// Heads in columns of a wider matrix, like those of queries and keys.
 struct HeadsWithin {
   std::int64_t rows, heads, dim, first;
 
@@ -25,8 +25,8 @@ struct HeadsWithin {
   TensorView of(const TensorView& wide) const { return wide.columns(first, heads * dim); }
 };
 
-/// Of the residual stream: any, whole aligned rows, and from the second round on rows as long as
-/// those of models.
+/// Draws a shape of the residual stream: any shape, whole aligned rows, or from the second round on
+/// rows as long as those of models.
 MatrixShape residual_shape(CaseDraw& draw) {
   if (draw.round() > 0 && draw.one_in(3)) {
     return {draw.integer(1, 140), 128 * draw.integer(8, 32)};
@@ -34,7 +34,7 @@ MatrixShape residual_shape(CaseDraw& draw) {
   return draw.one_in(3) ? draw.whole_blocks() : draw.shape();
 }
 
-/// For messages; nobody reads the norm's gradient itself.
+/// For messages; nothing reads the gradient of the norm itself.
 std::string describe_sum(DType dtype, const MatrixShape& s) {
   return std::string(name_of(dtype)) + " " + describe(s) + ", sum alone";
 }
@@ -147,7 +147,7 @@ void draw_cases<ops::AddRmsNormForward>(CaseDraw& draw) {
              [](Backend& b, const Views& t) {
                b.run(ops::AddRmsNormForward{t[0], t[1], {t[3], t[2], 1e-6f, t[4], t[5]}});
              });
-    // The sum in the place of one of the summands.
+    // The sum overwrites one of the summands.
     for (std::size_t in_place = 0; in_place < 2; ++in_place) {
       std::vector<HostTensor> tensors = {input(), input(), weight(), output(), moment()};
       tensors[in_place].output = true;
@@ -184,7 +184,7 @@ void draw_cases<ops::RmsNormBackwardAdd>(CaseDraw& draw) {
               draw.output(dtype, s.rows, s.cols), sum()},
              [](Backend& b, const Views& t) {
                b.run(ops::RmsNormBackwardAdd{{t[1], t[2], t[3], t[4], t[5], t[6]}, t[0]});
-               b.fill_zero(t[5]);  // dx may hold anything, and is compared
+               b.fill_zero(t[5]);  // dx is unspecified: clear it for the comparison
              });
     draw.add("rmsnorm_backward_add", describe_sum(dtype, s),
              {updated(input()), updated(input()), input(), weight(), moment(), sum()},
@@ -227,7 +227,7 @@ void draw_cases<ops::LayerNormBackwardAdd>(CaseDraw& draw) {
          moment(), moment(), sum(), sum()},
         [](Backend& b, const Views& t) {
           b.run(ops::LayerNormBackwardAdd{{t[1], t[2], t[3], t[4], t[5], t[1], t[6], t[7]}, t[0]});
-          b.fill_zero(t[1]);  // dx may hold anything, and is compared
+          b.fill_zero(t[1]);  // dx is unspecified: clear it for the comparison
         });
   }
 }

@@ -1,4 +1,4 @@
-// Operands for random cases: how they are quantized, and their codes, scales and states.
+// Draws operands for random cases: their quantizers, codes, scales and states.
 #pragma once
 
 #include <cstdint>
@@ -8,53 +8,55 @@
 
 namespace fp8lab {
 
-/// Current scaling of `tile`, by the default rule of `scale`.
+/// Returns a quantizer with current scaling of `tile`, by the default rule of `scale`.
 QuantSpec quantized(const numerics::FormatSpec& format, TileShape tile,
                     numerics::ScaleFormat scale = numerics::ScaleFormat::fp32);
-/// The same behind the transform of this name.
+/// As above, after the transform of this name.
 QuantSpec quantized_behind(const char* transform, const numerics::FormatSpec& format,
                            TileShape tile);
 
-/// Every tile, narrow format, scale rounding and arithmetic, rounding, and source of scales.
+/// Returns quantizers with every tile, narrow format, scale rounding and arithmetic,
+/// rounding, and source of scales.
 std::vector<QuantSpec> every_quantizer();
 
-/// One of the quantizers whose operands are transformed or measured.
+/// Draws one of the quantizers whose operands are transformed or measured.
 QuantSpec draw_quantizer(CaseDraw& draw);
 
-/// Elements of K, or rows, that `transform` fits, about `wanted`.
+/// Draws a number of elements of K, or of rows, that `transform` fits, about `wanted`.
 std::int64_t draw_length(CaseDraw& draw, const Transform& transform, std::int64_t wanted);
 
-/// `operand` with codes and scales at t[first] and t[first + 1]; no scales when `spec` has none.
+/// Returns an operand with codes and scales at t[first] and t[first + 1]; without
+/// scales if `spec` has none.
 QuantizedOperand operand_at(const QuantSpec& spec, std::int64_t rows, std::int64_t k,
                             const Views& t, std::size_t first);
 
-/// Room for the codes of an operand.
+/// Returns a tensor for the codes of an operand.
 HostTensor codes_of(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, std::int64_t k);
 
-/// Room for the scales of an operand; one element when `spec` has none.
+/// Returns a tensor for the scales of an operand; one element if `spec` has none.
 HostTensor scales_of(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, std::int64_t k);
 
-/// Scales of an operand, extreme ones among them.
+/// Draws the scales of an operand, including extreme ones.
 HostTensor draw_scales(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, std::int64_t k);
 
-/// The state before the first step of delayed scaling; one element when `spec` has none.
+/// Returns the state before the first step of delayed scaling; one element if `spec` has none.
 HostTensor state_of(CaseDraw& draw, const QuantSpec& spec);
 
-/// The view of the state where `spec` has one.
+/// Returns the view of the state if `spec` has one, else an empty view.
 inline TensorView state_for(const QuantSpec& spec, const TensorView& state) {
   return spec.scale_source == ScaleSource::delayed ? state : TensorView{};
 }
 
-/// Room for the bounds of a clamp.
+/// Returns a tensor for the bounds of a clamp.
 HostTensor bounds_of(CaseDraw& draw);
 
-/// Room for an OperandStatistics.
+/// Returns a tensor for an OperandStatistics.
 HostTensor record_of(CaseDraw& draw);
 
-/// The cases of ops::Product with an estimator.
+/// Draws the cases of ops::Product with an estimator.
 void draw_estimated_products(CaseDraw& draw);
 
-/// " transposed" or nothing, for messages.
+/// Returns " transposed" or an empty text, for messages.
 inline const char* orientation_name(bool transpose) { return transpose ? " transposed" : ""; }
 
 }  // namespace fp8lab

@@ -1,4 +1,4 @@
-// One case of an operation: host data, and what is run on it on any backend.
+// One case of an operation: host data, and the operations to run on it on any backend.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@ struct HostTensor {
   std::int64_t rows = 0, cols = 0;
   std::vector<std::byte> data;
   bool output = false;      ///< written by the case
-  bool contiguous = false;  ///< the operation takes no gaps between rows
+  bool contiguous = false;  ///< the operation accepts no gaps between rows
 };
 
-/// Operations with their tensors; `run` gets their views in the same order.
+/// Operations with their tensors; `run` receives the views in the same order.
 struct OperationCase {
   std::string name;  ///< "gemm sm90_wgmma_fp8/fast", "rmsnorm_backward", ...
   std::string what;  ///< shapes and distribution, for messages
@@ -28,7 +28,7 @@ struct OperationCase {
   std::function<void(Backend&, const std::vector<TensorView>&)> run;
 };
 
-/// Gets each case as it is drawn: those of a large round together would fill a machine.
+/// Receives each case as it is drawn: all cases of a large round together would exceed the memory.
 using CaseVisitor = std::function<void(const OperationCase&)>;
 
 }  // namespace fp8lab

@@ -60,7 +60,7 @@ QuantSpec spec_of(const StateWords& words) {
   return spec;
 }
 
-/// Calls visit for each of kStates, of large shapes for some.
+/// Calls visit for each of kStates, with large shapes for some.
 template <class Visit>
 void for_each_state_case(CaseDraw& draw, const Visit& visit) {
   bool has_large = false;
@@ -81,7 +81,7 @@ HostTensor codes_of(const QuantSpec& spec, const MatrixShape& s, CaseDraw& draw)
   return flat(draw.values(type, s.rows, s.cols, true));
 }
 
-/// Numbers of the tiles; some memory where there are none.
+/// Draws the numbers of the tiles; one element if there are none.
 HostTensor numbers_of(const QuantSpec& spec, const MatrixShape& s, CaseDraw& draw) {
   const std::int64_t tiles = stored_tiles(spec, s.rows * s.cols);
   if (tiles == 0) return flat(draw.ordinary(DType::f32, 1, 1));
@@ -190,7 +190,7 @@ void draw_cases<ops::LoadState>(CaseDraw& draw) {
     const std::int64_t n = s.rows * s.cols;
     const bool has_numbers = stored_tiles(spec, n) > 0;
     HostTensor codes = codes_of(spec, s, draw), numbers = numbers_of(spec, s, draw);
-    // As memory is cleared.
+    // Like cleared memory.
     if (draw.one_in(8)) {
       codes = zeroed(std::move(codes));
       numbers = zeroed(std::move(numbers));

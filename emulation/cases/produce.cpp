@@ -1,4 +1,4 @@
-// Cases of operations whose result is quantized as it is stored.
+// Cases of operations whose result is quantized when it is stored.
 #include <functional>
 #include <utility>
 
@@ -10,16 +10,17 @@
 namespace fp8lab {
 namespace {
 
-/// A producer: its tensors, of which number `output` is quantized, and how it is made of them.
+/// A producer: its tensors, of which tensor `output` is quantized, and the
+/// operation built from them.
 struct Production {
   const char* name;
-  bool both;  ///< as a rule in both orientations
+  bool both;  ///< usually in both orientations
   std::vector<HostTensor> tensors;
   std::size_t output;
   std::function<ops::Producer(const Views&)> of;
 };
 
-/// Producers of results with s.rows rows, and the tensors of one type that they take.
+/// Producers of results with s.rows rows, and their tensors of one type.
 class Productions {
  public:
   Productions(CaseDraw& draw, const MatrixShape& s, DType dtype)
@@ -84,7 +85,7 @@ class Productions {
               return ops::SwigluForward{t[0], t[1]};
             }};
   }
-  /// Gradients often take the place of what they are the gradients of, as in training.
+  /// A gradient often overwrites the tensor that it is the gradient of, as in training.
   Production swiglu_backward() {
     if (draw_.one_in(2)) {
       return {"swiglu_backward_quantize",
@@ -134,7 +135,7 @@ class Productions {
   float epsilon_;  ///< 0: the rstd of a row may be infinite
 };
 
-/// Quantized in one orientation, or in both.
+/// Adds a case that quantizes in one orientation or in both.
 void produce(CaseDraw& draw, const QuantSpec& spec, const Production& production, bool both) {
   const HostTensor& output = production.tensors[production.output];
   const MatrixShape s{output.rows, output.cols};
@@ -159,7 +160,7 @@ void produce(CaseDraw& draw, const QuantSpec& spec, const Production& production
              QuantizedOperand turned = operand_at(spec, s.cols, s.rows, t, first + 2);
              b.run(ops::ProduceQuantize{make(t), key, state_for(spec, t[first + 4]), straight,
                                         both ? &turned : nullptr, keeps});
-             if (!keeps) b.fill_zero(t[at]);  // it may hold anything, and is compared
+             if (!keeps) b.fill_zero(t[at]);  // unspecified: clear it for the comparison
            });
 }
 

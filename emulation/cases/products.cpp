@@ -1,4 +1,4 @@
-// Cases of what belongs to a product: rotations taken out of it and clamps compensated in it.
+// Cases of the operations around a product: rotations undone in it and clamps compensated in it.
 #include <fmt/format.h>
 
 #include "emulation/cases/list.hpp"
@@ -11,7 +11,7 @@ std::int64_t rows_for(CaseDraw& draw, const QuantSpec& spec, std::int64_t wanted
   return spec.transform.left ? draw_length(draw, spec.transform, wanted) : wanted;
 }
 
-/// An operand of a product and the tensor that it is made from.
+/// An operand of a product and the shape of its source tensor.
 struct Factor {
   QuantSpec spec;
   std::int64_t rows, k;
@@ -39,7 +39,7 @@ std::string describe(const Factor& a, const Factor& b, DType dtype) {
                      a.transpose ? " A transposed" : "", b.transpose ? " B transposed" : "");
 }
 
-/// A product that needs no codes: `name`, with what the bounds of a clamp cut away as it is drawn.
+/// Draws a compensation, which needs no codes; the bounds of the clamp are drawn.
 void draw_compensation(CaseDraw& draw, const QuantSpec& spec_a, const QuantSpec& spec_b) {
   const MatrixShape s = draw.shape();
   const DType dtype = draw.activation_type();
@@ -75,12 +75,12 @@ void draw_rotation(CaseDraw& draw, const QuantSpec& spec_a, const QuantSpec& spe
            });
 }
 
-/// A space of `extent` elements; `factors` are those of a smoothing.
+/// Returns the space of a transform; `factors` are those of a smoothing.
 Space space_at(const char* transform, const RandomKey& key, const TensorView& factors, bool right) {
   return {transform_from_name(transform).value(), key, factors, right};
 }
 
-/// Operands that were quantized in a space, which differs for A and B.
+/// Draws operands that were quantized in a space; the spaces of A and B differ.
 void draw_rotation_of_sources(CaseDraw& draw, const char* of_a, const char* of_b) {
   const MatrixShape s = draw.shape();
   const DType dtype = draw.one_in(2) ? DType::f32 : DType::bf16;
@@ -130,11 +130,11 @@ struct RotatedOperands {
   QuantSpec full = quantized_behind("left:hadamard:full:drawn:after", numerics::kE4M3, {1, 0});
 };
 
-/// What the product does to d: it is written, or added to in FP32.
+/// What the product does to d: writes it, or adds to it in FP32.
 enum class Sum : std::uint8_t { written, accumulated };
 
-/// Both operands quantized and multiplied, and the statistics of the left one. Orientations and
-/// types are drawn.
+/// Draws a case that quantizes and multiplies both operands and measures the left one.
+/// Orientations and types are drawn.
 void draw_product(CaseDraw& draw, const GemmSpec& gemm, const QuantSpec& spec_a,
                   const QuantSpec& spec_b, Sum sum = Sum::written) {
   const MatrixShape s = draw.shape();
@@ -209,7 +209,7 @@ void draw_cases<ops::Product>(CaseDraw& draw) {
   draw_product(draw, fp8_gemm(), clamped.plain, clamped.by_row, Sum::accumulated);
   draw_product(draw, fp8_gemm(), rotated.plain, clamped.plain, Sum::accumulated);
   draw_estimated_products(draw);
-  // Values that are undone before they are multiplied.
+  // Values that are dequantized before they are multiplied.
   const QuantSpec logarithms = quantized(numerics::kLogFmt8, {1, 64});
   draw_product(draw, {}, logarithms, logarithms);
   const QuantSpec expanded = quantized_behind("expand", numerics::kE4M3, {1, 64});
@@ -218,7 +218,7 @@ void draw_cases<ops::Product>(CaseDraw& draw) {
   GemmSpec fp32;
   fp32.accumulator = Accumulator::ideal_fp32;
   draw_product(draw, fp32, logarithms, expanded);
-  // Scales inside the sum, also beside such values.
+  // Scales inside the sum, also next to such values.
   GemmSpec chunks;
   chunks.schedule = Schedule::promote;
   chunks.promote_interval = 16;

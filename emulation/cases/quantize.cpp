@@ -1,4 +1,4 @@
-// Cases of quantization and of the way back.
+// Cases of quantization and dequantization.
 #include <fmt/format.h>
 
 #include "emulation/cases/list.hpp"
@@ -12,7 +12,8 @@ constexpr const char* kTransforms[] = {
     "hadamard:172", "hadamard:1024:drawn", "hadamard:full",          "hadamard:full:drawn:after",
     "smooth:0.5",   "smooth:0.3:static",   "left:hadamard:16:drawn", "left:hadamard:full"};
 
-/// Read back, and with delayed scaling a second step that uses what the first one learnt.
+/// Quantizes and dequantizes; with delayed scaling also a second step that
+/// uses the state of the first.
 void quantize(CaseDraw& draw, const QuantSpec& spec, DType source, bool transpose) {
   const MatrixShape s = draw.shape(), of_operand = s.transposed_if(transpose);
   const std::int64_t rows = of_operand.rows, k = of_operand.cols;
@@ -38,8 +39,8 @@ void quantize(CaseDraw& draw, const QuantSpec& spec, DType source, bool transpos
            });
 }
 
-/// Quantization behind a transform, the way back, and statistics; smoothing with its factors,
-/// twice, so that static ones have to stay.
+/// Quantizes after a transform, inverts it, and measures. Smoothing computes its factors twice, so
+/// that static ones must not change.
 void transform(CaseDraw& draw, const char* name, bool transpose) {
   QuantSpec spec = draw_quantizer(draw);
   spec.transform = transform_from_name(name).value();
@@ -75,8 +76,8 @@ void transform(CaseDraw& draw, const char* name, bool transpose) {
            });
 }
 
-/// A second orientation quantized in the space of the first, by a quantizer with a transform of its
-/// own; the way back from both, and statistics.
+/// Quantizes a second orientation in the space of the first, by a quantizer with a transform of its
+/// own; dequantizes and measures both.
 void in_space(CaseDraw& draw, const char* first_name, const char* second_name) {
   QuantSpec of_first = draw_quantizer(draw), of_second = draw_quantizer(draw);
   of_first.transform = transform_from_name(first_name).value();
@@ -110,7 +111,7 @@ void in_space(CaseDraw& draw, const char* first_name, const char* second_name) {
            });
 }
 
-/// Any codes with any scales, also such as no quantization makes.
+/// Dequantizes arbitrary codes with arbitrary scales, including ones that no quantization produces.
 void dequantize(CaseDraw& draw, const QuantSpec& spec, bool transpose) {
   const MatrixShape of_operand = draw.shape(), s = of_operand.transposed_if(transpose);
   const std::int64_t rows = of_operand.rows, k = of_operand.cols;

@@ -1,4 +1,4 @@
-// Cases of what is known of a tensor before it is quantized: delayed scales, smoothing factors.
+// Cases of state that exists before a tensor is quantized: delayed scales, smoothing factors.
 #include <cstring>
 #include <limits>
 
@@ -10,7 +10,7 @@
 namespace fp8lab {
 namespace {
 
-/// Zero, infinite, NaN, subnormal or ordinary.
+/// Draws zero, infinite, NaN, subnormal or ordinary values.
 float draw_amax(CaseDraw& draw) {
   switch (draw.word() % 8) {
     case 0: return 0.0f;
@@ -21,8 +21,8 @@ float draw_amax(CaseDraw& draw) {
   }
 }
 
-/// A state in the midst of a run: a scale in force, an amax seen, a history, and of a window the
-/// steps in it.
+/// Draws a state in the middle of a run: a scale in use, an amax, a history, and for a window
+/// the number of its steps.
 HostTensor draw_state(CaseDraw& draw, const QuantSpec& spec) {
   HostTensor state = state_of(draw, spec);
   auto* const value = reinterpret_cast<float*>(state.data.data());

@@ -1,4 +1,4 @@
-// Cases of what reads or finds tokens: embeddings, the loss, the most likely token.
+// Cases of operations that read or find tokens: embeddings, the loss, the most likely token.
 #include <cstring>
 
 #include "emulation/cases/case_draw.hpp"
@@ -40,7 +40,7 @@ void draw_cases<ops::CrossEntropy>(CaseDraw& draw) {
   for (const DType dtype : kActivationTypes) {
     for (const Gradient gradient : {Gradient::apart, Gradient::in_place, Gradient::none}) {
       MatrixShape s = draw.shape();
-      // A vocabulary that blocks of a GPU share.
+      // A vocabulary that the blocks of a GPU split.
       if (draw.one_in(4)) s = {draw.integer(1, 3), draw.integer(20000, 60000)};
       HostTensor targets = draw.integers(s.rows, 0, s.cols - 1);
       HostTensor weights = flat(draw.ordinary(DType::f32, 1, s.rows));
@@ -62,7 +62,7 @@ void draw_cases<ops::CrossEntropy>(CaseDraw& draw) {
                  b.run(ops::CrossEntropy{t[0], t[1], t[2], t[3], t[4], dlogits});
                });
     }
-    // Parts of more tokens: with the losses of all, and with none to be added up.
+    // Chunks of more tokens: one with the losses of all chunks, one with none to sum.
     for (const bool is_last : {true, false}) {
       const MatrixShape s = draw.shape();
       const std::int64_t all = s.rows + draw.integer(1, 5000);

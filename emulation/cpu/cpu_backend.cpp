@@ -23,9 +23,9 @@ namespace fp8lab::cpu {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kPage = std::size_t{2} << 20;  ///< of the large ones of x86-64 and ARM
+constexpr std::size_t kPage = std::size_t{2} << 20;  ///< size of a large page on x86-64 and ARM
 
-/// "model name" of the first processor, or the architecture where the system does not say.
+/// Returns "model name" of the first processor, or the architecture if /proc/cpuinfo has no name.
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -37,7 +37,7 @@ std::string processor_name() {
   return "unknown processor";
 }
 
-/// Quantizers and products may be refused, nothing else.
+/// Only quantizers and GEMMs can be refused; all other operations are supported.
 template <class Op>
 Support refusal(const Op&) {
   return {};
@@ -57,7 +57,7 @@ struct CpuBackend::Memory {
     }
     if (size >= kPage) ::madvise(data, bytes, MADV_HUGEPAGE);  // advice only
     auto* const begin = static_cast<std::byte*>(data);
-    // The first write to a page is what takes long.
+    // The first write to a page is slow: spread the pages over the threads.
 #pragma omp parallel for schedule(static) if (size > kPage)
     for (std::size_t at = 0; at < size; at += kPage) {
       std::memset(begin + at, 0, std::min(kPage, size - at));
@@ -74,7 +74,7 @@ struct CpuBackend::Memory {
 CpuBackend::CpuBackend(int threads)
     : threads_(checked_threads(threads, "threads") == 0 ? default_threads() : threads),
       memory_limit_(static_cast<std::size_t>(machine_memory())) {
-  active_target();  // throws here, not in the middle of a run, where no kernels fit the processor
+  active_target();  // throws here, and not in the middle of a run, if no kernels fit the processor
   start_threads(threads_);
 }
 
@@ -103,8 +103,8 @@ std::size_t CpuBackend::allocation_bytes(DType dtype, std::int64_t rows, std::in
 
 TensorView CpuBackend::allocate(DType dtype, std::int64_t rows, std::int64_t cols) {
   const std::size_t padded = allocation_bytes(dtype, rows, cols);
-  // Memory is written as it is handed out: what the machine lacks would end in its killer of
-  // processes, not in a failed allocation.
+  // Memory is written when it is allocated. If the machine lacked it, the system's out-of-memory
+  // killer would end the process instead of an allocation failing, so check first.
   if (held_ + padded > memory_limit_) {
     require_memory(
         static_cast<double>(held_ + padded),

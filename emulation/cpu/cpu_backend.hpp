@@ -9,12 +9,12 @@
 
 namespace fp8lab::cpu {
 
-/// Runs every operation to its end on the calling thread and `threads` OpenMP threads. The bits do
-/// not depend on the number of threads or the SIMD target.
+/// Runs every operation to completion on the calling thread and `threads` OpenMP threads. The bits
+/// do not depend on the number of threads or the SIMD target.
 class CpuBackend final : public Backend {
  public:
-  /// 0 threads: as many as this process may use. Throws Error for a negative number and for more
-  /// than thread_limit().
+  /// `threads` = 0: as many threads as this process may use. Throws Error if `threads` is negative
+  /// or above thread_limit().
   explicit CpuBackend(int threads);
   ~CpuBackend() override;
 
@@ -53,7 +53,7 @@ class CpuBackend final : public Backend {
   std::size_t memory_limit_ = 0;
 };
 
-/// A CpuBackend, see its constructor.
+/// Returns a CpuBackend, see its constructor.
 std::unique_ptr<Backend> make_cpu_backend(int threads);
 
 }  // namespace fp8lab::cpu

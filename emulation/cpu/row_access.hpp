@@ -9,8 +9,8 @@
 
 namespace fp8lab::cpu {
 
-/// Columns [first, first + count) of a row as f32: the stored row itself when the tensor is f32,
-/// else `scratch` (count floats) filled with the widened values.
+/// Returns columns [first, first + count) of a row as f32: the stored row itself if the tensor is
+/// f32, else `scratch` (count floats) filled with the widened values.
 inline const float* read_row(const PointwiseKernels& kernels, const TensorView& view,
                              std::int64_t row, std::int64_t first, std::int64_t count,
                              float* scratch) {
@@ -19,13 +19,13 @@ inline const float* read_row(const PointwiseKernels& kernels, const TensorView& 
   return scratch;
 }
 
-/// A whole row as f32, see above.
+/// Returns a whole row as f32, see above.
 inline const float* read_row(const PointwiseKernels& kernels, const TensorView& view,
                              std::int64_t row, float* scratch) {
   return read_row(kernels, view, row, 0, view.cols, scratch);
 }
 
-/// A vector as f32.
+/// Returns a vector as f32.
 inline std::vector<float> values_of(const PointwiseKernels& kernels, const TensorView& vector) {
   std::vector<float> values(static_cast<std::size_t>(vector.cols));
   const float* row = read_row(kernels, vector, 0, values.data());
@@ -43,7 +43,8 @@ inline void write_row(const PointwiseKernels& kernels, const float* values, std:
   }
 }
 
-/// Calls body(row, scratch) for every row, spread over the threads; `floats` of scratch each.
+/// Calls body(row, scratch) for every row, spread over the threads.
+/// `scratch` holds `floats` floats.
 template <class Body>
 void for_each_row(std::int64_t rows, std::int64_t floats, const Body& body) {
 #pragma omp parallel

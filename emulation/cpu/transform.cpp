@@ -1,4 +1,4 @@
-// Operations around transforms and estimators, which are those of the reference.
+// Operations of transforms and estimators; they run the reference implementation.
 #include "emulation/reference/transform.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/reference/clamp.hpp"

@@ -1,4 +1,4 @@
-// Weights of keys in attention: powers of two in fewer operations than exact_math's exp2.
+// Weights of keys in attention: powers of two with fewer operations than exp2 of exact_math.hpp.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 FP8LAB_NUMERICS_BEGIN
 
-/// 2^f for |f| <= 1/2, exactly 1 for 0: near-minimax polynomial, relative error 2^-18.4. Rounding a
-/// weight to BF16, as its products do, is an error of up to 2^-9.
+/// 2^f for |f| <= 1/2, exactly 1 for 0: near-minimax polynomial, relative error 2^-18.4. The weight
+/// is rounded to BF16 for its products, which is an error of up to 2^-9.
 FP8LAB_HD_INLINE float weight_of_fraction(float f) {
   float p = 0x1.3A02D0p-7f;
   p = fused_multiply_add(p, f, 0x1.C9FC48p-5f);
@@ -17,36 +17,37 @@ FP8LAB_HD_INLINE float weight_of_fraction(float f) {
   return fused_multiply_add(p, f, 1.0f);
 }
 
-/// How far a product of a query and a key, times `scale`, lies below the reference of its row.
-/// The scale is negated and not the product: x86, on which kernels are simulated, keeps the sign of
-/// a NaN, and they find a NaN among distances by a maximum of signed integers.
+/// Distance of the product of a query and a key, times `scale`, below the reference of its row. The
+/// scale is negated and not the product, because x86, on which kernels are simulated, keeps the
+/// sign of a NaN, and kernels find a NaN among distances by a maximum of signed integers.
 FP8LAB_HD_INLINE float score_distance(float product, float scale, float reference) {
   return fused_multiply_add(product, -scale, reference);
 }
 
-/// Below this, numbers lie at most 1/4 apart: a reference, which is a rounded product, is within
-/// 1/8 of the largest product times scale, and no score_distance from it is below -1/2.
+/// Below this, neighbouring numbers are at most 1/4 apart. So a reference, which is a rounded
+/// product, is within 1/8 of the largest product times scale, and no score_distance from it is
+/// below -1/2.
 inline constexpr float kNearReference = 0x1p22f;
 
-/// attention_weight in fewer operations for -1/2 <= d <= kNormalWeight: the result is normal, so
-/// that the integer part of d can be subtracted from the exponent. Some number for other d.
+/// attention_weight with fewer operations for -1/2 <= d <= kNormalWeight. The result is normal, so
+/// the integer part of d can be subtracted from the exponent. For other d the result is arbitrary.
 inline constexpr float kNormalWeight = 125.0f;
 FP8LAB_HD_INLINE float normal_attention_weight(float d) {
   const float shifted = d + kF32ToInteger;
   const float p = weight_of_fraction((shifted - kF32ToInteger) - d);
-  return bits_float(float_bits(p) - (float_bits(shifted) << 23));  // kF32ToInteger's bits go
+  return bits_float(float_bits(p) - (float_bits(shifted) << 23));  // kF32ToInteger's bits cancel
 }
 
-/// 2^-d: exact for integers, relative error 2^-18 where the result is normal. A d below -1/2, which
-/// is left of scores beyond kNearReference by rounding alone, counts as -1/2; d >= 150 gives +0,
-/// NaN the canonical one.
+/// 2^-d: exact for integers, relative error 2^-18 if the result is normal. A d below -1/2, which
+/// only rounding of scores beyond kNearReference produces, counts as -1/2; d >= 150 gives +0, NaN
+/// the canonical one.
 FP8LAB_HD inline float attention_weight(float d) {
   const std::uint32_t is_nan = mask_of((float_bits(d) & 0x7FFFFFFFu) > kF32Infinity);
   const float below = d < 160.0f ? d : 160.0f;
   const float bounded = below > -0.5f ? below : -0.5f;
   const float shifted = bounded + kF32ToInteger;
   const float p = weight_of_fraction((shifted - kF32ToInteger) - bounded);  // exact, |f| <= 1/2
-  // Two factors, so that both stay normal; only the last product can round.
+  // Two factors, so that both are normal; only the last product can round.
   const std::int32_t n = static_cast<std::int32_t>(float_bits(kF32ToInteger) - float_bits(shifted));
   const std::int32_t half = n >> 1;
   const float scale_a = bits_float(static_cast<std::uint32_t>(half + 127) << 23);

@@ -1,4 +1,4 @@
-// Conversion between FP32 and any format of at most 32 bits, every rounding, on integers.
+// Conversion between FP32 and any format of at most 32 bits, with every rounding, on integers.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ inline constexpr std::uint32_t kF32NaN = 0x7FFFFFFFu;  ///< the canonical NaN of
 inline constexpr std::uint32_t kF32Infinity = 0x7F800000u;
 inline constexpr std::uint32_t kF32MaxFinite = 0x7F7FFFFFu;
 
-/// The value, with any NaN replaced by the canonical one. x86 and the GPU return different NaN bits
-/// from the same operation, so results that may be NaN pass through here. Without a branch.
+/// Returns the value, with any NaN replaced by the canonical one. x86 and the GPU return different
+/// NaN bits from the same operation, so results that may be NaN pass through here. Has no branch.
 FP8LAB_HD constexpr float canonical_nan(float value) {
   const std::uint32_t bits = float_bits(value);
   const std::uint32_t is_nan = 0u - static_cast<std::uint32_t>((bits & 0x7FFFFFFFu) > kF32Infinity);
   return bits_float((bits & ~is_nan) | (is_nan & kF32NaN));
 }
 
-/// Position of the highest set bit of a nonzero value (0 for 1, 31 for 2^31).
+/// Returns the position of the highest set bit of a nonzero value (0 for 1, 31 for 2^31).
 FP8LAB_HD_INLINE constexpr int highest_bit(std::uint32_t value) {
-  std::uint32_t position = value >= 0x10000u ? 16u : 0u;  // halving without a loop, to vectorise
+  std::uint32_t position = value >= 0x10000u ? 16u : 0u;  // bisection without a loop, to vectorise
   position |= (value >> position) >= 0x100u ? 8u : 0u;
   position |= (value >> position) >= 0x10u ? 4u : 0u;
   position |= (value >> position) >= 0x4u ? 2u : 0u;
@@ -38,7 +38,7 @@ struct NormalizedF32 {
 };
 
 /// Splits a magnitude (sign bit clear). FP32 subnormals are normalised as well; zero has
-/// significand 0, and infinity comes out as 2^128.
+/// significand 0, and infinity becomes 2^128.
 FP8LAB_HD_INLINE constexpr NormalizedF32 normalize_f32(std::uint32_t magnitude) {
   const std::uint32_t field = magnitude >> 23;
   const int top = highest_bit(magnitude);
@@ -47,9 +47,9 @@ FP8LAB_HD_INLINE constexpr NormalizedF32 normalize_f32(std::uint32_t magnitude) 
   return {field != 0 ? normal : subnormal, field != 0 ? static_cast<int>(field) - 127 : top - 149};
 }
 
-/// significand * 2^-shift as an integer, rounded once; significand < 2^24, 0 <= shift. `negative`
-/// is the sign of the number, which ties_positive asks for. Stochastic adds the low `shift` bits of
-/// `random_bits` below the kept bits and truncates; where more than 32 bits are discarded,
+/// Returns significand * 2^-shift as an integer, rounded once; significand < 2^24, 0 <= shift.
+/// `negative` is the sign of the number, which ties_positive needs. Stochastic adds the low `shift`
+/// bits of `random_bits` below the kept bits and truncates; if more than 32 bits are discarded,
 /// probabilities are multiples of 2^-32, rounded down.
 FP8LAB_HD_INLINE constexpr std::uint32_t round_shifted(std::uint32_t significand, int shift,
                                                        Rounding rounding, bool negative,
@@ -62,7 +62,7 @@ FP8LAB_HD_INLINE constexpr std::uint32_t round_shifted(std::uint32_t significand
   }
   const int bounded = shift < 31 ? shift : 31;  // 26 and more give 0
   const std::uint32_t below = (1u << bounded) - 1u;
-  // Just under one half, or one half where a tie goes up: to even for an odd quotient.
+  // Just under one half, or one half if a tie rounds up: to even for an odd quotient.
   const std::uint32_t odd = (significand >> bounded) & 1u;
   const std::uint32_t positive = negative ? 0u : 1u;
   const std::uint32_t tie = rounding == Rounding::nearest         ? odd
@@ -72,23 +72,24 @@ FP8LAB_HD_INLINE constexpr std::uint32_t round_shifted(std::uint32_t significand
   return (significand + (rounding == Rounding::toward_zero ? 0u : half)) >> bounded;
 }
 
-/// Magnitude code of a value beyond the largest finite one.
+/// Returns the magnitude code of a value beyond the largest finite one.
 FP8LAB_HD_INLINE constexpr std::uint32_t overflow_code(FormatSpec format, Overflow overflow) {
   if (overflow == Overflow::saturate || !format.has_nan()) return format.max_finite_code();
   return format.has_infinity() ? format.infinity_code() : format.nan_code();
 }
 
-/// Code of an FP32 value, rounded exactly once onto the target's grid (subnormal targets included).
+/// Returns the code of an FP32 value, rounded exactly once to the target's grid, including targets
+/// that are subnormal.
 ///
 /// CUDA behaviour (specification.md, "Formats and codes"): overflow is decided after rounding with
-/// an unlimited exponent; NaN gives the positive canonical NaN, or the positive maximum where the
-/// format has no NaN; infinity overflows; zero and results that round to zero keep the sign where
-/// the format has a -0. The same overflow rule holds for every rounding, so a value truncated to
-/// more than the maximum also overflows. The codes of negative integers are two's complements.
+/// an unlimited exponent; NaN gives the positive canonical NaN, or the positive maximum if the
+/// format has no NaN; infinity overflows; zero and results that round to zero keep the sign if the
+/// format has a -0. The same overflow rule holds for every rounding, so a value truncated to more
+/// than the maximum also overflows. The codes of negative integers are two's complements.
 /// Logarithmic formats: see encode_logarithm. Formats without a sign ignore it; those without
 /// subnormals give code 0 for all smaller values (for e8m0, `toward_zero` equals the CUDA
-/// conversion and `encode_e8m0` offers both directions). `random_bits` matters for stochastic
-/// rounding only, see round_shifted.
+/// conversion and `encode_e8m0` offers both directions). `random_bits` affects stochastic rounding
+/// only, see round_shifted.
 FP8LAB_HD_INLINE constexpr std::uint32_t encode(FormatSpec format, std::uint32_t f32_bits,
                                                 Rounding rounding = Rounding::nearest,
                                                 Overflow overflow = Overflow::saturate,
@@ -111,7 +112,7 @@ FP8LAB_HD_INLINE constexpr std::uint32_t encode(FormatSpec format, std::uint32_t
                        (static_cast<std::uint32_t>(above) << format.mantissa_bits);
   if (!format.has_subnormals) code = distance < 0 ? 0u : code - (1u << format.mantissa_bits);
   code = code > format.max_finite_code() ? overflow_code(format, overflow) : code;
-  // nan_code is the maximum where there is no NaN.
+  // nan_code is the maximum if there is no NaN.
   const std::uint32_t negated = (2u * format.sign_mask() - code) & (2u * format.sign_mask() - 1u);
   const bool negate = format.encoding == Encoding::twos_complement && sign != 0;
   const std::uint32_t kept_sign = format.has_negative_zero() || code != 0 ? sign : 0u;
@@ -119,9 +120,9 @@ FP8LAB_HD_INLINE constexpr std::uint32_t encode(FormatSpec format, std::uint32_t
   return magnitude > kF32Infinity ? format.nan_code() : signed_code;
 }
 
-/// FP32 bits of a code, for formats whose codes mean the same in every tile; exact. NaN becomes the
-/// canonical 0x7FFFFFFF whatever its sign; bits of `code` above the format's width are ignored. The
-/// most negative integer is itself, although encode never gives it.
+/// Returns the FP32 bits of a code, exactly, for formats whose codes mean the same in every tile.
+/// NaN becomes the canonical 0x7FFFFFFF whatever its sign; bits of `code` above the format's width
+/// are ignored. The most negative integer is itself, although encode never returns it.
 FP8LAB_HD constexpr std::uint32_t decode_bits(FormatSpec format, std::uint32_t code) {
   const std::uint32_t sign = (code & format.sign_mask()) != 0 ? 0x80000000u : 0u;
   std::uint32_t magnitude = code & format.magnitude_mask();
@@ -146,20 +147,20 @@ FP8LAB_HD constexpr std::uint32_t decode_bits(FormatSpec format, std::uint32_t c
     const std::uint32_t fraction = (significand << (23 - top)) & 0x7FFFFFu;
     return sign | (static_cast<std::uint32_t>(leading + 127) << 23) | fraction;
   }
-  // An FP32 subnormal. The shift lies in 0 to 22, as no format has values below 2^-149.
+  // An FP32 subnormal. The shift is in 0 to 22, as no format has values below 2^-149.
   // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): needs the formats' ranges
   return sign | (significand << (exponent - format.mantissa_bits + 149));
 }
 
-/// FP32 value of a code, see decode_bits.
+/// Returns the FP32 value of a code, see decode_bits.
 FP8LAB_HD constexpr float decode(FormatSpec format, std::uint32_t code) {
   return bits_float(decode_bits(format, code));
 }
 
-/// e8m0 code (value 2^(code-127), 0xFF = NaN) of the magnitude of an FP32 value, toward zero or
-/// toward +infinity (specification.md, "Formats and codes"). NaN gives 0xFF; infinity and values
-/// that round above 2^127 give 0xFE under `saturate` and 0xFF under `special`; zero gives 0 because
-/// there is no zero.
+/// Returns the e8m0 code (value 2^(code-127), 0xFF = NaN) of the magnitude of an FP32 value,
+/// rounded toward zero or toward +infinity (specification.md, "Formats and codes"). NaN gives 0xFF;
+/// infinity and values that round above 2^127 give 0xFE under `saturate` and 0xFF under `special`;
+/// zero gives 0 because the format has no zero.
 FP8LAB_HD constexpr std::uint32_t encode_e8m0(std::uint32_t f32_bits, bool toward_positive,
                                               Overflow overflow) {
   const std::uint32_t magnitude = f32_bits & 0x7FFFFFFFu;
@@ -175,16 +176,16 @@ FP8LAB_HD constexpr std::uint32_t encode_e8m0(std::uint32_t f32_bits, bool towar
   return exponent == 0xFFu ? too_large : exponent;
 }
 
-/// BF16 bits, round to nearest even, overflow to infinity, NaN 0x7FFF: equal to
-/// encode(kBF16, .., nearest, special). Free of branches, so loops over it vectorise.
+/// Returns BF16 bits, rounded to nearest even, overflow to infinity, NaN 0x7FFF: equal to
+/// encode(kBF16, .., nearest, special). Has no branches, so loops over it vectorise.
 FP8LAB_HD constexpr std::uint16_t to_bf16(float value) {
   const std::uint32_t bits = float_bits(value);
   const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
   return static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > kF32Infinity ? 0x7FFFu : rounded);
 }
 
-/// BF16 bits of a double, rounded once to nearest even, NaN 0x7FFF: first to odd in FP32, whose 16
-/// extra bits are enough for the second rounding to be the right one.
+/// Returns the BF16 bits of a double, rounded once to nearest even, NaN 0x7FFF. Rounds first to odd
+/// in FP32, whose 16 extra bits suffice to make the second rounding correct.
 FP8LAB_HD constexpr std::uint16_t bf16_of_double(double value) {
   const float nearest = static_cast<float>(value);
   const double back = nearest;
@@ -197,21 +198,21 @@ FP8LAB_HD constexpr std::uint16_t bf16_of_double(double value) {
   return to_bf16(bits_float(bits));
 }
 
-/// FP32 value of BF16 bits; exact (a NaN keeps its bits).
+/// Returns the FP32 value of BF16 bits; exact (a NaN keeps its bits).
 FP8LAB_HD constexpr float from_bf16(std::uint16_t bits) {
   return bits_float(static_cast<std::uint32_t>(bits) << 16);
 }
 
-/// Largest finite value of a format, Qmax of specification.md, "Formats and codes" (448 for
-/// e4m3fn); 1 where it is the scale of the tile.
+/// Returns the largest finite value of a format, Qmax of specification.md, "Formats and codes" (448
+/// for e4m3fn); 1 if that value is the scale of the tile.
 FP8LAB_HD constexpr float max_finite(FormatSpec format) {
   if (format.encoding == Encoding::tile_logarithm) return 1.0f;
   return decode(format, format.max_finite_code());
 }
 
-/// True when every value of `from`, infinity, NaN and the most negative integer included, is a
-/// value of `to`. A logarithmic or two's complement format holds only itself here,
-/// and no other format holds the values of a tile's own codebook.
+/// Returns true if every value of `from`, infinity, NaN and the most negative integer included, is
+/// a value of `to`. A logarithmic or two's complement format holds only itself here, and no other
+/// format holds the values of a tile's own codebook.
 FP8LAB_HD constexpr bool holds_values(FormatSpec to, FormatSpec from) {
   if (from == to) return true;
   if (to.encoding != Encoding::floating || !to.has_subnormals) return false;

@@ -1,4 +1,4 @@
-// What the gradient of a quantized tensor is multiplied by, element by element.
+// Gradient estimators of quantizers: the factor of each element's gradient.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 FP8LAB_NUMERICS_BEGIN
 
-/// What stands for the derivative of a quantizer, which is zero almost everywhere.
+/// Replacements for the derivative of a quantizer, which is zero almost everywhere.
 enum class EstimatorKind : std::uint8_t {
   straight_through,  ///< 1
   /// 1 within the range of the format, else 0 (QuEST and Quartet, arXiv:2505.14669).
@@ -27,10 +27,10 @@ struct Estimator {
   constexpr explicit operator bool() const { return kind != EstimatorKind::straight_through; }
 };
 
-/// The derivative of DGE at `scaled`, a magnitude in units of the scale. Between the codes low <=
-/// scaled < high, with u = |RN(RN(2 (scaled - low) / (high - low)) - 1)|, it is min(RN(RN(1/k) *
-/// exp2(RN(RN(RN(1/k) - 1) * log2(u)))), cap): 1/k at a code, `cap` in the middle between two, and
-/// 1 everywhere for k = 1. At the largest number and beyond it is that at a code.
+/// Returns the derivative of DGE at `scaled`, a magnitude in units of the scale. Between the codes
+/// low <= scaled < high, with u = |RN(RN(2 (scaled - low) / (high - low)) - 1)|, it is
+/// min(RN(RN(1/k) * exp2(RN(RN(RN(1/k) - 1) * log2(u)))), cap): 1/k at a code, `cap` in the middle
+/// between two, and 1 everywhere for k = 1. At the largest number and beyond it is that at a code.
 FP8LAB_HD inline float dge_factor(const Estimator& estimator, FormatSpec format, float scaled) {
   const float slope = 1.0f / estimator.steepness;
   float factor = slope;
@@ -49,9 +49,9 @@ FP8LAB_HD inline float dge_factor(const Estimator& estimator, FormatSpec format,
   return factor < estimator.cap ? factor : estimator.cap;
 }
 
-/// The factor of an element whose quantizer saw RN(x / s), s being the decode scale of its tile. A
-/// clip mask is 1 where the magnitude is below the largest number of `format`, and 0 elsewhere,
-/// also for a NaN.
+/// Returns the factor of an element whose quantizer got RN(x / s), s being the decode scale of its
+/// tile. A clip mask is 1 if the magnitude is below the largest number of `format`, and 0
+/// otherwise, also for a NaN.
 FP8LAB_HD inline float estimator_factor(const Estimator& estimator, FormatSpec format,
                                         float scaled) {
   const float magnitude = bits_float(float_bits(scaled) & 0x7FFFFFFFu);

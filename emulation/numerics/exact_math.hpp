@@ -1,4 +1,4 @@
-// Elementary functions with one written order of operations: the same bits on every backend.
+// Elementary functions with one defined order of operations: the same bits on every backend.
 //
 // The FP32 functions use add, multiply, divide, square root, fused multiply-add and bit operations
 // only, each rounded to nearest even with subnormals kept. They contain no branch, so loops over
@@ -46,12 +46,13 @@ FP8LAB_HD inline float fused_multiply_add(float a, float b, float c) {
 #endif
 }
 
-/// All ones when the condition holds, else zero.
+/// Returns all ones if the condition holds, else zero.
 FP8LAB_HD constexpr std::uint32_t mask_of(bool condition) {
   return 0u - static_cast<std::uint32_t>(condition);
 }
 
-/// Adding it to a number below 2^22 rounds that to an integer, which the last bits then hold.
+/// Adding it to a number below 2^22 rounds that number to an integer, which
+/// the last bits then hold.
 inline constexpr float kF32ToInteger = 12582912.0f;  // 1.5 * 2^23
 
 /// 2^f for |f| <= 1/2: near-minimax polynomial, relative error 2^-28.3.
@@ -65,7 +66,7 @@ FP8LAB_HD_INLINE float exp2_of_fraction(float f) {
   return fused_multiply_add(p, f, 1.0f);
 }
 
-/// exp2 of a number; some number for NaN.
+/// exp2 of a number; an arbitrary number for NaN.
 FP8LAB_HD inline float exp2_of_number(float x) {
   const std::uint32_t magnitude = float_bits(x) & 0x7FFFFFFFu;
   const std::uint32_t clamped = magnitude < 0x43180000u ? magnitude : 0x43180000u;  // 152
@@ -73,7 +74,7 @@ FP8LAB_HD inline float exp2_of_number(float x) {
   const float shifted = bounded + kF32ToInteger;
   const float f = bounded - (shifted - kF32ToInteger);  // exact, |f| <= 1/2
   const float p = exp2_of_fraction(f);
-  // Two factors, so that both stay normal; only the last product can round.
+  // Two factors, so that both are normal; only the last product can round.
   const std::int32_t n = static_cast<std::int32_t>(float_bits(shifted) - float_bits(kF32ToInteger));
   const std::int32_t half = n >> 1;
   const float scale_a = bits_float(static_cast<std::uint32_t>(half + 127) << 23);
@@ -81,13 +82,13 @@ FP8LAB_HD inline float exp2_of_number(float x) {
   return (p * scale_a) * scale_b;
 }
 
-/// exp2(x) in fewer operations for |x| <= kExp2Normal: the result is normal, so that the integer
-/// part of x can be added to the exponent. Some number for other x.
+/// exp2(x) with fewer operations for |x| <= kExp2Normal. The result is normal, so the integer part
+/// of x can be added to the exponent. For other x the result is arbitrary.
 inline constexpr float kExp2Normal = 125.0f;
 FP8LAB_HD_INLINE float exp2_normal(float x) {
   const float shifted = x + kF32ToInteger;
   const float p = exp2_of_fraction(x - (shifted - kF32ToInteger));
-  return bits_float(float_bits(p) + (float_bits(shifted) << 23));  // kF32ToInteger's bits go
+  return bits_float(float_bits(p) + (float_bits(shifted) << 23));  // kF32ToInteger's bits cancel
 }
 
 /// 2^x. Error below 1 ulp over all x, subnormal results included (every FP32 value was compared
@@ -151,9 +152,9 @@ FP8LAB_HD inline float rsqrt(float x) { return canonical_nan(1.0f / __builtin_sq
 /// grows with |x| for negative x through the rounded product: relative error below
 /// (2 + |x|) * 2^-23 while the result is normal.
 FP8LAB_HD inline float sigmoid(float x) { return 1.0f / (1.0f + exp2(x * -0x1.715476p+0f)); }
-/// The power of two that sigmoid adds to 1.
+/// Returns the exponent of the power of two that sigmoid adds to 1.
 FP8LAB_HD inline float sigmoid_exponent(float x) { return x * -0x1.715476p+0f; }
-/// What sigmoid divides 1 by, for a number; some number for NaN.
+/// Returns the divisor of sigmoid for a number; an arbitrary number for NaN.
 FP8LAB_HD inline float sigmoid_divisor(float x) {
   return 1.0f + exp2_of_number(sigmoid_exponent(x));
 }
@@ -161,8 +162,8 @@ FP8LAB_HD inline float sigmoid_divisor(float x) {
 /// x * sigmoid(x), the product rounded. -infinity gives NaN (infinity times zero).
 FP8LAB_HD inline float silu(float x) { return canonical_nan(x * sigmoid(x)); }
 
-/// Sum of value^k / k! for k = first, first + 2, ... <= last, with alternating signs: the series of
-/// sine (first 1) and cosine (first 0).
+/// Returns the sum of value^k / k! for k = first, first + 2, ... <= last, with alternating signs:
+/// the series of sine (first 1) and cosine (first 0).
 constexpr double alternating_series(double value, int first, int last) {
   const double square = value * value;
   double sum = 1.0;
@@ -187,8 +188,8 @@ constexpr SinCos sincos_f64(double x) {
   r = r - n * 0x1.3198A2E03707p-69;
   const double sine = alternating_series(r, 1, 19);
   const double cosine = alternating_series(r, 0, 20);
-  // By quadrant: (sin, cos), (cos, -sin), (-sin, -cos), (-cos, sin). Without a branch, so that many
-  // are computed at once.
+  // By quadrant: (sin, cos), (cos, -sin), (-sin, -cos), (-cos, sin). Without a branch, so that
+  // loops vectorise.
   const auto quadrant = static_cast<std::int32_t>(n);
   const bool is_odd = (quadrant & 1) != 0;
   const double s = is_odd ? cosine : sine, c = is_odd ? sine : cosine;

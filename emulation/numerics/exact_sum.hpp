@@ -1,4 +1,4 @@
-// Sum of products of FP32 values without any rounding but the last.
+// Sum of products of FP32 values with a single rounding at the end.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ FP8LAB_NUMERICS_BEGIN
 /// FP32 values). Products are below 2^256, so 2^85 of them fit.
 class ExactSum {
  public:
-  /// Adds x * y exactly; infinities and NaN are remembered.
+  /// Adds x * y exactly; records infinities and NaN.
   FP8LAB_HD constexpr void add_product(float x, float y) {
     const Unpacked a = unpack(kFP32, float_bits(x));
     const Unpacked b = unpack(kFP32, float_bits(y));
@@ -23,7 +23,7 @@ class ExactSum {
     add_shifted(significand, a.exponent + b.exponent - 46 + kUnit, a.negative != b.negative);
   }
 
-  /// FP32 bits of the sum, to nearest even; an exact zero is +0, NaN is canonical.
+  /// Returns the FP32 bits of the sum, to nearest even; an exact zero is +0, NaN is canonical.
   FP8LAB_HD constexpr std::uint32_t rounded() const {
     if (specials_.any()) return specials_.result(kFP32);
     const bool negative = (words_[kWords - 1] >> 63) != 0;
@@ -105,8 +105,8 @@ class ExactSum {
   GroupSpecials specials_;
 };
 
-/// x * y + z with one rounding to nearest even and IEEE signed zeros, on integers: what
-/// __builtin_fmaf returns (up to the bits of a NaN), for use in constant expressions.
+/// Returns x * y + z with one rounding to nearest even and IEEE signed zeros, computed on integers.
+/// Equals __builtin_fmaf (up to the bits of a NaN); for use in constant expressions.
 FP8LAB_HD constexpr float fma_exact(float x, float y, float z) {
   const std::uint32_t xb = float_bits(x);
   const std::uint32_t yb = float_bits(y);

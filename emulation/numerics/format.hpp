@@ -8,7 +8,7 @@
 
 FP8LAB_NUMERICS_BEGIN
 
-/// Which codes are no numbers.
+/// The codes that are not numbers.
 enum class SpecialValues : std::uint8_t {
   none,           ///< every code is a finite number (e2m1, e2m3, e3m2)
   nan_only,       ///< the all-ones code is NaN, no infinity (e4m3fn: OCP FP8; e8m0: OCP MX)
@@ -18,7 +18,7 @@ enum class SpecialValues : std::uint8_t {
                   ///< magnitude infinity (IEEE P3109, formats "e")
 };
 
-/// How the bits of a code stand for a number.
+/// The encoding of a number in the bits of a code.
 enum class Encoding : std::uint8_t {
   floating,         ///< sign, exponent and mantissa fields; without exponent bits fixed point
   twos_complement,  ///< fixed point as a signed integer; the most negative code is never produced
@@ -31,9 +31,9 @@ enum class Encoding : std::uint8_t {
 ///
 /// Fixed point is the case without exponent bits, in which every number is subnormal: steps of
 /// 2^(1 - bias - mantissa_bits). In a logarithmic format the exponent and mantissa fields together
-/// are the fixed-point logarithm, and its values are the powers rounded to nearest BF16, so that
-/// one table serves every backend (LNS-Madam, arXiv:2106.13914), or with steps finer than 1/64 of
-/// an octave to nearest FP32; there are no subnormals.
+/// are the fixed-point logarithm. Its values are the powers rounded to nearest BF16, so that one
+/// table serves every backend (LNS-Madam, arXiv:2106.13914), or with steps finer than 1/64 of an
+/// octave rounded to nearest FP32; there are no subnormals.
 struct FormatSpec {
   int exponent_bits = 8;
   int mantissa_bits = 23;
@@ -45,15 +45,15 @@ struct FormatSpec {
 
   constexpr bool operator==(const FormatSpec&) const = default;
 
-  /// Width of a code in bits.
+  /// Returns the width of a code in bits.
   FP8LAB_HD constexpr int bits() const {
     return (has_sign ? 1 : 0) + exponent_bits + mantissa_bits;
   }
-  /// Bit of the sign; 0 for an unsigned format.
+  /// Returns the bit of the sign; 0 for an unsigned format.
   FP8LAB_HD constexpr std::uint32_t sign_mask() const {
     return has_sign ? 1u << (exponent_bits + mantissa_bits) : 0u;
   }
-  /// Exponent and mantissa fields, all ones.
+  /// Returns the exponent and mantissa fields, all ones.
   FP8LAB_HD constexpr std::uint32_t magnitude_mask() const {
     return (1u << (exponent_bits + mantissa_bits)) - 1u;
   }
@@ -61,31 +61,31 @@ struct FormatSpec {
     return specials == SpecialValues::ieee || specials == SpecialValues::extended;
   }
   FP8LAB_HD constexpr bool has_nan() const { return specials != SpecialValues::none; }
-  /// True when a negative number that rounds to zero keeps its sign.
+  /// Returns true if a negative number that rounds to zero keeps its sign.
   FP8LAB_HD constexpr bool has_negative_zero() const {
     return has_sign && encoding != Encoding::twos_complement && !has_nan_at_negative_zero();
   }
-  /// True when the code that would be -0 is the only NaN.
+  /// Returns true if the code that would be -0 is the only NaN.
   FP8LAB_HD constexpr bool has_nan_at_negative_zero() const {
     return specials == SpecialValues::unsigned_zero ||
            (specials == SpecialValues::extended && has_sign);
   }
-  /// Largest finite magnitude code.
+  /// Returns the largest finite magnitude code.
   FP8LAB_HD constexpr std::uint32_t max_finite_code() const {
     if (specials == SpecialValues::nan_only) return magnitude_mask() - 1u;
     if (specials == SpecialValues::extended) return magnitude_mask() - (has_sign ? 1u : 2u);
     if (specials != SpecialValues::ieee) return magnitude_mask();
     return (((1u << exponent_bits) - 1u) << mantissa_bits) - 1u;
   }
-  /// Code of +infinity, in formats that have it.
+  /// Returns the code of +infinity, for formats that have it.
   FP8LAB_HD constexpr std::uint32_t infinity_code() const { return max_finite_code() + 1u; }
-  /// Canonical NaN: that of -0 where it is the only one, else sign positive, all magnitude bits set
-  /// (specification.md, "Formats and codes"); formats without NaN return the largest finite code,
-  /// as the CUDA conversions do.
+  /// Returns the canonical NaN: the code of -0 if that is the only NaN, else sign positive, all
+  /// magnitude bits set (specification.md, "Formats and codes"). Formats without NaN return the
+  /// largest finite code, as the CUDA conversions do.
   FP8LAB_HD constexpr std::uint32_t nan_code() const {
     return has_nan_at_negative_zero() ? sign_mask() : magnitude_mask();
   }
-  /// Bits of `code` above the format's width are ignored, here and below.
+  /// This function and is_nan ignore bits of `code` above the format's width.
   FP8LAB_HD constexpr bool is_infinity(std::uint32_t code) const {
     return has_infinity() && (code & magnitude_mask()) == infinity_code();
   }
@@ -95,13 +95,13 @@ struct FormatSpec {
     }
     return (code & magnitude_mask()) > max_finite_code() && !is_infinity(code);
   }
-  /// Bits after the leading one of the largest number.
+  /// Returns the number of bits after the leading one of the largest number.
   FP8LAB_HD constexpr int fraction_bits() const {
     return exponent_bits == 0 ? mantissa_bits - 1 : mantissa_bits;
   }
-  /// Exponent of subnormals and of the smallest normal number.
+  /// Returns the exponent of subnormals and of the smallest normal number.
   FP8LAB_HD constexpr int min_exponent() const { return has_subnormals ? 1 - bias : -bias; }
-  /// Exponent of the largest finite number (OCP MX: emax of the element format).
+  /// Returns the exponent of the largest finite number (OCP MX: emax of the element format).
   FP8LAB_HD constexpr int max_exponent() const {
     return static_cast<int>(max_finite_code() >> mantissa_bits) - bias;
   }
@@ -123,7 +123,7 @@ inline constexpr FormatSpec kInt4{
     0, 3, -2, SpecialValues::none, true, true, Encoding::twos_complement};
 /// One integer and six fraction bits, sign and magnitude, largest 127/64 (OCP MX element).
 inline constexpr FormatSpec kMxInt8{0, 7, 0, SpecialValues::none};
-/// Eight bits with eight steps an octave, 2^(1/8) to 2^(127/8) (LNS-Madam).
+/// Eight bits with eight steps per octave, 2^(1/8) to 2^(127/8) (LNS-Madam).
 inline constexpr FormatSpec kLns8{4, 3, 0, SpecialValues::none, true, false, Encoding::logarithmic};
 /// Eight bits of a tile's own codebook (LogFMT-8).
 inline constexpr FormatSpec kLogFmt8{
@@ -134,7 +134,7 @@ inline constexpr FormatSpec kFP16{5, 10, 15, SpecialValues::ieee};
 inline constexpr FormatSpec kTF32{8, 10, 127, SpecialValues::ieee};  ///< recipes write e8m10
 inline constexpr FormatSpec kFP32{8, 23, 127, SpecialValues::ieee};
 
-/// A format and the name by which recipes call it.
+/// A format and its name in recipes.
 struct NamedFormat {
   std::string_view name;
   FormatSpec format;
@@ -149,7 +149,7 @@ inline constexpr NamedFormat kNamedFormats[] = {
     {"logfmt8", kLogFmt8}, {"e4m3fnuz", kE4M3Fnuz}, {"e5m2fnuz", kE5M2Fnuz},
 };
 
-/// How a value between two representable ones is rounded.
+/// The rounding of a value between two representable ones.
 enum class Rounding : std::uint8_t {
   nearest,        ///< to nearest, ties to the even code
   ties_down,      ///< to nearest, ties to the smaller magnitude (Quartet, DeepGEMM)
@@ -158,7 +158,7 @@ enum class Rounding : std::uint8_t {
   stochastic,     ///< up with probability (|x|-lo)/(hi-lo), from caller-supplied random bits
 };
 
-/// What a rounded magnitude above the largest finite one becomes.
+/// The result for a rounded magnitude above the largest finite one.
 enum class Overflow : std::uint8_t {
   saturate,  ///< largest finite magnitude, also for infinity (CUDA "satfinite")
   special,   ///< infinity if the format has one, else NaN with the sign kept (CUDA "nosat")

@@ -12,18 +12,19 @@ inline constexpr float kGeluLinear = 0x1.988454p+0f;      ///< 2 sqrt(2 / pi), n
 inline constexpr float kGeluCubic = 0x1.2444f2p-4f;       ///< 2 sqrt(2 / pi) * 0.044715
 inline constexpr float kGeluCubicSlope = 0x1.b6676cp-3f;  ///< 2 sqrt(2 / pi) * 0.044715 * 3
 
-/// Argument of the logistic function. Infinite where x * x overflows, NaN for NaN alone.
+/// Returns the argument of the logistic function. Infinite if x * x overflows; NaN only for NaN.
 FP8LAB_HD inline float gelu_argument(float x) { return x * (kGeluLinear + (kGeluCubic * (x * x))); }
 
-/// Derivative of GELU at x, sig being sigmoid(gelu_argument(x)). The powers of x multiply the small
-/// sig * (1 - sig) one after the other: where x * x would overflow that is 0 and the result 0 or 1.
+/// Returns the derivative of GELU at x, where sig is sigmoid(gelu_argument(x)). The powers of x
+/// multiply the small sig * (1 - sig) one after the other: if x * x would overflow, that is 0 and
+/// the result is 0 or 1.
 FP8LAB_HD inline float gelu_slope(float x, float sig) {
   const float first = x * (sig * (1.0f - sig));
   const float third = (first * x) * x;
   return sig + ((first * kGeluLinear) + (third * kGeluCubicSlope));
 }
 
-/// The product rounded. -infinity gives NaN, as in silu.
+/// Returns GELU, the product rounded. -infinity gives NaN, as in silu.
 FP8LAB_HD inline float gelu(float x) { return canonical_nan(x * sigmoid(gelu_argument(x))); }
 
 FP8LAB_NUMERICS_END

@@ -1,10 +1,10 @@
-// Hadamard matrices: H with entries +-1 and H H^T = n I, and the written order of x H / sqrt(n).
+// Hadamard matrices: H with entries +-1 and H H^T = n I, and the defined order of x H / sqrt(n).
 //
-// H_n = S (x) C for n = 2^p * m: S is Sylvester's matrix of order 2^p, S(i, j) = (-1)^popcount(i &
-// j), and C the core of order m = hadamard_core(n), (1) for powers of two and else the smallest of
-// Paley's matrices (Paley, "On orthogonal matrices", J. Math. Phys. 12, 1933) and Williamson's
-// (Williamson, "Hadamard's determinant theorem and the sum of four squares", Duke Math. J. 11,
-// 1944) that divides n. Element i of a vector is element i mod m of group i / m.
+// H_n = S (x) C for n = 2^p * m. S is Sylvester's matrix of order 2^p,
+// S(i, j) = (-1)^popcount(i & j). C is the core of order m = hadamard_core(n): (1) for powers of
+// two, else the smallest of Paley's matrices (Paley, "On orthogonal matrices", J. Math. Phys. 12,
+// 1933) and Williamson's (Williamson, "Hadamard's determinant theorem and the sum of four squares",
+// Duke Math. J. 11, 1944) that divides n. Element i of a vector is element i mod m of group i / m.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline constexpr int kMaxHadamardCore = 1024;
 
 /// The field of `order` = prime^degree elements, degree 1 to 3 and the prime odd. An element is the
 /// number whose digits to the base `prime` are the coefficients of a polynomial, taken modulo
-/// t^degree - linear * t - constant. prime = 0: no such field.
+/// t^degree - linear * t - constant. prime = 0: there is no such field.
 struct FiniteField {
   int order = 0, prime = 0, degree = 0, linear = 0, constant = 0;
 
@@ -50,8 +50,8 @@ struct FiniteField {
   }
 };
 
-/// The field of `order` elements; prime = 0 when `order` is not the first to third power of an odd
-/// prime. The modulus is the first without a root, which for degrees 2 and 3 makes it irreducible.
+/// Returns the field of `order` elements; prime = 0 if `order` is not the first to third power of
+/// an odd prime. The modulus is the first without a root, so for degrees 2 and 3 it is irreducible.
 FP8LAB_HD constexpr FiniteField finite_field(int order) {
   FiniteField field;
   if (order < 3 || order % 2 == 0) return field;
@@ -74,17 +74,18 @@ FP8LAB_HD constexpr FiniteField finite_field(int order) {
   return field;
 }
 
-/// Paley's first (1) or second (2) construction for a matrix of this order, 0 for neither: the
-/// first needs a field of order - 1 = 3 mod 4 elements, the second one of order / 2 - 1 = 1 mod 4.
+/// Returns Paley's first (1) or second (2) construction for a matrix of this order, 0 for neither.
+/// The first needs a field of order - 1 = 3 mod 4 elements, the second one of
+/// order / 2 - 1 = 1 mod 4.
 FP8LAB_HD constexpr int paley_construction(int order) {
   if (order < 4 || order % 4 != 0) return 0;
   if (finite_field(order - 1).prime != 0) return 1;
   return order % 8 == 4 && finite_field(order / 2 - 1).prime != 0 ? 2 : 0;
 }
 
-/// Signs of the first rows of Williamson's four symmetric circulant matrices A, B, C, D of this
-/// side, for which A^2 + B^2 + C^2 + D^2 = 4 side I: bit i of the word is set where element i is
-/// -1. Zeros for a side without a table.
+/// Returns the signs of the first rows of Williamson's four symmetric circulant matrices A, B, C, D
+/// of this side, for which A^2 + B^2 + C^2 + D^2 = 4 side I: bit i of the word is set if element i
+/// is -1. Zeros for a side without a table.
 FP8LAB_HD constexpr std::uint64_t williamson_signs(int side, int matrix) {
   if (side == 39) {
     return matrix == 0   ? 0x7749E792EEu
@@ -101,12 +102,12 @@ FP8LAB_HD constexpr std::uint64_t williamson_signs(int side, int matrix) {
   return 0;
 }
 
-/// Whether there is a Hadamard matrix of this order here that is not made of smaller ones.
+/// Returns whether this file has a Hadamard matrix of this order that is not made of smaller ones.
 FP8LAB_HD constexpr bool is_core_order(int order) {
   return paley_construction(order) != 0 || (order % 4 == 0 && williamson_signs(order / 4, 0) != 0);
 }
 
-/// Order of the core of H_n, see above; 0 when n has none of at most kMaxHadamardCore.
+/// Returns the order of the core of H_n, see above; 0 if n has no core of at most kMaxHadamardCore.
 FP8LAB_HD constexpr int hadamard_core(std::int64_t n) {
   if (n < 1) return 0;
   std::int64_t odd = n;
@@ -118,7 +119,7 @@ FP8LAB_HD constexpr int hadamard_core(std::int64_t n) {
   return 0;
 }
 
-/// Williamson's array [[A, B, C, D], [-B, A, -D, C], [-C, D, A, -B], [-D, -C, B, A]].
+/// Writes Williamson's array [[A, B, C, D], [-B, A, -D, C], [-C, D, A, -B], [-D, -C, B, A]].
 template <class T>
 FP8LAB_HD constexpr void write_williamson(int order, T* core) {
   const int side = order / 4;
@@ -134,11 +135,11 @@ FP8LAB_HD constexpr void write_williamson(int order, T* core) {
   }
 }
 
-/// Writes the entries C(i, j) of the core of this order to core[i * order + j]; the order is one
-/// that hadamard_core returns. Of Paley's, with chi the quadratic character of the field and Q(a,
-/// b) = chi(a - b), the first construction is I + [[0, 1], [-1, Q]]; the second replaces the zeros
-/// of [[0, 1], [1, Q]] by
-/// [[1, -1], [-1, -1]] and its other entries s by s * [[1, 1], [1, -1]].
+/// Writes the entries C(i, j) of the core of this order to core[i * order + j]. Precondition:
+/// hadamard_core returns the order. For Paley's constructions let chi be the quadratic character of
+/// the field and Q(a, b) = chi(a - b). The first is I + [[0, 1], [-1, Q]]; the second replaces the
+/// zeros of [[0, 1], [1, Q]] by [[1, -1], [-1, -1]] and its other entries s by
+/// s * [[1, 1], [1, -1]].
 template <class T>
 FP8LAB_HD constexpr void write_hadamard_core(int order, T* core) {
   if (order == 1) {
@@ -147,7 +148,7 @@ FP8LAB_HD constexpr void write_hadamard_core(int order, T* core) {
   }
   const int construction = paley_construction(order);
   if (construction == 0) return write_williamson(order, core);
-  const int side = order / construction;  // of the bordered matrix of characters
+  const int side = order / construction;  // side of the bordered matrix of characters
   const FiniteField field = finite_field(side - 1);
   int character[kMaxHadamardCore] = {};
   for (int a = 1; a < field.order; ++a) character[a] = -1;
@@ -168,17 +169,17 @@ FP8LAB_HD constexpr void write_hadamard_core(int order, T* core) {
   }
 }
 
-/// Factor that makes x H_n orthonormal: rsqrt of n, which is exact below 2^24.
+/// Returns the factor that makes x H_n orthonormal: rsqrt of n, which is exact below 2^24.
 FP8LAB_HD inline float hadamard_factor(std::int64_t n) { return rsqrt(static_cast<float>(n)); }
 
-/// values = values * H_n / sqrt(n), or by H_n^T with `transposed`, for `width` vectors side by
-/// side: element i of vector w is values[i * width + w]. `core` holds the core of order `order` =
-/// hadamard_core(n), `scratch` order * width values.
+/// Computes values = values * H_n / sqrt(n), or by H_n^T with `transposed`, for `width` vectors
+/// side by side: element i of vector w is values[i * width + w]. `core` holds the core of order
+/// `order` = hadamard_core(n), `scratch` order * width values.
 ///
 /// FP32, each operation rounded to nearest even, in this order. If order > 1, each group g of the
 /// elements g * order + i becomes sum_i C(i, j) x_i, or C(j, i) x_i if transposed, i ascending from
-/// the signed first term. Then for span = order, 2 * order, ... < n the elements i and i + span, i
-/// / span even, become a + b and a - b. Last, every element is multiplied by hadamard_factor(n).
+/// the signed first term. Then for span = order, 2 * order, ... < n the elements i and i + span,
+/// i / span even, become a + b and a - b. Last, every element is multiplied by hadamard_factor(n).
 FP8LAB_HD inline void hadamard_multiply(float* values, std::int64_t n, std::int64_t width,
                                         const float* core, std::int64_t order, bool transposed,
                                         float* scratch) {

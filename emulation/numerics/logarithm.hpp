@@ -8,12 +8,12 @@
 
 FP8LAB_NUMERICS_BEGIN
 
-/// Finest logarithmic step of codes that stand for BF16 numbers: neighbouring powers of 2^(1/64)
-/// still round to different ones. Finer steps stand for FP32 numbers.
+/// Finest logarithmic step of codes that represent BF16 numbers: neighbouring powers of 2^(1/64)
+/// still round to different numbers. Finer steps represent FP32 numbers.
 inline constexpr int kMaxLogarithmBits = 6;
 inline constexpr int kMaxFineLogarithmBits = 11;
 
-/// 2^(i/64) in units of 2^-7, rounded to nearest: the significand of a BF16 number; 0 <= i < 64.
+/// Returns 2^(i/64) in units of 2^-7, to nearest: the significand of a BF16 number; 0 <= i < 64.
 FP8LAB_HD constexpr std::uint32_t bf16_power(std::uint32_t i) {
   constexpr std::uint8_t kPowers[64] = {
       128, 129, 131, 132, 134, 135, 137, 138, 140, 141, 143, 144, 146, 147, 149, 151,
@@ -23,8 +23,8 @@ FP8LAB_HD constexpr std::uint32_t bf16_power(std::uint32_t i) {
   return kPowers[i];
 }
 
-/// Smallest 24-bit significand that is at least 2^(i/128); 0 <= i < 128. For odd i that is where
-/// logarithms in steps of 1/64 round up; the power is irrational, so there are no ties.
+/// Returns the smallest 24-bit significand that is at least 2^(i/128); 0 <= i < 128. For odd i this
+/// is where logarithms in steps of 1/64 round up; the power is irrational, so there are no ties.
 FP8LAB_HD constexpr std::uint32_t significand_of_power(std::uint32_t i) {
   constexpr std::uint32_t kSignificands[128] = {
       0x800000, 0x80B1EE, 0x8164D2, 0x8218B0, 0x82CD87, 0x83835A, 0x843A29, 0x84F1F7, 0x85AAC4,
@@ -45,8 +45,8 @@ FP8LAB_HD constexpr std::uint32_t significand_of_power(std::uint32_t i) {
   return kSignificands[i];
 }
 
-/// 2^(i/4096) in units of 2^-62, with an error below 2^-36 of it; 0 <= i < 4096. Rounded to 24
-/// bits, to nearest or up, it is the power itself, rounded so.
+/// Returns 2^(i/4096) in units of 2^-62, with an error below 2^-36 of it; 0 <= i < 4096. Rounded to
+/// 24 bits, to nearest or up, it equals the power rounded in the same way.
 FP8LAB_HD constexpr std::uint64_t fine_power(std::uint32_t i) {
   /// 2^(i/64) in units of 2^-62.
   constexpr std::uint64_t kPowers[64] = {
@@ -66,7 +66,7 @@ FP8LAB_HD constexpr std::uint64_t fine_power(std::uint32_t i) {
       0x70666F76154A7089, 0x719FC4B95F452D29, 0x72DC8373BE41A454, 0x741CB5281E25EE34,
       0x75606373EE921C97, 0x76A7980F6CCA15C2, 0x77F25CCDEE6D7AE6, 0x7940BB9E2CFFD89D,
       0x7A92BE8A92436616, 0x7BE86FB985689DDC, 0x7D41D96DB915019D, 0x7E9F06067A4360BA};
-  /// 2^(i/4096) - 1 in units of 2^-38; the 60th is rounded up, for 2^(2491/4096) is 8e-7 of the
+  /// 2^(i/4096) - 1 in units of 2^-38; the 60th is rounded up, because 2^(2491/4096) is 8e-7 of the
   /// last place above a number of 24 bits.
   constexpr std::uint32_t kSteps[64] = {
       0x00000000, 0x02C5D7C0, 0x058BCE41, 0x0851E384, 0x0B18178C, 0x0DDE6A58, 0x10A4DBEB,
@@ -83,13 +83,15 @@ FP8LAB_HD constexpr std::uint64_t fine_power(std::uint32_t i) {
   return power + (((power >> 32) * kSteps[i & 63u]) >> 6);
 }
 
-/// Significand, 24 bits, of the value whose logarithm has this fraction, in steps of 2^-bits.
+/// Returns the 24-bit significand of the value whose logarithm has this
+/// fraction, in steps of 2^-bits.
 FP8LAB_HD constexpr std::uint32_t logarithm_significand(int bits, std::uint32_t fraction) {
   if (bits <= kMaxLogarithmBits) return bf16_power(fraction << (kMaxLogarithmBits - bits)) << 16;
   return static_cast<std::uint32_t>((fine_power(fraction << (12 - bits)) + (1ull << 38)) >> 39);
 }
 
-/// Smallest significand whose logarithm is nearer to the step after `fraction` than to it.
+/// Returns the smallest significand whose logarithm is nearer to the step
+/// after `fraction` than to it.
 FP8LAB_HD constexpr std::uint32_t logarithm_threshold(int bits, std::uint32_t fraction) {
   if (bits <= kMaxLogarithmBits) {
     return significand_of_power((2u * fraction + 1u) << (kMaxLogarithmBits - bits));
@@ -98,8 +100,9 @@ FP8LAB_HD constexpr std::uint32_t logarithm_threshold(int bits, std::uint32_t fr
   return static_cast<std::uint32_t>((power + (1ull << 39) - 1u) >> 39);
 }
 
-/// FP32 bits of the magnitude with code k: 0 for k = 0, else 2^(k / 2^mantissa_bits - bias) rounded
-/// to nearest BF16, or FP32 with more than kMaxLogarithmBits.
+/// Returns the FP32 bits of the magnitude with code k: 0 for k = 0, else
+/// 2^(k / 2^mantissa_bits - bias) rounded to nearest BF16, or to FP32 with more than
+/// kMaxLogarithmBits.
 FP8LAB_HD constexpr std::uint32_t decode_logarithm(FormatSpec format, std::uint32_t k) {
   if (k == 0) return 0;
   const std::uint32_t fraction = k & ((1u << format.mantissa_bits) - 1u);
@@ -108,14 +111,14 @@ FP8LAB_HD constexpr std::uint32_t decode_logarithm(FormatSpec format, std::uint3
   return (static_cast<std::uint32_t>(exponent + 127) << 23) | (significand & 0x7FFFFFu);
 }
 
-/// Whether |x| = significand * 2^(exponent - 23), between the neighbours k and k + 1, is rounded up
-/// with probability (|x| - lo) / (hi - lo), a multiple of 2^-32 rounded up.
+/// Returns whether |x| = significand * 2^(exponent - 23), between the neighbours k and k + 1, is
+/// rounded up, with probability (|x| - lo) / (hi - lo), a multiple of 2^-32 rounded up.
 FP8LAB_HD constexpr bool logarithm_rounds_up(FormatSpec format, std::uint32_t k,
                                              std::uint32_t significand, int exponent,
                                              std::uint32_t random_bits) {
   const std::uint32_t lo = decode_logarithm(format, k);
   const std::uint32_t hi = decode_logarithm(format, k + 1);
-  // In units of the last place of x, whose binade is that of lo; hi may lie in the next one.
+  // In units of the last place of x, whose binade is that of lo; hi may be in the next one.
   const std::uint32_t lo_significand = (lo & 0x7FFFFFu) | 0x800000u;
   const std::uint32_t hi_significand = (hi & 0x7FFFFFu) | 0x800000u;
   const int above = static_cast<int>(hi >> 23) - 127 - exponent;
@@ -124,12 +127,13 @@ FP8LAB_HD constexpr bool logarithm_rounds_up(FormatSpec format, std::uint32_t k,
   return ((std::uint64_t{random_bits} * whole) >> 32) < part;
 }
 
-/// Magnitude code of |x| = significand * 2^(exponent - 23), with 2^23 <= significand < 2^24, or 0.
+/// Returns the magnitude code of |x| = significand * 2^(exponent - 23), with
+/// 2^23 <= significand < 2^24, or 0.
 ///
-/// LNS-Madam (arXiv:2106.13914): the nearest rule rounds log2 |x|, exactly; toward_zero takes
-/// the largest value not above |x|, stochastic weighs the two neighbours by distance. Zero has
-/// the smallest code, k = 0, which the paper leaves open; all other values are at least code 1, so
-/// that no weight is lost to zero. Larger values saturate.
+/// LNS-Madam (arXiv:2106.13914): the nearest rule rounds log2 |x|, exactly; toward_zero takes the
+/// largest value not above |x|, stochastic weighs the two neighbours by distance. Zero has the
+/// smallest code, k = 0, which the paper leaves open; all other values are at least code 1, so that
+/// no weight is lost to zero. Larger values saturate.
 FP8LAB_HD constexpr std::uint32_t encode_logarithm(FormatSpec format, std::uint32_t significand,
                                                    int exponent, Rounding rounding,
                                                    std::uint32_t random_bits) {
@@ -140,7 +144,7 @@ FP8LAB_HD constexpr std::uint32_t encode_logarithm(FormatSpec format, std::uint3
   if (octave < 0) return 1;
   if (octave > static_cast<int>(largest >> bits)) return largest;
   const bool to_nearest = rounding != Rounding::toward_zero && rounding != Rounding::stochastic;
-  // The steps of the octave that lie below x, of which the last is taken: halving.
+  // Finds by bisection the last step of the octave that is below x.
   std::uint32_t fraction = 0, end = to_nearest ? 1u << bits : (1u << bits) - 1u;
   while (fraction < end) {
     const std::uint32_t middle = (fraction + end) / 2u;

@@ -1,5 +1,5 @@
-// The fused dot-product group of a tensor core: scalar reference (specification.md, "Tensor
-// cores").
+// The fused dot-product group of a tensor core: scalar reference
+// (specification.md, "Tensor cores").
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 FP8LAB_NUMERICS_BEGIN
 
-/// What a group delivers, and the format of its accumulator operand.
+/// The result of a group, and the format of its accumulator operand.
 enum class OutputKind : std::uint8_t {
-  f32_truncated,  ///< FP32, mantissa cut toward zero to `output_mantissa_bits`
+  f32_truncated,  ///< FP32, mantissa truncated toward zero to `output_mantissa_bits`
   f16_nearest,    ///< FP16, round to nearest even
 };
 
-/// Format of the accumulator operand and of the result.
+/// Returns the format of the accumulator operand and of the result.
 FP8LAB_HD constexpr FormatSpec accumulator_format(OutputKind output) {
   if (output == OutputKind::f16_nearest) return kFP16;
   return kFP32;
 }
 
-/// How a term is brought onto the common grid. Hopper truncates magnitudes; the alternative exists
+/// The alignment of a term to the common grid. Hopper truncates magnitudes; the alternative exists
 /// so that tests can show it to be wrong.
 enum class Alignment : std::uint8_t { truncate, nearest_even };
 
@@ -40,16 +40,16 @@ struct GroupModel {
   bool normalize_products = false;   ///< hypothesis refuted for Hopper: emax of normalised products
   bool zero_products_count = false;  ///< hypothesis refuted for Hopper: a zero product raises emax
   Alignment output_rounding = Alignment::truncate;  ///< f32_truncated only
-  /// Scales of both operands enter the instruction: a product counts in emax at the exponents of
-  /// its factors and of their two scales, see scaled_group.
+  /// Scales of both operands enter the instruction: a product counts in emax at the sum of the
+  /// exponents of its factors and of their two scales, see scaled_group.
   bool block_scales = false;
   /// block_scales only. Above 0: this many neighbouring products are summed exactly and form one
   /// term, which counts in emax at the exponents of its two scales alone.
   int exact_products = 0;
-  /// Above 0: the products are summed first and meet the accumulator on a grid of so many bits, see
-  /// late_group. FP32 output only.
+  /// Above 0: the products are summed first and then meet the accumulator on a grid of this many
+  /// bits, see late_group. FP32 output only.
   int late_fraction_bits = 0;
-  int partial_sums = 1;  ///< late_fraction_bits only: product i is of the sum i % partial_sums
+  int partial_sums = 1;  ///< late_fraction_bits only: product i belongs to the sum i % partial_sums
 
   constexpr bool operator==(const GroupModel&) const = default;
 };
@@ -82,14 +82,14 @@ inline constexpr GroupModel kSm90Tf32F32{8, 25, OutputKind::f32_truncated, 23, -
 /// mma.sync of sm_70, f16, FP32 accumulator. Replayed: V100.
 inline constexpr GroupModel kSm70Fp16F32{4, 23, OutputKind::f32_truncated, 23};
 
-/// The same with an FP16 accumulator. Replayed: V100.
+/// As above, with an FP16 accumulator. Replayed: V100.
 inline constexpr GroupModel kSm70Fp16F16{4, 23, OutputKind::f16_nearest, 10};
 
 /// mma.sync of sm_80, sm_86 and sm_89, bf16 and f16, FP32 accumulator. Replayed: A100, A2, Ada,
 /// L40S; no record reaches the floor, which is published (Khattak and Mikaitis).
 inline constexpr GroupModel kSm80Bf16F32{8, 24, OutputKind::f32_truncated, 23, -132};
 
-/// The same for f16 with an FP16 accumulator. Replayed: A100, A2, Ada, L40S.
+/// As above, for f16 with an FP16 accumulator. Replayed: A100, A2, Ada, L40S.
 inline constexpr GroupModel kSm80Fp16F16{8, 24, OutputKind::f16_nearest, 10};
 
 /// mma.sync of sm_80, sm_86 and sm_89, tf32, FP32 accumulator. Replayed as kSm80Bf16F32.
@@ -99,7 +99,7 @@ inline constexpr GroupModel kSm80Tf32F32{4, 24, OutputKind::f32_truncated, 23, -
 /// Published (MMA-Sim) and replayed: Ada, L40S.
 inline constexpr GroupModel kSm89MmaFp8F32{16, 13, OutputKind::f32_truncated, 13};
 
-/// The same with an FP16 accumulator. Published (MMA-Sim) and replayed: Ada.
+/// As above, with an FP16 accumulator. Published (MMA-Sim) and replayed: Ada.
 inline constexpr GroupModel kSm89MmaFp8F16{16, 13, OutputKind::f16_nearest, 10};
 
 /// tcgen05.mma kind::f8f6f4 without block scales, FP32 accumulator. Published (MMA-Sim). Not the
@@ -127,8 +127,8 @@ inline constexpr GroupModel kSm100Mxf4nvf4{
     .exact_products = 16,
 };
 
-/// v_mfma of CDNA3, any pair of e4m3fnuz/e5m2fnuz: even and odd products apart. Published
-/// (MMA-Sim: GTR-FDPA with F = 24, F2 = 31, and FP32 to nearest even).
+/// v_mfma of CDNA3, any pair of e4m3fnuz/e5m2fnuz: even and odd products are summed separately.
+/// Published (MMA-Sim: GTR-FDPA with F = 24, F2 = 31, and FP32 to nearest even).
 inline constexpr GroupModel kCdna3Fp8F32{
     .products = 16,
     .fraction_bits = 24,
@@ -138,8 +138,8 @@ inline constexpr GroupModel kCdna3Fp8F32{
     .partial_sums = 2,
 };
 
-/// An operand as the multiplier sees it: (-1)^negative * significand * 2^(exponent -
-/// mantissa_bits), not normalised. A subnormal keeps exponent 1 - bias.
+/// An operand in the multiplier: (-1)^negative * significand * 2^(exponent - mantissa_bits), not
+/// normalised. A subnormal keeps exponent 1 - bias.
 struct Unpacked {
   std::uint32_t significand = 0;
   int exponent = 0;
@@ -167,13 +167,14 @@ FP8LAB_HD constexpr Unpacked unpack(FormatSpec format, std::uint32_t code) {
   return value;
 }
 
-/// Position of the highest set bit of a nonzero value.
+/// Returns the position of the highest set bit of a nonzero value.
 FP8LAB_HD constexpr int highest_bit64(std::uint64_t value) {
   const auto upper = static_cast<std::uint32_t>(value >> 32);
   return upper != 0 ? 32 + highest_bit(upper) : highest_bit(static_cast<std::uint32_t>(value));
 }
 
-/// magnitude * 2^-shift as an integer: truncated, or to nearest even. Negative shifts are exact.
+/// Returns magnitude * 2^-shift as an integer: truncated, or to nearest even.
+/// Negative shifts are exact.
 FP8LAB_HD constexpr std::uint64_t shift_right(std::uint64_t magnitude, int shift,
                                               Alignment alignment) {
   if (shift <= 0) return magnitude << -shift;
@@ -185,9 +186,9 @@ FP8LAB_HD constexpr std::uint64_t shift_right(std::uint64_t magnitude, int shift
   return kept + (rest > half || (rest == half && (kept & 1u) != 0) ? 1u : 0u);
 }
 
-/// FP32 bits of magnitude * 2^exponent with `mantissa_bits` of the 23 mantissa bits kept, toward
-/// zero or as `rounding` says. Subnormals are cut on the grid 2^(-126 - mantissa_bits); above the
-/// range gives infinity; a zero result is +0.
+/// Returns the FP32 bits of magnitude * 2^exponent with `mantissa_bits` of the 23 mantissa bits
+/// kept, rounded toward zero or by `rounding`. Subnormals are cut on the grid
+/// 2^(-126 - mantissa_bits); above the range gives infinity; a zero result is +0.
 FP8LAB_HD constexpr std::uint32_t f32_truncated(bool negative, std::uint64_t magnitude,
                                                 int exponent, int mantissa_bits,
                                                 Alignment rounding = Alignment::truncate) {
@@ -203,8 +204,8 @@ FP8LAB_HD constexpr std::uint32_t f32_truncated(bool negative, std::uint64_t mag
   return sign | (code + (static_cast<std::uint32_t>(floor + 126) << 23));
 }
 
-/// FP16 bits of magnitude * 2^exponent, to nearest even, subnormals kept, overflow to infinity; a
-/// zero result is +0.
+/// Returns the FP16 bits of magnitude * 2^exponent, to nearest even, subnormals kept, overflow to
+/// infinity; a zero result is +0.
 FP8LAB_HD constexpr std::uint32_t f16_nearest(bool negative, std::uint64_t magnitude,
                                               int exponent) {
   if (magnitude == 0) return 0;
@@ -218,7 +219,7 @@ FP8LAB_HD constexpr std::uint32_t f16_nearest(bool negative, std::uint64_t magni
   return sign | (static_cast<std::uint32_t>(kept) + (static_cast<std::uint32_t>(floor + 14) << 10));
 }
 
-/// Special operands met by a group (specification.md, "The group", step 1).
+/// Special operands of a group (specification.md, "The group", step 1).
 struct GroupSpecials {
   bool nan = false;
   bool positive_infinity = false;
@@ -230,7 +231,7 @@ struct GroupSpecials {
     (negative ? negative_infinity : positive_infinity) = true;
   }
 
-  /// Adds the product a * b; true when it was special.
+  /// Adds the product a * b; returns true if it was special.
   FP8LAB_HD constexpr bool add_product(const Unpacked& a, const Unpacked& b) {
     if (a.nan || b.nan) return nan = true;
     if (!a.infinite && !b.infinite) return false;
@@ -287,7 +288,7 @@ FP8LAB_HD constexpr std::uint32_t sum_terms(const GroupModel& model, const Group
                              model.output_rounding);
 }
 
-/// floor(units * 2^-shift). Negative shifts are exact.
+/// Returns floor(units * 2^-shift). Negative shifts are exact.
 FP8LAB_HD constexpr std::int64_t shift_down(std::int64_t units, int shift) {
   if (shift <= 0) return units * (std::int64_t{1} << -shift);
   return units >> (shift < 63 ? shift : 63);
@@ -297,11 +298,11 @@ inline constexpr int kMostPartialSums = 4;
 
 /// The group of a unit that adds the accumulator last (model.late_fraction_bits > 0; MMA-Sim:
 /// GTR-FDPA). In each partial sum products are cut to model.fraction_bits below its own largest
-/// exponent and added exactly. Then everything is rounded down: the partial sums to the grid of the
-/// largest of them, their sum to late_fraction_bits below E, the larger of its exponent and that of
-/// c, and c to fraction_bits below E. A c whose exponent is below E - fraction_bits - 1 is left
-/// out. Zero products and a zero c have no exponent. Accumulator and result are FP32, rounded once
-/// as model.output_rounding says; NaN is canonical.
+/// exponent and added exactly. Then everything is rounded down: the partial sums to the grid of
+/// the largest of them, their sum to late_fraction_bits below E, the larger of its exponent and
+/// that of c, and c to fraction_bits below E. A c whose exponent is below E - fraction_bits - 1 is
+/// left out. Zero products and a zero c have no exponent. Accumulator and result are FP32, rounded
+/// once by model.output_rounding; NaN is canonical.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr std::uint32_t late_group(const GroupModel& model, FormatSpec fa, FormatSpec fb,
                                              const CodeA* a, const CodeB* b, int n,
@@ -356,11 +357,11 @@ FP8LAB_HD constexpr std::uint32_t late_group(const GroupModel& model, FormatSpec
                        model.output_mantissa_bits, model.output_rounding);
 }
 
-/// The fused group over n <= 32 products a[i] * b[i] and the accumulator c: accumulator bits in and
-/// out (FP32, or FP16 for OutputKind::f16_nearest). Codes are any unsigned type of at most 32 bits;
-/// products beyond n are zero. Special values, alignment, truncation and the single rounding follow
-/// specification.md, "The group", with the parameters of `model`, or late_group; integer arithmetic
-/// only.
+/// The fused group over n <= 32 products a[i] * b[i] and the accumulator c: takes and returns
+/// accumulator bits (FP32, or FP16 for OutputKind::f16_nearest). Codes are any unsigned type of at
+/// most 32 bits; products beyond n are zero. Special values, alignment, truncation and the single
+/// rounding follow specification.md, "The group", with the parameters of `model`, or late_group;
+/// integer arithmetic only.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr std::uint32_t fused_group(const GroupModel& model, FormatSpec fa, FormatSpec fb,
                                               const CodeA* a, const CodeB* b, int n,
@@ -400,7 +401,7 @@ struct GroupScales {
   const float* b = nullptr;
 };
 
-/// A scale as the multiplier sees it. The scale must be a value of `format` or NaN.
+/// Returns a scale in the form of the multiplier. The scale must be a value of `format` or NaN.
 FP8LAB_HD constexpr Unpacked unpack_scale(FormatSpec format, float scale) {
   return unpack(format, encode(format, float_bits(scale), Rounding::nearest, Overflow::saturate));
 }
@@ -408,9 +409,10 @@ FP8LAB_HD constexpr Unpacked unpack_scale(FormatSpec format, float scale) {
 /// The fused group of a block-scaled instruction over n <= model.products products
 /// a[i] sA b[i] sB and the FP32 accumulator c (MMA-Sim: fdpa with scales). With
 /// model.exact_products = 0 each product is a term of exponent e(a) + e(b) + e(sA) + e(sB), nothing
-/// normalised; otherwise that many products, which share their scales, are first summed exactly and
-/// the sum is a term of exponent e(sA) + e(sB). Zero terms raise emax only to model.min_exponent; a
-/// NaN scale makes the result NaN. Alignment, sum and rounding are those of fused_group.
+/// normalised. Otherwise that many products, which share their scales, are first summed exactly,
+/// and the sum is a term of exponent e(sA) + e(sB). Zero terms raise emax only to
+/// model.min_exponent; a NaN scale makes the result NaN. Alignment, sum and rounding are those
+/// of fused_group.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr std::uint32_t scaled_group(const GroupModel& model, FormatSpec fa,
                                                FormatSpec fb, const CodeA* a, const CodeB* b, int n,
@@ -422,7 +424,7 @@ FP8LAB_HD constexpr std::uint32_t scaled_group(const GroupModel& model, FormatSp
 
   const bool exact = model.exact_products > 0;
   const int step = exact ? model.exact_products : 1;
-  // The finest unit of a product; every product is a whole number of it.
+  // The finest unit of a product; every product is an integer multiple of it.
   const int finest = fa.min_exponent() - fa.mantissa_bits + fb.min_exponent() - fb.mantissa_bits;
   GroupTerm terms[33] = {};
   int count = 0;
@@ -460,7 +462,7 @@ FP8LAB_HD constexpr std::uint32_t scaled_group(const GroupModel& model, FormatSp
   return sum_terms(model, terms, count, emax);
 }
 
-/// IEEE sum of two FP16 values, round to nearest even, signed zeros kept, canonical NaN.
+/// Returns the IEEE sum of two FP16 values, to nearest even, signed zeros kept, canonical NaN.
 FP8LAB_HD constexpr std::uint32_t add_f16(std::uint32_t x_bits, std::uint32_t y_bits) {
   const Unpacked x = unpack(kFP16, x_bits);
   const Unpacked y = unpack(kFP16, y_bits);
@@ -477,16 +479,17 @@ FP8LAB_HD constexpr std::uint32_t add_f16(std::uint32_t x_bits, std::uint32_t y_
   return f16_nearest(sum < 0, static_cast<std::uint64_t>(sum < 0 ? -sum : sum), -24);
 }
 
-/// IEEE sum of two FP32 values with the canonical NaN.
+/// Returns the IEEE sum of two FP32 values with the canonical NaN.
 FP8LAB_HD constexpr std::uint32_t add_f32(std::uint32_t x_bits, std::uint32_t y_bits) {
   const float sum = bits_float(x_bits) + bits_float(y_bits);
   return sum != sum ? kF32NaN : float_bits(sum);
 }
 
-/// mma.sync m16n8k32 on FP8 codes as sm_90 executes it: widened to FP16, two groups of 16 over the
-/// interleaved halves k % 4 in {0, 1} and {2, 3}, then c added with an IEEE rounding. n <= 32
-/// products; `output` selects the FP32 or the FP16 accumulator, whose bits `c_bits` and the result
-/// are. Measured: 8 x 4.30e9 outputs on an H200, 0 differences (specification.md, "Tensor cores").
+/// mma.sync m16n8k32 on FP8 codes as sm_90 executes it: operands are widened to FP16, two groups of
+/// 16 run over the interleaved halves k % 4 in {0, 1} and {2, 3}, then c is added with an IEEE
+/// rounding. n <= 32 products; `output` selects the FP32 or the FP16 accumulator, the format of
+/// `c_bits` and of the result. Measured: 8 x 4.30e9 outputs on an H200, 0 differences
+/// (specification.md, "Tensor cores").
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr std::uint32_t mma_sync_fp8(OutputKind output, FormatSpec fa, FormatSpec fb,
                                                const CodeA* a, const CodeB* b, int n,

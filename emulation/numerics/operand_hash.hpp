@@ -1,4 +1,4 @@
-// Identity of tensors: the same number in whatever order their parts are visited.
+// Hashes of tensors that do not depend on the order in which their parts are visited.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 FP8LAB_NUMERICS_BEGIN
 
-/// What a hashed word belongs to; the value is the key of its terms.
+/// The kind of data that a hashed word belongs to; the value is the key of its terms.
 enum class HashedPart : std::uint64_t {
   codes = 0x9E3779B97F4A7C15u,
   scales = 0xD1B54A32D192ED03u,
@@ -22,7 +22,7 @@ FP8LAB_HD_INLINE constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// The place of word `index`; neighbours are 1 apart.
+/// Returns the place of word `index`; neighbours are 1 apart.
 FP8LAB_HD_INLINE constexpr std::uint64_t hash_place(HashedPart part, std::uint64_t index) {
   return static_cast<std::uint64_t>(part) + index;
 }
@@ -30,19 +30,19 @@ FP8LAB_HD_INLINE constexpr std::uint64_t hash_term_at(std::uint64_t place, std::
   return mix64(word ^ mix64(place));
 }
 
-/// One term of a hash, mix64(word ^ mix64(key + index)). A bijection of `word`, so that
+/// Returns one term of a hash, mix64(word ^ mix64(key + index)). This is a bijection of `word`, so
 /// a single changed word always changes the hash.
 ///
 /// The hash of an operand of `rows` vectors of length `k` is the sum, modulo 2^64, of
 /// - codes: word j of row r, index r * ceil(k * size / 8) + j, where the `k` elements of the row,
 ///   `size` bytes each (1 for codes, 2 for bf16, 4 for f32 values), are written one after the other
-///   in little-endian order, padded with zeros to a multiple of 8 bytes and cut into words;
+///   in little-endian order, padded with zeros to a multiple of 8 bytes and split into words;
 /// - scales: the FP32 bits of scale (i, j), zero-extended, index i * columns + j.
-/// Rows follow each other whatever their distance and order in memory. No order of addition
-/// matters.
+/// Rows are counted one after another, whatever their distance and order in memory. The order of
+/// additions does not matter.
 ///
-/// The hash of a model's weights is the sum over its parameters of the terms of `weights`, words
-/// cut as those of codes, indices counted on from parameter to parameter.
+/// The hash of a model's weights is the sum over its parameters of the terms of `weights`. Words
+/// are split as those of codes, and indices continue from parameter to parameter.
 FP8LAB_HD_INLINE constexpr std::uint64_t hash_term(HashedPart part, std::uint64_t index,
                                                    std::uint64_t word) {
   return hash_term_at(hash_place(part, index), word);

@@ -1,5 +1,5 @@
-// tile_scale for the ordinary amaxes of a kernel's inner loop: power-of-two scales by one addition,
-// FP32 scales by two divisions.
+// tile_scale for the ordinary amaxes of a kernel's inner loop: one addition for a power-of-two
+// scale, two divisions for an FP32 scale.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,25 @@
 
 FP8LAB_NUMERICS_BEGIN
 
-/// tile_scale under one rule over the amaxes whose bits lie in [lowest, lowest + count).
+/// tile_scale under one rule, for amaxes whose bits are in [lowest, lowest + count).
 ///
-/// FP32 scales (`quotients`): nothing that fp32_scale bounds is met there, and no amax is raised.
-/// Power-of-two scales: the decode exponent grows by one with each binade of the amax, and once
-/// inside every binade, behind the same mantissa: adding `carry` to the amax makes that mantissa
-/// overflow into the exponent field.
+/// FP32 scales (`quotients`): none of the cases that fp32_scale bounds occurs there, and no amax is
+/// raised. Power-of-two scales: the decode exponent grows by one with each binade of the amax, and
+/// once inside every binade, after the same mantissa: adding `carry` to the amax makes that
+/// mantissa overflow into the exponent field.
 struct OrdinaryScales {
-  std::uint32_t lowest = 0, count = 0;  ///< count 0: holds nowhere
+  std::uint32_t lowest = 0, count = 0;  ///< count 0: holds for no amax
   bool quotients = false;
   bool encode_first = false;  ///< ScaleArithmetic::enc_div
   bool divide = false;        ///< as TileScale::divide
-  float target = 0.0f;        ///< the magnitude that the amax is brought to
+  float target = 0.0f;        ///< the magnitude to which the amax is scaled
   std::uint32_t carry = 0;
   std::uint32_t offset = 0;  ///< exponent field of the decode scale minus that of the sum, mod 2^32
 
   FP8LAB_HD_INLINE constexpr bool holds_for(std::uint32_t amax_bits) const {
     return amax_bits - lowest < count;
   }
-  /// tile_scale where holds_for.
+  /// Returns tile_scale. Precondition: holds_for.
   FP8LAB_HD_INLINE constexpr TileScale scale(std::uint32_t amax_bits) const {
     return quotients ? by_quotients(bits_float(amax_bits)) : by_steps(amax_bits);
   }
@@ -44,9 +44,10 @@ struct OrdinaryScales {
   }
 };
 
-/// Those of `rule`, between 2^-80 and 2^80, and from the epsilon on where it is a floor. None for
-/// other scale formats, for an epsilon that is added, for a factor on powers of two, and where
-/// amaxes in that range can come near the ends of the exponent range.
+/// Returns the ordinary scales of `rule`: for amaxes between 2^-80 and 2^80, and from the epsilon
+/// on if that is a floor. Returns none for other scale formats, for an epsilon that is added, for
+/// a factor on powers of two, and if amaxes in that range can come near the ends of the exponent
+/// range.
 constexpr OrdinaryScales ordinary_scales(const ScaleRule& rule, FormatSpec element) {
   constexpr std::uint32_t kOne = 0x3F800000u, kMantissa = 0x007FFFFFu;
   constexpr std::uint32_t kLowest = (127u - 80u) << 23, kHighest = (127u + 80u) << 23;
@@ -70,7 +71,7 @@ constexpr OrdinaryScales ordinary_scales(const ScaleRule& rule, FormatSpec eleme
     scales.target = target_maximum(rule, element);
     return scales;
   }
-  // The step is found by asking tile_scale.
+  // Finds the step by bisection with tile_scale.
   std::uint32_t below = 0, above = kMantissa + 1;  // the last mantissa before the step
   while (above - below > 1) {
     const std::uint32_t middle = (below + above) / 2;

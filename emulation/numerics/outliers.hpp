@@ -1,4 +1,4 @@
-// Values beyond the bounds of a clamp, and what the clamp takes from them.
+// The clamp of outliers, and its residual.
 #pragma once
 
 #include "emulation/numerics/host_device.hpp"
@@ -11,12 +11,12 @@ struct ClampBounds {
   float upper = 0.0f;
 };
 
-/// The nearest number within the bounds; a NaN stays.
+/// Returns the nearest number within the bounds; a NaN is unchanged.
 FP8LAB_HD constexpr float clamped(const ClampBounds& bounds, float x) {
   return x < bounds.lower ? bounds.lower : x > bounds.upper ? bounds.upper : x;
 }
 
-/// RN(x - clamped(x)): what the clamp takes away, +0 within the bounds and for NaN.
+/// Returns RN(x - clamped(x)): the residual of the clamp, +0 within the bounds and for NaN.
 FP8LAB_HD constexpr float clamp_residual(const ClampBounds& bounds, float x) {
   return x < bounds.lower ? x - bounds.lower : x > bounds.upper ? x - bounds.upper : 0.0f;
 }

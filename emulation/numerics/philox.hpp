@@ -1,4 +1,4 @@
-// Counter-based random bits, the same on every backend and for every number of threads.
+// Counter-based random bits: the same on every backend and for every number of threads.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ FP8LAB_HD constexpr PhiloxCounter philox4x32(PhiloxCounter counter, PhiloxKey ke
   return counter;
 }
 
-/// Random bits of elements 4 * block .. 4 * block + 3 of one tensor at one step.
+/// Returns the random bits of elements 4 * block .. 4 * block + 3 of one tensor at one step.
 ///
 /// Key: the low and high halves of `seed`. Counter: word 0 the low half of `block`; word 1 `step`;
 /// word 2 `tensor`; word 3 `orientation` (8 bits, 0 or 1) in the top byte, and below it the next 24
@@ -51,9 +51,9 @@ FP8LAB_HD constexpr PhiloxCounter random_block(std::uint64_t seed, std::uint32_t
   return philox4x32(counter, key);
 }
 
-/// The 32 random bits of one element: word `element_index` mod 4 of block `element_index` / 4.
-/// The index is logical (row * columns + column of the source tensor), so the bits do not depend on
-/// threads, tiles or storage order.
+/// Returns the 32 random bits of one element: word `element_index` mod 4 of block
+/// `element_index` / 4. The index is logical (row * columns + column of the source tensor), so the
+/// bits do not depend on threads, tiles or storage order.
 FP8LAB_HD constexpr std::uint32_t random_bits(std::uint64_t seed, std::uint32_t step,
                                               std::uint32_t tensor, std::uint32_t orientation,
                                               std::uint64_t element_index) {

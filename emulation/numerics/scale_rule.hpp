@@ -1,5 +1,5 @@
-// The vocabulary of scale derivation (specification.md, "Scales"); the rules themselves are
-// scaling.hpp.
+// Parameters of scale derivation (specification.md, "Scales"); scaling.hpp
+// has the rules themselves.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 FP8LAB_NUMERICS_BEGIN
 
-/// Values a stored scale may take.
+/// Values that a stored scale may take.
 enum class ScaleFormat : std::uint8_t {
   fp32,          ///< any FP32 value
   pow2,          ///< a power of two held in FP32
   e8m0,          ///< a power of two in [2^-127, 2^127]
   bf16,          ///< a BF16 value (COAT); values are divided by the stored scale
   e4m3,          ///< a positive E4M3 value, at most 448
-  nv_two_level,  ///< an E4M3 value a tile times one FP32 factor of the tensor (NVFP4)
+  nv_two_level,  ///< an E4M3 value per tile times one FP32 factor of the tensor (NVFP4)
 };
 
-/// How a power-of-two scale is derived; for ScaleFormat::pow2 and e8m0 alone.
+/// Derivation of a power-of-two scale; for ScaleFormat::pow2 and e8m0 only.
 enum class ScaleRounding : std::uint8_t {
   nearest,    ///< log2(amax/Qmax) to the nearest integer
   ceil,       ///< decode exponent ceil(log2(amax/Qmax)) (InfiR2, DeepSeek-V3)
@@ -29,60 +29,61 @@ enum class ScaleRounding : std::uint8_t {
   floor,      ///< decode exponent floor(log2(amax/Qmax)) (QuEST as released)
 };
 
-/// Which FP32 operations produce the value that is cast. They differ in 0.1 to 3 % of the codes.
+/// The FP32 operations that produce the cast value. They differ in 0.1 to 3 % of the codes.
 enum class ScaleArithmetic : std::uint8_t {
   enc_div,        ///< enc = RN(Qmax/amax), q = cast(x * enc), stored scale RN(1/enc)
   dec_div_recip,  ///< scale = RN(amax/Qmax), q = cast(x * RN(1/scale))
   dec_div,        ///< scale = RN(amax/Qmax), q = cast(x / scale)
 };
 
-/// How amax_epsilon keeps scales away from zero.
+/// The way in which amax_epsilon keeps scales away from zero.
 enum class EpsilonMode : std::uint8_t {
   floor,  ///< amax becomes max(amax, epsilon) (TransformerEngine, torchao, DeepGEMM)
   add,    ///< amax becomes RN(amax + epsilon) (COAT)
 };
 
-/// What an infinite encode factor RN(Qmax/amax) becomes.
+/// The replacement of an infinite encode factor RN(Qmax/amax).
 enum class EncodeLimit : std::uint8_t {
   fp32,  ///< the largest FP32 number (TransformerEngine, per tensor)
   bf16,  ///< the largest BF16 number (TransformerEngine, blocks of BF16 input)
 };
 
-/// What a power-of-two scale above 2^127 becomes.
+/// The replacement of a power-of-two scale above 2^127.
 enum class ScaleOverflow : std::uint8_t {
   saturate,  ///< 2^127
   nan,       ///< NaN, which makes the tile NaN (microxcaling)
 };
 
-/// Whether a two-level tile may map its amax to two thirds of Qmax, 4 for e2m1, instead of Qmax,
-/// whichever represents it better.
+/// Whether a two-level tile may map its amax to two thirds of Qmax, 4 for e2m1, instead of Qmax, if
+/// that represents the tile better.
 enum class FourOverSix : std::uint8_t {
   none,
   mae,  ///< smaller sum of |x - dequantized x|
   mse,  ///< smaller sum of squares
 };
 
-/// Everything that turns the amax of one tile into its scale.
+/// All parameters that turn the amax of one tile into its scale.
 struct ScaleRule {
   ScaleFormat format = ScaleFormat::fp32;
   ScaleRounding rounding = ScaleRounding::nearest;
   ScaleArithmetic arithmetic = ScaleArithmetic::enc_div;
-  float amax_epsilon = 0.0f;  ///< what keeps amax from zero, see epsilon_mode
+  float amax_epsilon = 0.0f;  ///< keeps amax from zero, see epsilon_mode
   int margin = 0;             ///< Qmax is divided by 2^margin
   EpsilonMode epsilon_mode = EpsilonMode::floor;
   EncodeLimit encode_limit = EncodeLimit::fp32;            ///< for enc_div
   ScaleOverflow scale_overflow = ScaleOverflow::saturate;  ///< for e8m0
   FourOverSix four_over_six = FourOverSix::none;           ///< for nv_two_level
-  /// Above 0: this many standard deviations of the tile stand for its amax (tile_deviation.hpp).
+  /// Above 0: this many standard deviations of the tile replace its amax (tile_deviation.hpp).
   float deviations = 0.0f;
   float factor = 1.0f;  ///< for pow2: the scale is the power of two times this
 
   constexpr bool operator==(const ScaleRule&) const = default;
-  /// True when the scale is a power of two by `rounding`, times `factor`.
+  /// Returns true if the scale is a power of two by `rounding`, times `factor`.
   FP8LAB_HD constexpr bool is_power_of_two() const {
     return format == ScaleFormat::pow2 || format == ScaleFormat::e8m0;
   }
-  /// True when the cast value is x / scale: only where the quotient is not x times a power of two.
+  /// Returns true if the cast value is x / scale: only if the quotient is
+  /// not x times a power of two.
   FP8LAB_HD constexpr bool divides() const {
     return arithmetic == ScaleArithmetic::dec_div && !is_power_of_two() &&
            format != ScaleFormat::nv_two_level;

@@ -1,5 +1,5 @@
-// From the amax of a tile to its scale, for every rule of scale_rule.hpp (specification.md,
-// "Scales").
+// Computes the scale of a tile from its amax, for every rule of scale_rule.hpp
+// (specification.md, "Scales").
 #pragma once
 
 #include <cstdint>
@@ -13,47 +13,48 @@ FP8LAB_NUMERICS_BEGIN
 
 /// The scale of one tile: x ~ decode * q, q = cast(scaled_value(scale, x)).
 struct TileScale {
-  float decode = 1.0f;      ///< what is stored and multiplied back
+  float decode = 1.0f;      ///< the stored factor of dequantization
   float multiplier = 1.0f;  ///< applied before the cast unless `divide`
   bool divide = false;      ///< the cast value is x / decode instead of x * multiplier
 };
 
-/// The value that is cast: one FP32 operation, round to nearest even.
+/// Returns the value that is cast: one FP32 operation, round to nearest even.
 FP8LAB_HD constexpr float scaled_value(const TileScale& scale, float x) {
   return scale.divide ? x / scale.decode : x * scale.multiplier;
 }
 
-/// 2^exponent for -149 <= exponent <= 127, exact.
+/// Returns 2^exponent for -149 <= exponent <= 127, exact.
 FP8LAB_HD constexpr float power_of_two(int exponent) {
   return exponent >= -126 ? bits_float(static_cast<std::uint32_t>(exponent + 127) << 23)
                           : bits_float(1u << (exponent + 149));
 }
 
-/// rule.margin limited to +-64, so that no product below leaves the FP32 range.
+/// Returns rule.margin limited to +-64, so that no product below leaves the FP32 range.
 FP8LAB_HD constexpr int bounded_margin(const ScaleRule& rule) {
   return rule.margin < -64 ? -64 : rule.margin > 64 ? 64 : rule.margin;
 }
 
-/// The target maximum Qmax / 2^margin, exact.
+/// Returns the target maximum Qmax / 2^margin, exact.
 FP8LAB_HD constexpr float target_maximum(const ScaleRule& rule, FormatSpec element) {
   return max_finite(element) * power_of_two(-bounded_margin(rule));
 }
 
-/// numerator / denominator for nonzero finite magnitudes, an infinite quotient replaced by the
+/// Returns numerator / denominator for nonzero finite magnitudes; an infinite quotient becomes the
 /// largest finite FP32 value.
 FP8LAB_HD constexpr float bounded_quotient(float numerator, float denominator) {
   const float quotient = numerator / denominator;
   return float_bits(quotient) == kF32Infinity ? bits_float(kF32MaxFinite) : quotient;
 }
 
-/// The FP32 or BF16 maximum.
+/// Returns the FP32 or BF16 maximum.
 FP8LAB_HD constexpr float limit_of(EncodeLimit limit) {
   return limit == EncodeLimit::bf16 ? bits_float(0x7F7F0000u) : bits_float(kF32MaxFinite);
 }
 
-/// FP32 scale of a tile with finite nonzero amax. Where the factor applied to x would overflow it
-/// becomes the largest finite value (of rule.encode_limit under enc_div), and the decode scale its
-/// rounded reciprocal (TransformerEngine); a decode scale that would be zero becomes 2^-149.
+/// Returns the FP32 scale of a tile with finite nonzero amax. If the factor applied to x would
+/// overflow, it becomes the largest finite value (of rule.encode_limit under enc_div), and the
+/// decode scale its rounded reciprocal (TransformerEngine); a decode scale that would be zero
+/// becomes 2^-149.
 FP8LAB_HD constexpr TileScale fp32_scale(const ScaleRule& rule, float qmax, float amax) {
   if (rule.arithmetic == ScaleArithmetic::enc_div) {
     const float quotient = qmax / amax;
@@ -69,15 +70,17 @@ FP8LAB_HD constexpr TileScale fp32_scale(const ScaleRule& rule, float qmax, floa
   return {decode_factor, reciprocal, false};
 }
 
-/// The value of `format` nearest to a positive one, saturating; its smallest one instead of zero.
+/// Returns the value of `format` nearest to a positive one, saturating; its
+/// smallest one instead of zero.
 FP8LAB_HD constexpr float nearest_positive(FormatSpec format, float value) {
   const std::uint32_t code = encode(format, float_bits(value));
   return decode(format, code == 0u ? 1u : code);
 }
 
-/// FP32 scale rounded to the nearest value of the format in which it is stored, saturating; zero
-/// becomes the smallest positive value. Values are quantized with what is stored: multiplied by its
-/// rounded reciprocal, or divided by it (specification.md, "Scales", COAT).
+/// Returns the FP32 scale rounded to the nearest value of the format in which it is stored,
+/// saturating; zero becomes the smallest positive value. Values are quantized with the stored
+/// scale: multiplied by its rounded reciprocal, or divided by it
+/// (specification.md, "Scales", COAT).
 FP8LAB_HD constexpr TileScale narrow_scale(const ScaleRule& rule, float qmax, float amax) {
   const float wanted = fp32_scale(rule, qmax, amax).decode;
   const float scale = rule.format == ScaleFormat::bf16 ? nearest_positive(kBF16, wanted)
@@ -85,9 +88,9 @@ FP8LAB_HD constexpr TileScale narrow_scale(const ScaleRule& rule, float qmax, fl
   return {scale, bounded_quotient(1.0f, scale), rule.divides()};
 }
 
-/// Decode exponent of a tile with finite nonzero amax under a power-of-two rule, not yet clamped.
-/// Logarithms are compared as integers: with amax = a * 2^i, Qmax = q * 2^j and a, q 24-bit
-/// significands, log2(amax/Qmax) = i - j + log2(a/q), and |log2(a/q)| < 1.
+/// Returns the decode exponent of a tile with finite nonzero amax under a power-of-two rule, not
+/// yet clamped. Logarithms are compared as integers: with amax = a * 2^i, Qmax = q * 2^j and a, q
+/// 24-bit significands, log2(amax/Qmax) = i - j + log2(a/q), and |log2(a/q)| < 1.
 FP8LAB_HD constexpr int decode_exponent(const ScaleRule& rule, FormatSpec element, float amax) {
   const float qmax = target_maximum(rule, element);
   const NormalizedF32 a = normalize_f32(float_bits(amax));
@@ -120,8 +123,9 @@ FP8LAB_HD constexpr int decode_exponent(const ScaleRule& rule, FormatSpec elemen
   return 0;
 }
 
-/// Decode exponent of an all-zero tile: `rceil` stores code 0; `ocp_floor` and `even` take amax as
-/// the smallest normal FP32 number (microxcaling); the others use scale 1 (TransformerEngine).
+/// Returns the decode exponent of an all-zero tile: `rceil` stores code 0; `ocp_floor` and `even`
+/// use the smallest normal FP32 number as amax (microxcaling); the others use scale 1
+/// (TransformerEngine).
 FP8LAB_HD constexpr int zero_tile_exponent(const ScaleRule& rule, FormatSpec element) {
   switch (rule.rounding) {
     case ScaleRounding::rceil: return -127;
@@ -131,14 +135,14 @@ FP8LAB_HD constexpr int zero_tile_exponent(const ScaleRule& rule, FormatSpec ele
   }
 }
 
-/// amax kept away from zero by rule.amax_epsilon.
+/// Returns amax, kept away from zero by rule.amax_epsilon.
 FP8LAB_HD constexpr float raised_amax(const ScaleRule& rule, float amax) {
   if (rule.epsilon_mode == EpsilonMode::add) return amax + rule.amax_epsilon;
   return amax < rule.amax_epsilon ? rule.amax_epsilon : amax;
 }
 
-/// Scale of a tile with a scale format of one level whose largest magnitude is `amax`
-/// (specification.md, "Scales"), or whose deviations stand for it.
+/// Returns the scale of a tile with a scale format of one level (specification.md, "Scales").
+/// `amax` is its largest magnitude, or the deviations that replace it.
 ///
 /// amax is first raised by rule.amax_epsilon. FP32 scales, and those stored as BF16 or E4M3, follow
 /// rule.arithmetic, each operation rounded to nearest even. Power-of-two scales follow
@@ -176,9 +180,10 @@ FP8LAB_HD constexpr TileScale tile_scale(const ScaleRule& rule, FormatSpec eleme
           power_of_two(-exponent) * (1.0f / rule.factor), false};
 }
 
-/// Encode factor of a tensor under ScaleFormat::nv_two_level, which brings the largest tile scale
-/// to the largest E4M3 number (to 256 with a choice between 6 and 4, whose scales are 1.5 times as
-/// large): min(448 Qmax / amax, FP32 max), and 1 where that is zero, amax is zero or NaN.
+/// Returns the encode factor of a tensor under ScaleFormat::nv_two_level, which brings the largest
+/// tile scale to the largest E4M3 number (to 256 with a choice between 6 and 4, whose scales are
+/// 1.5 times as large): min(448 Qmax / amax, FP32 max), and 1 if that is zero, or if amax is zero
+/// or NaN.
 FP8LAB_HD constexpr float nv_tensor_factor(const ScaleRule& rule, FormatSpec element,
                                            float tensor_amax) {
   if (!(tensor_amax > 0.0f)) return 1.0f;
@@ -187,9 +192,9 @@ FP8LAB_HD constexpr float nv_tensor_factor(const ScaleRule& rule, FormatSpec ele
   return factor == 0.0f ? 1.0f : factor;
 }
 
-/// Scale of a tile under ScaleFormat::nv_two_level in a tensor of encode factor S
+/// Returns the scale of a tile under ScaleFormat::nv_two_level in a tensor of encode factor S
 /// (specification.md, "Scales", TransformerEngine): the stored s = E4M3(amax * RN(S * RN(1/Qmax))),
-/// times 1.5 before the cast when `enlarged` (4 over 6), saturating; decode = RN(s * RN(1/S)), and
+/// times 1.5 before the cast if `enlarged` (4 over 6), saturating; decode = RN(s * RN(1/S)), and
 /// the multiplier is its reciprocal, at most the largest FP32 number. A tile whose s rounds to zero
 /// becomes zero altogether. NaN amax gives NaN.
 FP8LAB_HD constexpr TileScale nv_tile_scale(FormatSpec element, float tensor_factor, float amax,
@@ -200,9 +205,10 @@ FP8LAB_HD constexpr TileScale nv_tile_scale(FormatSpec element, float tensor_fac
   return {scale, canonical_nan(bounded_quotient(1.0f, scale)), false};
 }
 
-/// One element's part in the error that decides between the two scales of FourOverSix: |x - x'| for
-/// `mae`, its square for `mse`, where x' = decode * q in FP32 and q is cast to nearest. The parts
-/// are added in FP32: within each row of the source tile from left to right, then over the rows.
+/// Returns one element's part of the error that decides between the two scales of FourOverSix:
+/// |x - x'| for `mae`, its square for `mse`, where x' = decode * q in FP32 and q is cast to
+/// nearest. The parts are added in FP32: within each row of the source tile from left to right,
+/// then over the rows.
 FP8LAB_HD constexpr float four_over_six_error(FourOverSix choice, FormatSpec element,
                                               const TileScale& scale, float x) {
   const float value = decode(element, encode(element, float_bits(scaled_value(scale, x))));

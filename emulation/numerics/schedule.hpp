@@ -12,7 +12,7 @@
 
 FP8LAB_NUMERICS_BEGIN
 
-/// What multiplies and adds inside one chain.
+/// The arithmetic unit of one chain.
 enum class ChainUnit : std::uint8_t {
   fused_group,   ///< tensor-core groups of ElementGemm::group.products
   mma_sync_fp8,  ///< mma.sync m16n8k32 of sm_90 on FP8 codes, accumulator ElementGemm::group.output
@@ -20,11 +20,11 @@ enum class ChainUnit : std::uint8_t {
   ideal_exact,   ///< exact sum, rounded once to FP32, to nearest even
 };
 
-/// Where the scales of the operands enter a GEMM (specification.md, "K schedules and scale
-/// orders"). A promoted partial sum p enters the accumulator as acc + p where they do not enter
-/// there.
+/// The place where the scales of the operands enter a GEMM (specification.md, "K schedules and
+/// scale orders"). If they do not enter at promotion, a promoted partial sum p enters the
+/// accumulator as acc + p.
 enum class ScaleOrder : std::uint8_t {
-  automatic,       ///< of a recipe: as measured for cuBLASLt, by the tiles of the two operands
+  automatic,       ///< in a recipe: as measured for cuBLASLt, by the tiles of the two operands
   epilogue,        ///< scales constant along K, applied once to the whole sum; acc + p
   b_then_a,        ///< acc = fma(p * sB, sA, acc): 1x128 by 1x128
   a_then_b,        ///< acc = fma(p * sA, sB, acc)
@@ -32,39 +32,39 @@ enum class ScaleOrder : std::uint8_t {
   in_instruction,  ///< the block scales of sm100, part of each group; acc + p
 };
 
-/// True where scales enter with a promoted partial sum.
+/// Returns true if scales enter with a promoted partial sum.
 FP8LAB_HD constexpr bool scales_promotion(ScaleOrder order) {
   return order == ScaleOrder::b_then_a || order == ScaleOrder::a_then_b ||
          order == ScaleOrder::product_first;
 }
 
-/// Accumulation of one output element along K, as data. The defaults are cuBLASLt's FP8 GEMM with
-/// fast accumulation.
+/// Accumulation of one output element along K, as data. The defaults are those of cuBLASLt's FP8
+/// GEMM with fast accumulation.
 struct ElementGemm {
   ChainUnit unit = ChainUnit::fused_group;
   GroupModel group = kSm90WgmmaFp8F32;  ///< for ChainUnit::fused_group
-  FormatSpec scale_format = kE8M0;      ///< of the scales, for group.block_scales
+  FormatSpec scale_format = kE8M0;      ///< format of the scales, for group.block_scales
   FormatSpec format_a = kE4M3;
   FormatSpec format_b = kE4M3;
   std::int64_t promote_interval = 0;  ///< K of one chain; 0: one chain over the whole range
   ScaleOrder order = ScaleOrder::epilogue;
-  std::int64_t scale_width_a = 0;  ///< K that shares one scale of A; 0: sa[0] for all
+  std::int64_t scale_width_a = 0;  ///< elements along K that share one scale of A; 0: sa[0] for all
   std::int64_t scale_width_b = 0;
   std::int64_t range_width = 0;  ///< K of one split-K range; 0: no split
 
   constexpr bool operator==(const ElementGemm&) const = default;
 };
 
-/// x * y + z with one rounding, to nearest even.
+/// Returns x * y + z with one rounding, to nearest even.
 FP8LAB_HD constexpr float fma_f32(float x, float y, float z) {
   // Not every compiler folds the builtin, and none folds it when the result underflows.
   if (__builtin_is_constant_evaluated()) return fma_exact(x, y, z);
   return __builtin_fmaf(x, y, z);
 }
 
-/// K of one split-K range in elements (specification.md, "Epilogue and split K"): ceil(K / block)
-/// blocks are dealt out in `split` equal shares, rounded up to a multiple of 4 blocks when an
-/// operand has 128x128 scales. `block` is 128 for FP8 and 64 for bf16.
+/// Returns the elements of K in one split-K range (specification.md, "Epilogue and split K"):
+/// ceil(K / block) blocks are divided into `split` equal shares, rounded up to a multiple of 4
+/// blocks if an operand has 128x128 scales. `block` is 128 for FP8 and 64 for bf16.
 FP8LAB_HD constexpr std::int64_t split_range_width(std::int64_t k, std::int64_t block,
                                                    std::int64_t split, bool square_blocks) {
   const std::int64_t blocks = (k + block - 1) / block;
@@ -73,7 +73,7 @@ FP8LAB_HD constexpr std::int64_t split_range_width(std::int64_t k, std::int64_t 
   return share * block;
 }
 
-/// One instruction of a tensor-core chain: `count` products from element i on.
+/// Computes one instruction of a tensor-core chain: `count` products from element i on.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr std::uint32_t chain_step(const ElementGemm& spec, const CodeA* a,
                                              const CodeB* b, std::int64_t i, int count,
@@ -93,10 +93,10 @@ FP8LAB_HD constexpr std::uint32_t chain_step(const ElementGemm& spec, const Code
                       accumulator);
 }
 
-/// Sum of a[i] * b[i] over i in [begin, end) from accumulator +0: the tensor-core chain in issue
-/// order, or one of the ideal sums. The last group may be short; missing products are zeros. sa and
-/// sb, scales along K, are read for group.block_scales only, where `begin` is a multiple of
-/// group.products. An FP16 accumulator is widened exactly at the end.
+/// Returns the sum of a[i] * b[i] over i in [begin, end) from accumulator +0: the tensor-core chain
+/// in issue order, or one of the ideal sums. The last group may be short; missing products are
+/// zeros. sa and sb, scales along K, are read for group.block_scales only; `begin` is then a
+/// multiple of group.products. An FP16 accumulator is widened exactly at the end.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr float chain(const ElementGemm& spec, const CodeA* a, const CodeB* b,
                                 std::int64_t begin, std::int64_t end, const float* sa,
@@ -124,7 +124,7 @@ FP8LAB_HD constexpr float chain(const ElementGemm& spec, const CodeA* a, const C
   return bits_float(decode_bits(accumulator_format(spec.group.output), accumulator));
 }
 
-/// acc combined with one promoted partial sum.
+/// Returns acc combined with one promoted partial sum.
 FP8LAB_HD constexpr float promote(ScaleOrder order, float acc, float p, float sa, float sb) {
   switch (order) {
     case ScaleOrder::automatic:
@@ -137,8 +137,8 @@ FP8LAB_HD constexpr float promote(ScaleOrder order, float acc, float p, float sa
   return acc;
 }
 
-/// Accumulation over k in [begin, end), chunks counted from `begin`; indices of codes and scales
-/// are absolute.
+/// Accumulates over k in [begin, end), with chunks counted from `begin`; indices of codes and
+/// scales are absolute.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr float accumulate_range(const ElementGemm& spec, const CodeA* a, const CodeB* b,
                                            std::int64_t begin, std::int64_t end, const float* sa,
@@ -160,11 +160,10 @@ FP8LAB_HD constexpr float accumulate_range(const ElementGemm& spec, const CodeA*
   return acc;
 }
 
-/// The accumulator of one output element before its epilogue: a[k], b[k] are codes of
-/// spec.format_a and spec.format_b, k < `k`; sa, sb the scales of this row and column along K (not
-/// read where none enters). All additions are FP32, round to nearest
-/// even (specification.md, "K schedules and scale orders"). A NaN may have any bits; the epilogue
-/// makes it canonical.
+/// Returns the accumulator of one output element before its epilogue: a[k], b[k] are codes of
+/// spec.format_a and spec.format_b, k < `k`; sa, sb are the scales of this row and column along K
+/// (not read if none enters). All additions are FP32, round to nearest even (specification.md,
+/// "K schedules and scale orders"). A NaN may have any bits; the epilogue makes it canonical.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr float accumulate_element(const ElementGemm& spec, const CodeA* a,
                                              const CodeB* b, std::int64_t k, const float* sa,
@@ -178,25 +177,25 @@ FP8LAB_HD constexpr float accumulate_element(const ElementGemm& spec, const Code
   return acc;
 }
 
-/// Where the epilogue finds scales (specification.md, "Epilogue and split K").
+/// The scales in the epilogue (specification.md, "Epilogue and split K").
 enum class EpilogueScales : std::uint8_t {
   scalar,  ///< v = fma(acc, (alpha * sA) * sB, ...)
   outer,   ///< v = fma((acc * sA[m]) * sB[n], alpha, ...)
-  none,    ///< block scales are already in acc, or there are none
+  none,    ///< block scales are already in acc, or there are no scales
 };
 
-/// What happens to an accumulator on its way to memory.
+/// The operations on an accumulator before it is stored.
 struct Epilogue {
   EpilogueScales scales = EpilogueScales::none;
   bool split_k = false;  ///< the separate reduction kernel: its products round differently
   float alpha = 1.0f;
   float beta = 0.0f;
   FormatSpec output = kBF16;
-  float output_scale = 1.0f;  ///< d_scale, multiplied in before an output of at most 8 bits
+  float output_scale = 1.0f;  ///< d_scale, a factor of outputs of at most 8 bits
 };
 
-/// The FP32 value of an output element before conversion: scales, beta * c (c is not looked at when
-/// beta == 0) and, separately rounded, *bias (nullptr: none).
+/// Returns the FP32 value of an output element before conversion: scales, beta * c (c is not read
+/// if beta == 0) and, separately rounded, *bias (nullptr: none).
 FP8LAB_HD constexpr float epilogue_value(const Epilogue& epilogue, float acc, float sa, float sb,
                                          float c, const float* bias) {
   float s = epilogue.alpha;
@@ -214,9 +213,9 @@ FP8LAB_HD constexpr float epilogue_value(const Epilogue& epilogue, float acc, fl
   return bias == nullptr ? v : v + *bias;
 }
 
-/// Output code of `epilogue.output` (FP32 bits for kFP32): round to nearest even, canonical NaN;
-/// formats of at most 8 bits are scaled by output_scale and saturate, wider ones overflow to
-/// infinity (specification.md, "Epilogue and split K").
+/// Returns the output code of `epilogue.output` (FP32 bits for kFP32): round to nearest even,
+/// canonical NaN; formats of at most 8 bits are scaled by output_scale and saturate, wider ones
+/// overflow to infinity (specification.md, "Epilogue and split K").
 FP8LAB_HD constexpr std::uint32_t finish_element(const Epilogue& epilogue, float acc, float sa,
                                                  float sb, float c, const float* bias) {
   const float v = epilogue_value(epilogue, acc, sa, sb, c, bias);

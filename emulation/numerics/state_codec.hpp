@@ -1,4 +1,4 @@
-// How a number that the optimizer keeps becomes a code and comes back: the element formats and
+// Conversion between the numbers that the optimizer keeps and their codes: the element formats and
 // scales of operands, with up to 16 bits.
 #pragma once
 
@@ -10,28 +10,28 @@
 
 FP8LAB_NUMERICS_BEGIN
 
-/// What is the same for all elements of a state.
+/// Parameters that all elements of a state share.
 struct StateCodec {
   FormatSpec format;
   ScaleRule rule;
   Rounding rounding = Rounding::nearest;
   Overflow overflow = Overflow::saturate;
-  bool is_scaled = false;    ///< by the amax of the tile
+  bool is_scaled = false;    ///< scaled by the amax of the tile
   bool is_expanded = false;  ///< range expansion (COAT) instead of `rule`
-  float fixed_scale = 1.0f;  ///< decode factor where the scale does not come from the tile
+  float fixed_scale = 1.0f;  ///< decode factor if the scale does not come from the tile
 
-  /// Numbers stored for each tile: the scale, and of an expansion its exponent and center.
+  /// Returns the numbers stored per tile: the scale, and for an expansion its exponent and center.
   FP8LAB_HD constexpr int tile_numbers() const { return is_expanded ? 3 : is_scaled ? 1 : 0; }
 };
 
-/// The numbers of a tile. Of a tile that is read, `scale.multiplier` means nothing.
+/// The numbers of a tile. In a tile that was read, `scale.multiplier` is unspecified.
 struct StateTile {
   TileScale scale;
   ExpandedGroup expanded;
 };
 
-/// Of a tile with these bits of its largest magnitude and of its smallest nonzero one, 0x7FFFFFFF
-/// without any.
+/// Returns the tile with these bits of its largest magnitude and of its smallest nonzero magnitude,
+/// 0x7FFFFFFF if there is none.
 FP8LAB_HD inline StateTile state_tile(const StateCodec& codec, std::uint32_t amax_bits,
                                       std::uint32_t amin_bits) {
   StateTile tile;
@@ -45,13 +45,13 @@ FP8LAB_HD inline StateTile state_tile(const StateCodec& codec, std::uint32_t ama
   return tile;
 }
 
-/// Number `i` of the tile as it is stored.
+/// Returns number `i` of the tile as it is stored.
 FP8LAB_HD inline float tile_number(const StateCodec& codec, const StateTile& tile, int i) {
   if (!codec.is_expanded) return tile.scale.decode;
   return i == 0 ? tile.expanded.scale : i == 1 ? tile.expanded.exponent : tile.expanded.center;
 }
 
-/// Number `i` as it was stored.
+/// Sets number `i` to its stored value.
 FP8LAB_HD inline void set_tile_number(const StateCodec& codec, StateTile& tile, int i,
                                       float value) {
   if (!codec.is_expanded) {
@@ -65,15 +65,15 @@ FP8LAB_HD inline void set_tile_number(const StateCodec& codec, StateTile& tile, 
   }
 }
 
-/// Code of x: encode() of the scaled value, of an expansion that of expand().
+/// Returns the code of x: encode() of the scaled value, for an expansion that of expand().
 FP8LAB_HD inline std::uint32_t encode_state(const StateCodec& codec, const StateTile& tile, float x,
                                             std::uint32_t random_bits) {
   const float value = codec.is_expanded ? expand(tile.expanded, x) : scaled_value(tile.scale, x);
   return encode(codec.format, float_bits(value), codec.rounding, codec.overflow, random_bits);
 }
 
-/// RN(scale * decode(code)), of an expansion contract(decode(code)); a NaN is the canonical one. A
-/// tile whose numbers and codes are all zero, as memory is cleared, holds zeros.
+/// Returns RN(scale * decode(code)), for an expansion contract(decode(code)); a NaN is the
+/// canonical one. A tile whose numbers and codes are all zero, like cleared memory, holds zeros.
 FP8LAB_HD inline float decode_state(const StateCodec& codec, const StateTile& tile,
                                     std::uint32_t code) {
   const float value = decode(codec.format, code);

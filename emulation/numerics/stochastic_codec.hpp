@@ -11,20 +11,21 @@
 FP8LAB_NUMERICS_BEGIN
 
 /// numerics::encode with Rounding::stochastic as constants of one format. With b discarded bits a
-/// magnitude is significand * 2^-b steps of the grid: the whole steps, and a fraction of 32 bits to
-/// which the low b random bits are added in their place; the carry is one step more.
+/// magnitude is significand * 2^-b steps of the grid. These are whole steps and a fraction of 32
+/// bits; the low b random bits are added to the fraction at its place, and a carry adds one step.
 struct StochasticCodec {
   std::int32_t smallest_field = 0;  ///< FP32 exponent field of the smallest normal number
-  std::int32_t discarded = 0;       ///< bits, of normal numbers
+  std::int32_t discarded = 0;       ///< number of discarded bits, for normal numbers
   std::uint32_t mantissa_bits = 0;
   std::uint32_t max_code = 0, overflow = 0, nan_code = 0;
   std::uint32_t sign_shift = 0;  ///< from bit 31 to the sign of the code
-  std::uint32_t negated = 0;     ///< mask of the bits that a minus sign inverts, all for integers
-  std::uint32_t zero_sign = 0;   ///< mask of the sign of zero, none where a format has no -0
+  std::uint32_t negated = 0;     ///< mask of the bits that a minus sign
+                                 ///< inverts, all ones for integers
+  std::uint32_t zero_sign = 0;   ///< mask of the sign of zero, zero if the format has no -0
   std::uint32_t code_mask = 0;
 
   constexpr StochasticCodec() = default;
-  /// For a format that applies().
+  /// Precondition: applies(format).
   FP8LAB_HD constexpr StochasticCodec(FormatSpec format, Overflow treatment)
       : smallest_field(127 + format.min_exponent()),
         discarded(23 - format.mantissa_bits),
@@ -37,8 +38,8 @@ struct StochasticCodec {
         zero_sign(format.has_negative_zero() ? ~0u : 0u),
         code_mask(2u * format.sign_mask() - 1u) {}
 
-  /// Signed formats of at most 8 bits, floating or integer, whose subnormals are above those of
-  /// FP32, so that an FP32 subnormal gives zero.
+  /// Returns true for signed formats of at most 8 bits, floating or integer, whose subnormals are
+  /// above those of FP32, so that an FP32 subnormal gives zero.
   static constexpr bool applies(FormatSpec format) {
     const bool has_grid =
         format.encoding == Encoding::floating || format.encoding == Encoding::twos_complement;
@@ -46,7 +47,7 @@ struct StochasticCodec {
            format.min_exponent() - format.mantissa_bits >= -126 + 32 + 2;
   }
 
-  /// encode(format, bits of value, stochastic, treatment, random).
+  /// Returns encode(format, bits of value, stochastic, treatment, random).
   FP8LAB_HD constexpr std::uint32_t encode(float value, std::uint32_t random) const {
     const std::uint32_t bits = float_bits(value);
     const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
@@ -62,7 +63,7 @@ struct StochasticCodec {
     const std::uint32_t whole = significand >> (below < 31 ? below : 31);
     std::uint32_t code = whole + carry + (static_cast<std::uint32_t>(above) << mantissa_bits);
     code = code > max_code ? overflow : code;
-    // A negative integer is the complement plus one, and has the sign bit by itself.
+    // A negative integer is the complement plus one, which includes the sign bit.
     const std::uint32_t minus = (0u - (bits >> 31)) & negated;
     code = ((code ^ minus) - minus) & code_mask;
     const std::uint32_t signed_codes = code != 0 ? ~0u : zero_sign;

@@ -1,5 +1,6 @@
-// Tiles whose codes mean nothing without the tile's own numbers, in the two kinds that there are:
-// the numbers from a tile's extremes, their places among the scales, codes and values.
+// Tiles whose codes are meaningless without the tile's own numbers. Both kinds of tiles
+// compute these numbers from the tile's extremes, store them among the scales, and
+// encode and decode elements.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +13,19 @@
 
 FP8LAB_NUMERICS_BEGIN
 
-/// How an element is rounded to its code.
+/// The rounding of an element to its code.
 struct CodebookRounding {
   Rounding rounding = Rounding::nearest;
   Overflow overflow = Overflow::saturate;
   std::uint32_t random_bits = 0;  ///< for Rounding::stochastic
 };
 
-/// LogFMT. `scales` points to the tile's scale in a row of `wide` tiles; a row holds the scales of
-/// all tiles, then their further numbers.
+/// A LogFMT tile. `scales` points to the tile's scale in a row of `wide` tiles; a row holds the
+/// scales of all tiles, then their further numbers.
 struct LogarithmTile {
   LogCodebook book;
 
-  /// From the largest magnitude and the smallest nonzero one.
+  /// Returns the tile with this largest magnitude and this smallest nonzero one.
   FP8LAB_HD static LogarithmTile of(FormatSpec format, float amax, float amin) {
     return {log_codebook(format, amax, amin)};
   }
@@ -43,7 +44,7 @@ struct LogarithmTile {
   }
 };
 
-/// A tile with its range expanded, likewise.
+/// A tile with expanded range; the layout of `scales` is the same.
 struct ExpandedTile {
   ExpandedGroup group;
 

@@ -1,4 +1,4 @@
-// The standard deviation of a tile, which may stand for its amax in a scale rule (QuEST).
+// The standard deviation of a tile, which may replace its amax in a scale rule (QuEST).
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 FP8LAB_NUMERICS_BEGIN
 
-/// Most elements of a tile whose deviation is taken: their sums stay below 2^63.
+/// Most elements of a tile with a deviation: their sums stay below 2^63.
 inline constexpr std::int64_t kLargestDeviationTile = 1024;
 
 /// The first two moments of a tile, its mean removed, from integers: with 2^e <= amax < 2^(e+1)
 /// element x enters as v, the integer nearest to x * 2^(20-e), ties away from zero. The sums of v
-/// and v^2 are exact, so that they have no order.
+/// and v^2 are exact, so their order does not matter.
 class TileDeviation {
  public:
-  static constexpr int kFractionBits = 20;  ///< of v, below the exponent of the amax
+  static constexpr int kFractionBits = 20;  ///< fraction bits of v, below the exponent of the amax
 
-  /// Of a tile with the magnitude bits `amax` of its largest element.
+  /// `amax`: the magnitude bits of the tile's largest element.
   FP8LAB_HD constexpr explicit TileDeviation(std::uint32_t amax)
       : amax_(amax), exponent_(amax == 0 ? 0 : normalize_f32(amax).exponent) {}
 
@@ -30,11 +30,11 @@ class TileDeviation {
     squares_ += v * v;
   }
 
-  /// Bits of RN(deviations * sigma), where sigma is the deviation of the population: with n
-  /// elements and V = n sum(v^2) - sum(v)^2 it is deviations * sqrt(V) / n * 2^(e-20), where V
-  /// as FP32, its root, the product with `deviations`, the quotient and the product with 2^e are
-  /// rounded one after the other; at most the largest FP32 number. The amax itself where V is zero,
-  /// as in a constant tile, and where the amax is infinite or NaN.
+  /// Returns the bits of RN(deviations * sigma), where sigma is the deviation of the population:
+  /// with n elements and V = n sum(v^2) - sum(v)^2 it is deviations * sqrt(V) / n * 2^(e-20), where
+  /// V as FP32, its root, the product with `deviations`, the quotient and the product with 2^e are
+  /// rounded one after the other; at most the largest FP32 number. Returns the amax itself if V is
+  /// zero, as in a constant tile, or if the amax is infinite or NaN.
   FP8LAB_HD std::uint32_t times(float deviations) const {
     if (amax_ >= kF32Infinity) return amax_;
     const std::int64_t variance = count_ * squares_ - sum_ * sum_;

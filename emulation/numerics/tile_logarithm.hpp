@@ -13,11 +13,11 @@ FP8LAB_NUMERICS_BEGIN
 /// with K = max_finite_code. Code K is the largest magnitude itself.
 struct LogCodebook {
   float scale = 1.0f;
-  float step = 0.0f;  ///< octaves
+  float step = 0.0f;  ///< in octaves
 };
 
-/// Codebook of a tile from its largest magnitude and its smallest nonzero one: step =
-/// min(log2 amax - log2 amin, 32) / (K - 1), so that the least code stands for amin, or for
+/// Returns the codebook of a tile from its largest magnitude and its smallest nonzero one:
+/// step = min(log2 amax - log2 amin, 32) / (K - 1), so that the smallest code represents amin, or
 /// 2^-32 amax. A zero tile has scale 1; infinite or NaN amax makes the whole tile NaN.
 FP8LAB_HD inline LogCodebook log_codebook(FormatSpec format, float amax, float amin) {
   if (float_bits(amax) == 0u) return {};
@@ -27,7 +27,8 @@ FP8LAB_HD inline LogCodebook log_codebook(FormatSpec format, float amax, float a
   return {amax, bounded / static_cast<float>(format.max_finite_code() - 1u)};
 }
 
-/// Value of a code: the FP32 product of the scale and a power by numerics::exp2, with its sign.
+/// Returns the value of a code: the FP32 product of the scale and a power
+/// by numerics::exp2, signed.
 FP8LAB_HD inline float decode_log_codebook(FormatSpec format, const LogCodebook& book,
                                            std::uint32_t code) {
   const std::uint32_t k = code & format.magnitude_mask();
@@ -36,8 +37,8 @@ FP8LAB_HD inline float decode_log_codebook(FormatSpec format, const LogCodebook&
   return book.scale * ((code & format.sign_mask()) != 0u ? -power : power);
 }
 
-/// Whether `magnitude`, lo <= magnitude < hi, rounds to hi: in linear space, with FP32 differences.
-/// `odd` tells that the code of lo is odd; `negative` is the sign of the number. Stochastic uses
+/// Returns whether `magnitude`, lo <= magnitude < hi, rounds to hi: in linear space, with FP32
+/// differences. `odd`: the code of lo is odd; `negative` is the sign of the number. Stochastic uses
 /// the upper 24 bits of `random_bits`.
 FP8LAB_HD inline bool rounds_to_upper(float lo, float hi, float magnitude, Rounding rounding,
                                       bool odd, bool negative, std::uint32_t random_bits) {
@@ -54,9 +55,9 @@ FP8LAB_HD inline bool rounds_to_upper(float lo, float hi, float magnitude, Round
   return false;
 }
 
-/// Code of an FP32 value in a tile's codebook. The neighbours are found by bisection over the
-/// decoded values; larger magnitudes than the tile's saturate, and NaN gives code 0 (the scale of
-/// its tile is NaN).
+/// Returns the code of an FP32 value in a tile's codebook. Finds the neighbours by bisection over
+/// the decoded values. Magnitudes larger than the tile's saturate, and NaN gives code 0 (the scale
+/// of its tile is NaN).
 FP8LAB_HD inline std::uint32_t encode_log_codebook(FormatSpec format, const LogCodebook& book,
                                                    float x, Rounding rounding,
                                                    std::uint32_t random_bits) {

@@ -1,4 +1,4 @@
-// Sums whose order is part of the definition, so that every backend returns the same bits.
+// Sums in a defined order, so that every backend returns the same bits.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,9 @@ FP8LAB_HD constexpr T combine_lanes(T (&lane)[kLanes]) {
   return lane[0];
 }
 
-/// Sum of load(first) .. load(last - 1), at most kSumChunk elements: lane l adds elements l, l +
-/// 32, l + 64, ... of the chunk in ascending order, starting from +0; then the lanes are combined.
+/// Returns the sum of load(first) .. load(last - 1), at most kSumChunk elements: lane l adds
+/// elements l, l + 32, l + 64, ... of the chunk in ascending order, starting from +0; then the
+/// lanes are combined.
 FP8LAB_HD_TEMPLATE
 template <class T, class Load>
 FP8LAB_HD constexpr T chunk_sum(std::int64_t first, std::int64_t last, const Load& load) {
@@ -33,7 +34,7 @@ FP8LAB_HD constexpr T chunk_sum(std::int64_t first, std::int64_t last, const Loa
   return combine_lanes(lane);
 }
 
-/// Sum of all n elements as one chunk of sums of 4096^kLevel consecutive elements each.
+/// Returns the sum of all n elements as one chunk of sums of 4096^kLevel consecutive elements each.
 FP8LAB_HD_TEMPLATE
 template <int kLevel, class T, class Load>
 FP8LAB_HD constexpr T level_sum(std::int64_t first, std::int64_t last, const Load& load) {
@@ -53,11 +54,11 @@ FP8LAB_HD constexpr T level_sum(std::int64_t first, std::int64_t last, const Loa
   }
 }
 
-/// Fixed-order sum of load(0) .. load(n - 1) in T (float or double), each addition rounded to
-/// nearest even. Up to 4096 elements are one chunk (chunk_sum); of more, the sums of consecutive
-/// chunks of 4096 are summed by the same rule, again in chunks of 4096 when there are more.
-/// A lane is never -0, so adding +0 is exact: zeros at the end and a level of a single chunk change
-/// nothing. n = 0 gives +0; n is at most 2^48.
+/// Returns the fixed-order sum of load(0) .. load(n - 1) in T (float or double), each addition
+/// rounded to nearest even. Up to 4096 elements are one chunk (chunk_sum); of more, the sums of
+/// consecutive chunks of 4096 are summed by the same rule, again in chunks of 4096 if there are
+/// more. A lane is never -0, so adding +0 is exact: zeros at the end and a level of a single chunk
+/// change nothing. n = 0 gives +0; n is at most 2^48.
 FP8LAB_HD_TEMPLATE
 template <class T = float, class Load>
 FP8LAB_HD constexpr T tree_sum(std::int64_t n, Load load) {

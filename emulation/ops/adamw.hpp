@@ -22,7 +22,7 @@ struct AdamWTensors {
 namespace ops {
 
 /// For each of `gradients`, in their order: scalars[kGradNormSquared] = scalars[kGradNormSquared] +
-/// tree_sum(g * g) over the elements in row-major order. Each is f32 or bf16, contiguous.
+/// tree_sum(g * g) over the elements in row-major order. Each gradient is f32 or bf16, contiguous.
 struct AccumulateSquareSum {
   static constexpr std::string_view kName = "accumulate_square_sum";
   static constexpr WorkClass kClass = WorkClass::optimizer;
@@ -41,8 +41,8 @@ struct AccumulateSquareSum {
 
 /// norm = sqrt(scalars[kGradNormSquared]);  ratio = clip_norm / (norm + 1e-6);
 /// clip = (clip_norm > 0 and ratio < 1) ? ratio : 1 (a NaN norm gives 1: the gradient itself is
-/// NaN). beta power = max((power == 0 ? 1 : power) * beta, 2^-126): zero stands for "before step
-/// 1", and the lower limit, invisible in 1 - power, keeps it from coming back.
+/// NaN). beta power = max((power == 0 ? 1 : power) * beta, 2^-126). Zero stands for "before step
+/// 1"; the lower limit, invisible in 1 - power, prevents the power from becoming zero again.
 struct BeginUpdate {
   static constexpr std::string_view kName = "begin_update";
   static constexpr WorkClass kClass = WorkClass::optimizer;
@@ -63,8 +63,8 @@ struct BeginUpdate {
 ///   v = round((beta2 * v) + (((1 - beta2) * g) * g));
 ///   p = p - (rate * (m / ((sqrt(v) / root) + epsilon))).
 /// round(.) is to the moment's storage type, and p uses the rounded moments. master = p, rounded to
-/// its storage type, to nearest even; working = to_bf16(p) where present. All tensors have the same
-/// shape and are contiguous. The spec has the rule adamw and rounded moments.
+/// its storage type, to nearest even; working = to_bf16(p) if present. All tensors have the same
+/// shape and are contiguous. Precondition: the spec has the rule adamw and rounded moments.
 struct AdamW {
   static constexpr std::string_view kName = "adamw";
   static constexpr WorkClass kClass = WorkClass::optimizer;

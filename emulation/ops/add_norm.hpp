@@ -1,5 +1,5 @@
-// Norms at the residual stream: of its sum with what a block adds, and their gradient added to that
-// of the stream.
+// Norms at the residual stream: the norm of the stream's sum with a block's output, and the norm's
+// gradient added to that of the stream.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@
 
 namespace fp8lab::ops {
 
-/// norm.x = round(a + b), then the norm of it. a or b may be norm.x.
+/// norm.x = round(a + b), then the norm of norm.x. a or b may be norm.x.
 template <class Norm>
 struct AddNorm {
   static constexpr std::string_view kName =
@@ -21,7 +21,7 @@ struct AddNorm {
   TensorView a, b;
   Norm norm;
 
-  /// Calls visit(op) for each operation that this one stands for, in order.
+  /// Calls visit(op) for each operation that this one consists of, in order.
   template <class Visit>
   void for_each_part(const Visit& visit) const {
     visit(Add{a, b, norm.x});
@@ -33,14 +33,14 @@ struct AddNorm {
   }
   /// Elements read and written by the parts.
   double work() const { return elements(a, b, norm.x) + norm.work(); }
-  /// What is quantized where a quantization follows.
+  /// The tensor that a following quantization reads.
   const TensorView& output() const { return norm.output(); }
 };
 using AddRmsNormForward = AddNorm<RmsNormForward>;
 using AddLayerNormForward = AddNorm<LayerNormForward>;
 
 /// The norm's gradient, then gradient = round(gradient + norm.dx), with the norm.dx that the norm
-/// stores. Nobody reads norm.dx itself, which may be norm.dy: both may hold anything afterwards.
+/// stores. norm.dx may be norm.dy; the contents of both are unspecified afterwards.
 template <class NormBackward>
 struct NormBackwardAdd {
   static constexpr std::string_view kName = std::is_same_v<NormBackward, RmsNormBackward>
@@ -51,14 +51,14 @@ struct NormBackwardAdd {
   NormBackward norm;
   TensorView gradient;
 
-  /// Calls visit(op) for each operation that this one stands for, in order.
+  /// Calls visit(op) for each operation that this one consists of, in order.
   template <class Visit>
   void for_each_part(const Visit& visit) const {
     visit(norm);
     visit(Add{gradient, norm.dx, gradient});
   }
 
-  /// gradient is none of the tensors of the norm.
+  /// Throws Error also if gradient is a tensor of the norm.
   void check() const;
   /// Elements read and written by the parts.
   double work() const { return norm.work() + elements(gradient, norm.dx, gradient); }

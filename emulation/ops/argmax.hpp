@@ -6,8 +6,8 @@
 
 namespace fp8lab::ops {
 
-/// out (1, rows) i32 = column of the largest element of each row; a later element replaces an
-/// earlier one only when it is greater.
+/// out (1, rows) i32 = column of the largest element of each row. A later element replaces an
+/// earlier one only if it is greater.
 struct Argmax {
   static constexpr std::string_view kName = "argmax";
   static constexpr WorkClass kClass = WorkClass::elementwise;

@@ -33,7 +33,7 @@ void check_shape(const Checks& checks, const AttentionShape& shape) {
                      std::to_string(shape.q_tile) + " must be positive multiples of 16");
 }
 
-/// What the forward pass and the gradient share.
+/// Checks that the forward pass and the gradient share.
 void check_forward(const Checks& checks, const AttentionShape& shape, const TensorView& q,
                    const TensorView& k, const TensorView& v, const TensorView& document_start,
                    const TensorView& out, const TensorView& lse) {

@@ -13,8 +13,8 @@ inline constexpr std::int64_t kColumnSumBlock = 128;
 
 namespace ops {
 
-/// dbias (1, N) f32 = dbias + column_sum(dy), dy (T, N), where column_sum adds blocks of
-/// kColumnSumBlock consecutive rows, each sequentially ascending from +0, and then the block sums
+/// dbias (1, N) f32 = dbias + column_sum(dy), dy (T, N). column_sum adds blocks of kColumnSumBlock
+/// consecutive rows, each sequentially ascending from +0, and then adds the block sums
 /// sequentially ascending from +0.
 struct BiasBackward {
   static constexpr std::string_view kName = "bias_backward";

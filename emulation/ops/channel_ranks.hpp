@@ -1,6 +1,6 @@
-// The largest channels of a tensor and the median of all, exactly. Bits of FP32 magnitudes are
-// ordered as the magnitudes are, so both are selections among unsigned integers; neither result
-// depends on how the channels are divided among threads.
+// Finds the largest channels of a tensor and the median of all, exactly. Bits of FP32 magnitudes
+// sort as the magnitudes do, so both are selections among unsigned integers. Neither result depends
+// on how the channels are divided among threads.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ struct Channel {
   std::int64_t index;
 };
 
-/// The order of top channels: descending amax, equal ones by ascending index.
+/// The order of top channels: descending amax, then ascending index.
 FP8LAB_HD constexpr bool ranks_before(const Channel& a, const Channel& b) {
   return a.amax != b.amax ? a.amax > b.amax : a.index < b.index;
 }
 
-/// The first channels of those inserted, in any order. Lists of parts of a tensor merge by
-/// inserting the entries of one into the other.
+/// The first kCount of the inserted channels, which may come in any order. To merge the lists of
+/// two parts of a tensor, insert the entries of one into the other.
 struct TopChannels {
   static constexpr int kCount = OperandStatistics::kTopChannels;
-  /// Index of an entry that no channel has taken; it ranks behind every channel.
+  /// Index of an unused entry; it ranks after every channel.
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
 
   Channel entries[kCount];
@@ -45,15 +45,15 @@ struct TopChannels {
 };
 
 /// Radix selection of the key of one rank (0: the smallest) among n keys, from the most significant
-/// digit down. A pass counts, of the keys that contain the digits found so far, the next digit;
-/// descend() then keeps the bin in which the rank lies.
+/// digit down. A pass counts the next digit of all keys that contain the digits found so far;
+/// descend() then keeps the bin that contains the rank.
 struct RankSelection {
   static constexpr int kDigitBits = 8;
   static constexpr int kBins = 1 << kDigitBits;
-  using Count = unsigned long long;  ///< as atomicAdd takes it
+  using Count = unsigned long long;  ///< the type that atomicAdd takes
 
   std::uint32_t prefix;  ///< the digits found; the result when done()
-  int shift;             ///< of the next digit; negative: none is left
+  int shift;             ///< position of the next digit; negative: no digit is left
   Count rank;            ///< among the keys that contain the digits
 
   FP8LAB_HD constexpr void start(std::int64_t rank_of_all) {
@@ -68,14 +68,14 @@ struct RankSelection {
   FP8LAB_HD constexpr int digit(std::uint32_t key) const {
     return static_cast<int>(key >> shift & (kBins - 1));
   }
-  /// counts[d]: keys that the selection contains, with digit(key) = d.
+  /// Keeps the bin of the rank. counts[d]: number of selected keys with digit(key) = d.
   FP8LAB_HD constexpr void descend(const Count* counts) {
     std::uint32_t bin = 0;
     Count before = 0;
     while (rank >= before + counts[bin]) before += counts[bin++];
     keep(bin, before);
   }
-  /// Keeps the keys of a bin, which `before` keys of lower bins come before.
+  /// Keeps the keys of a bin; `before` keys are in lower bins.
   FP8LAB_HD constexpr void keep(std::uint32_t bin, Count before) {
     rank -= before;
     prefix |= bin << shift;
@@ -85,7 +85,7 @@ struct RankSelection {
 
 struct ChannelRanks {
   TopChannels top;
-  /// Keys of the ranks (n - 1) / 2 and n / 2: the same channel where n is odd.
+  /// Keys of the ranks (n - 1) / 2 and n / 2: the same channel if n is odd.
   std::uint32_t lower_median, upper_median;
 };
 

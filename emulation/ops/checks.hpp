@@ -1,4 +1,4 @@
-// Refusals of shapes and types, worded the same way for every operation.
+// Checks of shapes and types, with the same messages for every operation.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace fp8lab {
 
-/// "f32 (3, 128)".
+/// Returns a text such as "f32 (3, 128)".
 std::string describe(const TensorView& view);
 
-/// Checks the tensors of one operation; every failure throws Error with `operation` in front.
+/// Checks the tensors of one operation. Every failure throws Error that starts with `operation`.
 class Checks {
  public:
   explicit Checks(std::string_view operation) : operation_(operation) {}
 
-  /// Present, of shape (rows, cols) and of one of the accepted types.
+  /// Requires a tensor of shape (rows, cols) and of one of the accepted types.
   void tensor(std::string_view name, const TensorView& view, std::int64_t rows, std::int64_t cols,
               std::initializer_list<DType> accepted) const;
   /// As `tensor`, for a vector: one contiguous row.
@@ -27,9 +27,9 @@ class Checks {
   /// As `tensor`, bf16 or f32.
   void activation(std::string_view name, const TensorView& view, std::int64_t rows,
                   std::int64_t cols) const;
-  /// Rows follow each other without a gap.
+  /// Requires rows without gaps between them.
   void contiguous(std::string_view name, const TensorView& view) const;
-  /// "operation: message" unless `condition`.
+  /// Throws Error "operation: message" unless `condition`.
   void require(bool condition, const std::string& message) const;
   [[noreturn]] void fail(const std::string& message) const;
 

@@ -1,7 +1,7 @@
-// What an operation costs, for estimates of time.
+// The cost of an operation, for estimates of time.
 //
-// Every operation says under `kName` what it is called, under `kClass` what its time counts as, and
-// with work() what that time grows with: multiply-adds for products and attention, elements read
+// Every operation has a name `kName`, a class `kClass` under which its time is counted, and
+// work(), with which its time grows: multiply-adds for products and attention, elements read
 // and written for all others.
 #pragma once
 
@@ -13,20 +13,20 @@
 
 namespace fp8lab {
 
-/// What the time of an operation counts as.
+/// Categories of an operation's time.
 enum class WorkClass : std::uint8_t {
   gemm,
   attention,
-  quantization,  ///< also of a norm or SwiGLU that is quantized as it is made
+  quantization,  ///< includes a norm or SwiGLU whose result is quantized as it is stored
   elementwise,   ///< norms, residuals, SwiGLU, rotations, embeddings and the loss
-  optimizer,     ///< gradients cleared, clipped and applied
+  optimizer,     ///< clears, clips and applies gradients
   measurement,   ///< statistics and hashes: logged steps only
 };
 inline constexpr std::array<WorkClass, 6> kWorkClasses = {
     WorkClass::gemm,        WorkClass::attention, WorkClass::quantization,
     WorkClass::elementwise, WorkClass::optimizer, WorkClass::measurement};
 
-/// As a plan names it: "GEMMs", "attention", ...
+/// Returns the name in a plan: "GEMMs", "attention", ...
 constexpr std::string_view name_of(WorkClass work_class) {
   switch (work_class) {
     case WorkClass::gemm: return "GEMMs";
@@ -39,7 +39,7 @@ constexpr std::string_view name_of(WorkClass work_class) {
   return "?";
 }
 
-/// Elements of all `views` together.
+/// Returns the number of elements of all `views` together.
 template <class... Views>
 double elements(const Views&... views) {
   return (0.0 + ... + static_cast<double>(views.size()));

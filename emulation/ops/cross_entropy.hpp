@@ -13,16 +13,16 @@ namespace fp8lab::ops {
 /// Per token of weight w != 0 with target g: m = max(z), NaN ignored;  e = exp2((z - m) * kLog2E);
 /// sum = tree_sum(e);  loss = ((log2(sum) + ((m - z_g) * kLog2E)) * kLn2) * w;
 /// dlogits = (e * (1 / sum) - onehot) * (w * scalars[kInverseTokens]).
-/// Tokens of weight 0: loss and dlogits +0, the target is not read.
+/// Tokens of weight 0: loss and dlogits are +0, and the target is not read.
 /// Then scalars[kLossSum] = scalars[kLossSum] + tree_sum(summed), nats, unless `summed` is empty.
-/// Error for a target outside [0, V) with nonzero weight.
+/// Throws Error for a target outside [0, V) with nonzero weight.
 struct CrossEntropy {
   static constexpr std::string_view kName = "cross_entropy";
   static constexpr WorkClass kClass = WorkClass::elementwise;
 
   TensorView logits, targets, weights, scalars, token_loss, dlogits;
-  /// (1, n) f32, the losses that are added up. Where the tokens are a part of more, the last part's
-  /// are the losses of all, and there are none before.
+  /// (1, n) f32, the losses that are summed. With chunked logits: all losses for the last chunk,
+  /// empty for earlier chunks.
   TensorView summed = token_loss;
 
   void check() const;

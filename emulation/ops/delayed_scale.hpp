@@ -1,4 +1,4 @@
-// The end of a step of delayed scaling.
+// The update of delayed scales at the end of a step.
 #pragma once
 
 #include "emulation/ops/cost.hpp"
@@ -6,14 +6,14 @@
 
 namespace fp8lab::ops {
 
-/// Once a step (specification.md, "Scales"). A running amax of zero means that the tensor was not
-/// seen: nothing changes. Otherwise the history moves by one, the running amax becomes its newest
-/// entry and is cleared, and the largest entry (AmaxAlgorithm::max) or the newest (most_recent), if
-/// finite and positive, gives the next scale by tile_scale with the rule's margin; else the scale
-/// stays. A NaN or infinity thus holds the scale until it leaves the history.
-/// AmaxAlgorithm::window (Intel): a step whose amax is zero counts as well, the scale is taken from
-/// the largest entry once every history_length steps, and a window of zeros gives the rule's scale
-/// of a zero tile.
+/// Runs once per step (specification.md, "Scales"). A running amax of zero means that the tensor
+/// did not occur: nothing changes. Otherwise the history moves by one, and the running amax becomes
+/// its newest entry and is cleared. The largest entry (AmaxAlgorithm::max) or the newest
+/// (most_recent), if finite and positive, gives the next scale by tile_scale with the rule's
+/// margin; otherwise the scale is unchanged. A NaN or infinity thus holds the scale until it leaves
+/// the history. With AmaxAlgorithm::window (Intel) a step whose amax is zero counts as well, the
+/// scale is computed from the largest entry once every history_length steps, and a window of zeros
+/// gives the rule's scale of a zero tile.
 struct UpdateDelayedScale {
   static constexpr std::string_view kName = "update_delayed_scale";
   static constexpr WorkClass kClass = WorkClass::quantization;
@@ -22,7 +22,7 @@ struct UpdateDelayedScale {
   TensorView state;
 
   void check() const;
-  /// Amaxes looked at.
+  /// Number of amaxes read.
   double work() const { return elements(state); }
 };
 

@@ -1,7 +1,7 @@
-// From what is read from the tensors to the record that is logged: one definition in FP64, for the
+// Computes the logged record from the values read from the tensors: one definition in FP64, for the
 // CPU backend and for the device. Division and square root are rounded to nearest, nothing is
-// contracted, and logarithms are numerics::log2_f64. No arithmetic is done on a NaN: payloads
-// differ between processors, and a record has the same bytes on every backend.
+// contracted, and logarithms are numerics::log2_f64. No arithmetic is done on a NaN, because
+// payloads differ between processors, and a record has the same bytes on every backend.
 #pragma once
 
 #include <cmath>
@@ -14,8 +14,8 @@
 
 namespace fp8lab {
 
-/// FP64 sums over a band of rows or over the tensor, x the source, y its dequantized value, e the
-/// error y - x. There is no sum of x y, which follows from those of squares.
+/// FP64 sums over a band of rows or over the tensor: x is the source, y its dequantized value, e
+/// the error y - x. The sum of x y is not stored; it follows from the sums of squares.
 struct StatisticsTotals {
   double xx, xxxx, yy, ee, e, x;
 
@@ -30,14 +30,14 @@ struct StatisticsTotals {
   }
 };
 
-/// All that has to be read from the tensors; the rest follows from it.
+/// All values that are read from the tensors; the rest of the record follows from them.
 struct StatisticsParts {
   std::int64_t elements;
   StatisticsTotals sums;  ///< bands in ascending order
   StatisticsCounts counts;
   ChannelRanks channels;  ///< amaxes of the finite elements of each column
   std::int64_t tiles, zero_tiles;
-  float smallest_scale, largest_scale;  ///< of tiles that count, finite; largest 0: there is none
+  float smallest_scale, largest_scale;  ///< over tiles that count, finite; largest 0: no such tile
   std::uint64_t hash;
 };
 
@@ -47,7 +47,7 @@ inline constexpr double kDecibelsPerOctave = 3.0102999566398120;  // 10 log10 2
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
-/// Undefined where the denominator is zero or itself undefined.
+/// Returns NaN if the denominator is zero or itself undefined.
 FP8LAB_HD inline double ratio(double numerator, double denominator) {
   return denominator > 0.0 || denominator < 0.0 ? numerator / denominator : kUndefined;
 }
@@ -101,21 +101,21 @@ FP8LAB_HD inline void describe_scales(const StatisticsParts& parts, OperandStati
 
 }  // namespace statistics_detail
 
-/// Finite nonzero elements.
+/// Returns the number of finite nonzero elements.
 FP8LAB_HD inline std::int64_t exponents_counted(const StatisticsCounts& counts) {
   std::int64_t all = 0;
   for (const std::int64_t count : counts.exponents) all += count;
   return all;
 }
 
-/// Bin `bin` of the histogram of `all` exponents; empty where there are none.
+/// Returns bin `bin` of the histogram of `all` exponents; 0 if there are none.
 FP8LAB_HD inline double exponent_fraction(const StatisticsCounts& counts, std::int64_t all,
                                           int bin) {
   if (all == 0) return 0.0;
   return static_cast<double>(counts.exponents[bin]) / static_cast<double>(all);
 }
 
-/// All but the histogram, whose bins depend on nothing else.
+/// Computes everything but the histogram; its bins depend on nothing else in the record.
 FP8LAB_HD inline void describe_scalars(const StatisticsParts& parts, OperandStatistics& result) {
   using namespace statistics_detail;
   result = {};

@@ -1,4 +1,4 @@
-// Rows of a table by token.
+// Look-up of the rows of a table by token.
 #pragma once
 
 #include "emulation/base/tensor_view.hpp"
@@ -6,8 +6,8 @@
 
 namespace fp8lab::ops {
 
-/// out (T, C) = table[tokens[t]], rounded to out's type; tokens (1, T) i32, table (V, C). Error for
-/// a token outside the table.
+/// out (T, C) = table[tokens[t]], rounded to out's type; tokens (1, T) i32, table (V, C). Throws
+/// Error for a token outside the table.
 struct EmbeddingForward {
   static constexpr std::string_view kName = "embedding_forward";
   static constexpr WorkClass kClass = WorkClass::elementwise;

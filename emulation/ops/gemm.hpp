@@ -9,8 +9,8 @@ namespace fp8lab::ops {
 
 /// d (a.rows, b.rows) = A B^T with scales, by specification.md, "K schedules and scale orders";
 /// gemm_plan.hpp has the order of its sums. `bias` (1, b.rows), bf16 or f32, or empty, is added to
-/// every row after the scales, separately rounded. accumulate: d (f32) += ... through fma(acc,
-/// scale, d), beta = 1. Each element is rounded once, to nearest even, to d's type.
+/// every row after the scales, separately rounded. accumulate: d (f32) += ... through
+/// fma(acc, scale, d), beta = 1. Each element is rounded once, to nearest even, to d's type.
 struct Gemm {
   static constexpr std::string_view kName = "gemm";
   static constexpr WorkClass kClass = WorkClass::gemm;
@@ -22,7 +22,7 @@ struct Gemm {
   bool accumulate = false;
   TensorView d;
 
-  /// Throws Error for shapes and types that do not fit, and what gemm_refusal refuses.
+  /// Throws Error for shapes and types that do not fit, and for what gemm_refusal refuses.
   void check() const;
   /// Multiply-adds.
   double work() const { return elements(d) * static_cast<double>(a.k); }

@@ -26,8 +26,7 @@ bool in_blocks(const QuantSpec& spec) {
 }
 
 // specification.md, "Epilogue and split K": blocks of 128, of 64 for bf16 and by analogy for FP16.
-// A promotion interval that does not divide the block widens it, so that no chunk straddles two
-// ranges.
+// A promotion interval that does not divide the block widens it, so that no chunk spans two ranges.
 std::vector<KRange> split_ranges(const GemmSpec& spec, bool blocks_128x128, std::int64_t k) {
   if (spec.split_k == 1) return {{0, k}};
   std::int64_t block = spec.accumulator.operand.bits() == 16 ? 64 : 128;
@@ -48,7 +47,7 @@ std::vector<KRange> split_ranges(const GemmSpec& spec, bool blocks_128x128, std:
   return ranges;
 }
 
-// True when values stored as `dtype` enter a multiplier of format `carrier` exactly.
+// Returns true if values stored as `dtype` enter a multiplier of format `carrier` exactly.
 bool fits(const QuantSpec& spec, DType dtype, const FormatSpec& carrier) {
   if (spec.is_quantized()) return dtype == DType::u8;
   if (dtype != DType::bf16 && dtype != DType::f32) return false;
@@ -84,7 +83,7 @@ void check_codes(const GemmPlan& plan, const FormatSpec& carrier, const Quantize
   }
 }
 
-// An instruction reads scales as codes: other values cannot get there.
+// An instruction reads scales as codes, so other values are refused.
 void check_block_scales(const GemmPlan& plan, const QuantizedOperand& operand, const char* name) {
   if (plan.order != ScaleOrder::in_instruction) return;
   for (std::int64_t r = 0; r < operand.scales.rows; ++r) {
@@ -103,7 +102,7 @@ void check_block_scales(const GemmPlan& plan, const QuantizedOperand& operand, c
   }
 }
 
-// The operand's shape and type in its multiplied_form.
+// Returns the operand's shape and type in its multiplied_form.
 QuantizedOperand as_multiplied(const Accumulator& accumulator, const QuantizedOperand& operand) {
   const QuantSpec form = multiplied_form(accumulator, operand.spec);
   if (form == operand.spec) return operand;
@@ -115,7 +114,7 @@ QuantizedOperand as_multiplied(const Accumulator& accumulator, const QuantizedOp
   return values;
 }
 
-// Drawn signs and factors of the two operands cancel only when they are the same ones.
+// Drawn signs and factors of the two operands cancel only if they are the same.
 void check_transforms(const QuantizedOperand& a, const QuantizedOperand& b) {
   const bool matched =
       !a.is_right && b.is_right && a.channel_factors.data == b.channel_factors.data;
@@ -133,7 +132,7 @@ void check_transforms(const QuantizedOperand& a, const QuantizedOperand& b) {
               " of a and b with different signs; accepted: the same seed, step and rotation");
 }
 
-// What the GEMM adds to the product would be rotated back with it.
+// Refuses addends of a GEMM that would be rotated back with the product.
 void check_addends(const QuantizedOperand& a, const QuantizedOperand& b, bool adds) {
   if (!adds) return;
   for (const QuantizedOperand* operand : {&a, &b}) {

@@ -1,4 +1,4 @@
-// What one GEMM does along K, decided once for the reference and the fast implementation.
+// The arithmetic of one GEMM along K, shared by the reference and the fast implementation.
 #pragma once
 
 #include <cstdint>
@@ -35,49 +35,49 @@ struct GemmPlan {
   Accumulator accumulator = Accumulator::sm90_bf16;
   ScaleOrder order = ScaleOrder::epilogue;  ///< never ScaleOrder::automatic
   bool promoted = false;
-  /// Order epilogue only. True: s = sA * sB, v = fma(acc, s, c). False, some scale is per row:
+  /// Order epilogue only. True: s = sA * sB, v = fma(acc, s, c). False (some scale is per row):
   /// A = (acc * sA[m]) * sB[n], s = 1.
   bool scalar_scales = true;
-  /// Of the codes that enter the multiplier; every value of the operand is carried exactly.
+  /// Formats of the codes that enter the multiplier; every value of the operand is carried exactly.
   numerics::FormatSpec format_a;
   numerics::FormatSpec format_b;
   numerics::FormatSpec scale_format;  ///< ScaleOrder::in_instruction only
   std::int64_t k = 0;
-  std::int64_t chunk = 0;          ///< K of one chain; k itself when !promoted && no split
-  std::int64_t scale_width_a = 0;  ///< K that shares one scale; 0: constant along K
+  std::int64_t chunk = 0;          ///< K of one chain; k itself if !promoted and there is no split
+  std::int64_t scale_width_a = 0;  ///< elements along K that share one scale; 0: constant along K
   std::int64_t scale_width_b = 0;
   std::vector<KRange> ranges;  ///< split-K ranges, ascending, none empty
 
   bool split() const { return ranges.size() > 1; }
 };
 
-/// Where the scales of these operands enter; spec.scale_order unless it is automatic.
+/// Returns where the scales of these operands enter: spec.scale_order unless it is automatic.
 ScaleOrder scale_order(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b);
 
-/// The refusal of refuse_gemm for operands "a" and "b" as one line, or an empty string.
+/// Returns the refusal of refuse_gemm for operands "a" and "b" as one line, or an empty string.
 std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b);
 
-/// Plans D = A B^T for operands of K = `k`. Throws Error with the reason of gemm_refusal, or when
+/// Plans D = A B^T for operands of K = `k`. Throws Error with the reason of gemm_refusal, or if
 /// split_k leaves a range empty (the library never launches one).
 GemmPlan plan_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b, std::int64_t k);
 
-/// The plan in the terms of numerics/schedule.hpp.
+/// Returns the plan in the terms of numerics/schedule.hpp.
 numerics::ElementGemm element_gemm(const GemmPlan& plan);
 
-/// The epilogue of a plan: alpha = 1, beta = accumulate ? 1 : 0, output bf16 or f32.
+/// Returns the epilogue of a plan: alpha = 1, beta = accumulate ? 1 : 0, output bf16 or f32.
 numerics::Epilogue element_epilogue(const GemmPlan& plan, bool accumulate, DType output);
 
-/// Throws Error unless shapes and types fit: codes (rows, k), values also (k, rows), scales
-/// (tile_rows, tile_cols) f32 or empty without a scale, bias empty or (1, b.rows) bf16 or f32, d
-/// (a.rows, b.rows) of spec.output, f32 when `accumulate`.
+/// Throws Error unless shapes and types fit: codes (rows, k), unquantized values also (k, rows),
+/// scales (tile_rows, tile_cols) f32 or empty without a scale, bias empty or (1, b.rows) bf16 or
+/// f32, d (a.rows, b.rows) of spec.output, f32 if `accumulate`.
 void check_gemm_operands(const GemmSpec& spec, const GemmPlan& plan, const QuantizedOperand& a,
                          const QuantizedOperand& b, const TensorView& bias, bool accumulate,
                          const TensorView& d);
 
-/// Throws Error unless a block-scaled instruction can read the scales, which lie in host memory.
+/// Throws Error unless a block-scaled instruction can read the scales. These are in host memory.
 void check_block_scales(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b);
 
-/// Scale of element (row, k0) of an operand; 1 without a scale.
+/// Returns the scale of element (row, k0) of an operand; 1 without a scale.
 inline float scale_at(const QuantizedOperand& operand, std::int64_t row, std::int64_t k0) {
   if (operand.scales.empty()) return 1.0f;
   const TileShape& tile = operand.spec.tile;

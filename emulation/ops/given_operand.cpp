@@ -23,7 +23,8 @@ bool is_value_of(const FormatSpec& format, float value) {
   return numerics::decode(format, code) == value;
 }
 
-/// The scale RN(factor 2^e), at most the largest FP32 number, for an exponent of tile_scale.
+/// Returns whether scale = RN(factor 2^e), at most the largest FP32 number, for an exponent
+/// that tile_scale can have.
 bool is_power_times(float factor, float scale) {
   if (!(scale > 0.0f) || std::isinf(scale)) return false;
   const int near = std::ilogb(scale) - std::ilogb(factor);
@@ -35,7 +36,7 @@ bool is_power_times(float factor, float scale) {
   return false;
 }
 
-/// Whether `spec` can store `scale` in a tile, whatever the other tiles have.
+/// Returns whether `spec` can store `scale` in a tile, regardless of the other tiles.
 bool holds(const QuantSpec& spec, float scale) {
   if (spec.scale_source == ScaleSource::static_scale) return scale == spec.static_scale;
   switch (spec.scale.format) {
@@ -71,15 +72,15 @@ std::string accepted_scales(const QuantSpec& spec) {
   return {};
 }
 
-/// The E4M3 number s with RN(s * factor) = scale, if there is one.
+/// Returns whether there is an E4M3 number s with RN(s * factor) = scale.
 bool is_multiple(float factor, float scale) {
   const std::uint32_t code =
       numerics::encode(numerics::kE4M3, numerics::float_bits(scale / factor));
   return numerics::decode(numerics::kE4M3, code) * factor == scale;
 }
 
-/// Whether one FP32 factor makes every scale the product of an E4M3 number and it. The factors
-/// tried are those under which the largest scale is such a product. Below 2^-100 products may be
+/// Returns whether one FP32 factor makes every scale the product of an E4M3 number and this factor.
+/// Tries the factors for which the largest scale is such a product. Below 2^-100 products may be
 /// rounded as subnormals, which hides the factor.
 bool have_common_factor(const std::vector<float>& scales) {
   const float largest = scales.empty() ? 0.0f : *std::max_element(scales.begin(), scales.end());

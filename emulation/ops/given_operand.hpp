@@ -1,5 +1,5 @@
-// Codes and scales that a caller gives, instead of values that are quantized: whether the
-// quantizer could have made them.
+// Checks codes and scales that a caller provides instead of values to quantize: the quantizer must
+// be able to produce them.
 #pragma once
 
 #include <string>
@@ -9,16 +9,16 @@
 
 namespace fp8lab {
 
-/// Throws Error where an element of `codes` (u8, in memory of the host) has more bits than
-/// `format`. `name` stands for the codes in the message.
+/// Throws Error if an element of `codes` (u8, in host memory) has more bits than `format`. The
+/// message calls the codes `name`.
 void check_given_codes(const std::string& name, const TensorView& codes,
                        const numerics::FormatSpec& format);
 
-/// Throws Error unless every scale (f32, in memory of the host) is one that `spec` can store: the
-/// static one; a power of two, times the factor of the spec; a value of E8M0 or BF16; one of E4M3
+/// Throws Error unless every scale (f32, in host memory) is one that `spec` can store: the static
+/// one; a power of two, times the factor of the spec; a value of E8M0 or BF16; an E4M3 value
 /// without a sign, under nv_two_level times one FP32 factor of all. FP32 scales may be any number.
-/// NaN passes where the format has a code for it. `scales` may have the further numbers of
-/// codebooks behind the columns of the scales.
+/// NaN passes if the format has a code for it. `scales` may have the further numbers of codebooks
+/// after the columns of the scales.
 void check_given_scales(const std::string& name, const TensorView& scales, const QuantSpec& spec);
 
 }  // namespace fp8lab

@@ -1,4 +1,4 @@
-// Identity of the bits of tensors.
+// Hash of the bits of tensors.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 namespace fp8lab::ops {
 
 /// sum (u8, 1 x 8: a 64-bit number, little-endian) += numerics::hash_term(part, first + i, word i)
-/// over the words of the tensors, modulo 2^64. Words are counted tensor by tensor; each row, of any
-/// type, is padded with zeros to a multiple of 8 bytes and cut into words, which are counted row by
-/// row.
+/// over the words of the tensors, modulo 2^64. Words are counted tensor by tensor. Each row, of any
+/// type, is padded with zeros to a multiple of 8 bytes and split into words, which are counted row
+/// by row.
 struct HashTensors {
   static constexpr std::string_view kName = "hash_tensors";
   static constexpr WorkClass kClass = WorkClass::measurement;

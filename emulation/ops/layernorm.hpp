@@ -6,10 +6,10 @@
 
 namespace fp8lab::ops {
 
-/// Of the C columns of a row: mean = tree_sum_c(x) / C;  d = x - mean;
-/// rstd = 1 / sqrt((tree_sum_c(d * d) / C) + epsilon);  y = ((d * rstd) * weight) + bias. The mean
-/// and the rstd in y are the f32 values that are stored. x and y (T, C), y may be x; weight and
-/// bias (1, C) of one type; mean and rstd (1, T) f32.
+/// For the C columns of a row: mean = tree_sum_c(x) / C;  d = x - mean;
+/// rstd = 1 / sqrt((tree_sum_c(d * d) / C) + epsilon);  y = ((d * rstd) * weight) + bias. y uses
+/// the mean and the rstd as stored, in f32. x and y (T, C), y may be x; weight and bias (1, C) of
+/// one type; mean and rstd (1, T) f32.
 struct LayerNormForward {
   static constexpr std::string_view kName = "layernorm_forward";
   static constexpr WorkClass kClass = WorkClass::elementwise;
@@ -21,11 +21,11 @@ struct LayerNormForward {
   void check() const;
   /// Elements read and written.
   double work() const { return elements(x, y); }
-  /// What is quantized where a quantization follows.
+  /// The tensor that a following quantization reads.
   const TensorView& output() const { return y; }
 };
 
-/// Of the same rows: h = (x - mean) * rstd;  g = dy * weight;  a = tree_sum_c(g) / C;
+/// For the same rows: h = (x - mean) * rstd;  g = dy * weight;  a = tree_sum_c(g) / C;
 /// b = tree_sum_c(g * h) / C;  dx = rstd * ((g - a) - (h * b));
 /// dweight = dweight + column_sum(dy * h);  dbias = dbias + column_sum(dy), as in ops/bias.hpp.
 /// dy, x and dx (T, C), dx may be dy; dweight and dbias (1, C) f32.

@@ -1,9 +1,10 @@
-// The operations of a training step, written down once.
+// The list of the operations of a training step.
 //
-// From this list come the virtual functions of Backend, the functions that an implementation must
-// define (a missing one fails to link) and what walks over all operations. To add an operation:
-// its header in this folder with check() and its cost (cost.hpp), a line here, one definition of
-// `run` in emulation/cpu, emulation/reference and kernels, and its random cases in emulation/cases.
+// The list generates the virtual functions of Backend, the functions that an implementation must
+// define (a missing one fails to link), and all code that iterates over operations. To add an
+// operation, add its header in this folder with check() and its cost (cost.hpp), a line here,
+// one definition of `run` in emulation/cpu, emulation/reference and kernels, and its random
+// cases in emulation/cases.
 #pragma once
 
 #include "emulation/ops/adamw.hpp"
@@ -76,8 +77,8 @@
   X(RowCosines)                      \
   X(HashTensors)
 
-/// Calls X(Name) for every operation that is composed of those above, its for_each_part(). A
-/// backend may do it in one pass over the data, with the bits of the composition.
+/// Calls X(Name) for every operation that is composed of those above, by its for_each_part(). A
+/// backend may fuse it into one pass over the data, with the bits of the composition.
 #define FP8LAB_FOR_EACH_COMPOSITE(X) \
   X(AddRmsNormForward)               \
   X(AddLayerNormForward)             \

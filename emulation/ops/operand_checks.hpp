@@ -1,4 +1,4 @@
-// What an operand may be, and the errors for everything else.
+// Checks of operands.
 #pragma once
 
 #include <string>
@@ -7,37 +7,36 @@
 
 namespace fp8lab {
 
-/// Why an operation is refused; empty when it is supported.
+/// Says why an operation is refused; empty if it is supported.
 struct Support {
   std::string reason;
   explicit operator bool() const { return reason.empty(); }
 };
 
-/// Whether tensors can be quantized by `spec`, on any backend.
+/// Returns whether tensors can be quantized by `spec`, on any backend.
 Support supports_quantization(const QuantSpec& spec);
 
-/// The codes and scales of an operand. `where` begins the message. Throws Error.
+/// Checks the codes and scales of an operand. Throws Error whose message begins with `where`.
 void check_operand(const char* where, const QuantizedOperand& operand);
 
-/// The same for an operand to be written: K contiguous.
+/// As above, for an operand to be written: K contiguous.
 void check_written_operand(const char* where, const QuantizedOperand& operand);
 
-/// Throws Error unless the order of storage is one that the operand may have, and `codes` have its
-/// shape.
+/// Throws Error unless the operand may have its storage order and `codes` have the matching shape.
 void check_storage_order(const char* where, const QuantizedOperand& operand);
 
-/// That the transform of `operand` fits (rows, k) elements, and has the factors or the memory for
-/// bounds that it needs. Throws Error.
+/// Throws Error unless the transform of `operand` fits (rows, k) elements and has the factors, or
+/// the memory for bounds, that it needs.
 void check_transform(const QuantizedOperand& operand, std::int64_t rows, std::int64_t k);
 
-/// That the transform of `space` fits `extent` elements, and has the factors that it needs. Throws
-/// Error.
+/// Throws Error unless the transform of `space` fits `extent` elements and has
+/// the factors that it needs.
 void check_space(const Space& space, std::int64_t extent);
 
-/// A delayed spec and its state vector. Throws Error.
+/// Checks a delayed spec and its state vector. Throws Error.
 void check_delayed_state(const QuantSpec& spec, const TensorView& state);
 
-/// Throws Error unless `view` is of type bf16 or f32 and of the given shape.
+/// Throws Error unless `view` is bf16 or f32 and has the given shape.
 void check_matrix(const char* where, const char* name, const TensorView& view, std::int64_t rows,
                   std::int64_t cols);
 

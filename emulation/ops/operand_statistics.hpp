@@ -1,4 +1,4 @@
-// How well an operand represents its source: the numbers that a run logs.
+// Statistics of an operand, which a run logs: how well it represents its source.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace fp8lab {
 
-/// Statistics of one logged operand (specification.md, "Statistics of a quantizer"), accumulated in
-/// f64 in a fixed order.
+/// Statistics of one logged operand (specification.md, "Statistics of a quantizer"), accumulated
+/// in f64 in a fixed order.
 struct OperandStatistics {
   static constexpr int kTopChannels = 8;
   double amax, rms, mse, sqnr_db, cosine, bias;
@@ -25,8 +25,8 @@ struct OperandStatistics {
   double top_channel[kTopChannels];  ///< source columns: descending amax, then ascending index
   double top_channel_amax[kTopChannels];
   double exponent_histogram[64];  ///< fraction of nonzero |x| by exponent -40..23, ends clamp
-  /// Identity of codes and scales, defined by numerics::hash_term (numerics/operand_hash.hpp); the
-  /// same on every backend.
+  /// Hash of codes and scales, defined by numerics::hash_term (numerics/operand_hash.hpp);
+  /// the same on every backend.
   std::uint64_t hash;
 };
 
@@ -46,8 +46,8 @@ struct StatisticsCounts {
   std::int64_t exponents[kExponentBins];  ///< finite nonzero x with finite y, by exponent of x
 };
 
-/// Largest FP32 magnitude that does not count as saturated in a tile of scale `scale`; `qmax` is
-/// numerics::max_finite of the format.
+/// Returns the largest FP32 magnitude that does not count as saturated in a tile of scale `scale`;
+/// `qmax` is numerics::max_finite of the format.
 FP8LAB_HD inline float saturation_limit(double qmax, float scale) {
   const float largest = numerics::bits_float(numerics::kF32MaxFinite);
   if (scale == 0.0f) return largest;  // flushed: underflow, not saturation
@@ -63,44 +63,44 @@ FP8LAB_HD inline float saturation_limit(double qmax, float scale) {
 
 namespace ops {
 
-/// Writes an OperandStatistics of how well `operand` represents `source` (R, C), bf16 or f32 (with
-/// `transpose` the operand is (C, R)), into `record` (u8, 1 x sizeof(OperandStatistics)). Logged
-/// steps only. Definitions of specification.md, "Statistics of a quantizer", with x the source and
-/// y the operand's value, scale * decode(code).
+/// Writes an OperandStatistics into `record` (u8, 1 x sizeof(OperandStatistics)). It compares
+/// `operand` with `source` (R, C), bf16 or f32; with `transpose` the operand is (C, R). Runs on
+/// logged steps only. Definitions of specification.md, "Statistics of a quantizer", with x the
+/// source and y the operand's value, scale * decode(code).
 ///
 /// With a transform along K, x is the transformed source: errors, ranges and channels (positions
-/// along K) are of what was quantized. Where the transform is orthonormal (all but smoothing), mse,
-/// sqnr_db and rms are also those of the untransformed tensor up to rounding. With a clamp the
-/// source itself is compared with what enters the product: scale * decode(code), and where the
-/// clamp is compensated RN(scale * decode(code) + numerics::clamp_residual(x));
+/// along K) are those of the quantized tensor. If the transform is orthonormal (all but smoothing),
+/// mse, sqnr_db and rms are also those of the untransformed tensor up to rounding. With a clamp the
+/// source itself is compared with the value that enters the product: scale * decode(code), and if
+/// the clamp is compensated RN(scale * decode(code) + numerics::clamp_residual(x));
 /// saturation_fraction is that of the codes alone.
 ///
 /// amax = max |x|; rms = sqrt(mean x^2); mse = mean (x-y)^2; bias = sum(y-x) / sum|x|;
 /// sqnr_db = 10 log10(sum x^2 / sum (x-y)^2); cosine = sum xy / sqrt(sum x^2 sum y^2), where sum xy
 /// is (sum x^2 + sum y^2 - sum (y-x)^2) / 2; kurtosis = mean x^4 / (mean x^2)^2; crest_factor =
-/// amax / rms. These run over the elements where x and y are both finite; nonfinite_count counts
-/// the others. What has no denominator is undefined: NaN. An all-zero tensor has no sqnr_db; that
-/// of an exact nonzero one is +infinity, that of an error on a zero source -infinity, which no
-/// mean takes in. underflow_fraction: x != 0 and y = 0, of all elements. saturation_fraction:
-/// |x| > Qmax * scale * (1 + 2^-22), of all elements; the allowance is for the rounding of the
-/// scale itself (two roundings of at most 2^-24), so that current scaling of an unclipped tile
-/// counts 0; a tile flushed by a zero scale counts as underflow alone, and an expanded tile, whose
-/// largest value is a code, never saturates. Channels are source columns: channel_outlier_ratio =
-/// largest / median channel amax, the median of an even number being the mean of the middle two;
-/// infinite when the median alone is 0. top_channel has the columns by descending amax, equal ones
-/// by ascending index; a column without finite elements has amax 0, and entries beyond the number
-/// of columns are -1.
-/// scale_min, scale_max and scale_log2_spread run over the tiles that are neither all zero nor
-/// flushed by a zero scale (NaN if there are none; an operand without scales counts as one tile
-/// of scale 1). exponent_histogram: see OperandStatistics; of an all-zero tensor it is 0.
+/// amax / rms. These run over the elements for which x and y are both finite; nonfinite_count
+/// counts the others. A quotient without a denominator is undefined: NaN. An all-zero tensor has no
+/// sqnr_db; that of an exact nonzero tensor is +infinity, that of an error on a zero source
+/// -infinity, and means exclude both. underflow_fraction: x != 0 and y = 0, of all elements.
+/// saturation_fraction: |x| > Qmax * scale * (1 + 2^-22), of all elements. The allowance is for the
+/// rounding of the scale itself (two roundings of at most 2^-24), so that current scaling of an
+/// unclipped tile counts 0. A tile flushed by a zero scale counts as underflow alone. An expanded
+/// tile, whose largest value is a code, never saturates. Channels are source columns:
+/// channel_outlier_ratio = largest / median channel amax, the median of an even number being the
+/// mean of the middle two; infinite if the median alone is 0. top_channel has the columns by
+/// descending amax, then by ascending index; a column without finite elements has amax 0, and
+/// entries beyond the number of columns are -1. scale_min, scale_max and scale_log2_spread run over
+/// the tiles that are neither all zero nor flushed by a zero scale (NaN if there are none; an
+/// operand without scales counts as one tile of scale 1). exponent_histogram: see
+/// OperandStatistics; for an all-zero tensor it is 0.
 ///
 /// Sums are FP64 in a fixed order. x^2 and y^2 are exact, x^4 is RN(x^2 x^2), and the addition of
 /// RN(y-x)^2 is fused with its multiplication. A panel of 128 source rows and 256 columns has 4 x
 /// 32 lanes: lane (r / 32, c / 8) adds its elements (r, c) by ascending row, then column. The lanes
-/// lie in the order of these indices; neighbours 2 l and 2 l + 1 are added, then neighbours among
+/// are in the order of these indices; neighbours 2 l and 2 l + 1 are added, then neighbours among
 /// these sums, until one is left. The panels of the same rows are added by ascending column, then
-/// their sums by ascending row. What follows from sums, counts and columns is describe_statistics.
-/// So the bits do not depend on threads, SIMD target, libm or backend.
+/// their sums by ascending row. describe_statistics computes the record from sums, counts and
+/// columns. So the bits do not depend on threads, SIMD target, libm or backend.
 struct MeasureOperand {
   static constexpr std::string_view kName = "measure_operand";
   static constexpr WorkClass kClass = WorkClass::measurement;
@@ -115,8 +115,8 @@ struct MeasureOperand {
   double work() const { return elements(source); }
 };
 
-/// Measures `first`, of `source`, and `second`, of its transpose. A backend may do it in one
-/// reading.
+/// Measures `first`, of `source`, and `second`, of its transpose. A backend may
+/// read the source only once.
 struct MeasureBoth {
   static constexpr std::string_view kName = "measure_both";
   static constexpr WorkClass kClass = WorkClass::measurement;

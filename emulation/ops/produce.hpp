@@ -1,4 +1,4 @@
-// An operation whose result is quantized as it is stored.
+// An operation whose result is quantized when it is stored.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@
 
 namespace fp8lab::ops {
 
-/// What can be quantized where it is made.
+/// Operations whose result can be quantized when it is stored.
 using Producer =
     std::variant<RmsNormForward, LayerNormForward, AddRmsNormForward, AddLayerNormForward,
                  SwigluForward, SwigluBackward, GeluForward, GeluBackward>;
@@ -22,10 +22,9 @@ inline const TensorView& output_of(const Producer& producer) {
   return std::visit([](const auto& op) -> const TensorView& { return op.output(); }, producer);
 }
 
-/// Runs `producer`, then quantizes its output into `first` (key.orientation 0), and where `second`
-/// is not null its transpose into that (key.orientation 1). What is quantized is the value as it is
-/// stored. Unless `keeps_output`, nobody reads the output itself, and its memory may hold anything
-/// afterwards.
+/// Runs `producer`, then quantizes its output into `first` (key.orientation 0) and, if `second` is
+/// not null, its transpose into `second` (key.orientation 1). The quantization reads the value as
+/// stored. Unless `keeps_output`, the contents of the output tensor are unspecified afterwards.
 struct ProduceQuantize {
   static constexpr std::string_view kName = "produce_quantize";
   static constexpr WorkClass kClass = WorkClass::quantization;
@@ -37,7 +36,7 @@ struct ProduceQuantize {
   QuantizedOperand* second = nullptr;
   bool keeps_output = true;
 
-  /// Calls visit(op) for each operation that this one stands for, in order.
+  /// Calls visit(op) for each operation that this one consists of, in order.
   template <class Visit>
   void for_each_part(const Visit& visit) const {
     std::visit(visit, producer);

@@ -10,38 +10,42 @@
 
 namespace fp8lab::ops {
 
-/// A GEMM, and after it what the transforms of its operands leave to be done: what a clamp cut away
-/// is multiplied with the codes of the other operand and added, where those are meant, the
-/// estimator of the tensor whose gradient this is multiplies it, rows are rotated back, and what a
-/// clamp cut away is multiplied with the tensors themselves and added. Where something follows a
-/// GEMM that accumulates, or it rounds to BF16 and d is FP32, all is done apart, and d = RN(d +
-/// product) in FP32 afterwards, or the product itself where nothing accumulates.
+/// A GEMM, and after it the operations that the transforms of its operands need, in this order:
+/// 1. if a clamp is compensated with codes, adds the product of its residual and the other
+///    operand's codes;
+/// 2. if d is the gradient of a tensor with an estimator, multiplies d by the estimator's factors;
+/// 3. undoes rotations of rows;
+/// 4. if a clamp is compensated with tensors, adds the product of its residual and the other
+///    operand's tensor.
+/// If one of these follows a GEMM that accumulates, or if the GEMM rounds to BF16 and d is FP32,
+/// all of this runs in separate memory. Afterwards d = RN(d + product) in FP32, or the product
+/// itself if nothing accumulates.
 struct Product {
   static constexpr std::string_view kName = "product";
   static constexpr WorkClass kClass = WorkClass::gemm;
 
   Gemm gemm;
-  /// What the operands were made from, (rows, k) or transposed: read where a clamp is compensated.
+  /// Sources of the operands, (rows, k) or transposed: read if a clamp is compensated.
   TensorView a_source{};
   bool transpose_a = false;
   TensorView b_source{};
   bool transpose_b = false;
   TensorView apart{};  ///< of d's shape and apart_type(): memory for the product if is_apart()
-  /// Where d is the gradient of a tensor whose quantizer has an estimator: the operand that it was
-  /// quantized to, and the tensor, (rows, k).
+  /// If d is the gradient of a tensor whose quantizer has an estimator: the operand to which the
+  /// tensor was quantized, and the tensor, (rows, k).
   const QuantizedOperand* estimated = nullptr;
   TensorView estimated_source{};
 
   bool has_rotation() const { return gemm.a.space_of_rows() || gemm.b.space_of_rows(); }
-  /// What a clamp of one of the operands is compensated with.
+  /// Returns the compensation of a clamp of one of the operands.
   Compensation compensation() const {
     const Transform &left = gemm.a.spec.transform, &right = gemm.b.spec.transform;
     return left.is_compensated() ? left.compensation : right.compensation;
   }
   bool has_estimator() const { return estimated != nullptr; }
-  /// True where the GEMM rounds to a narrower type than d has.
+  /// Returns true if the GEMM rounds to a narrower type than that of d.
   bool is_narrow() const { return gemm.spec.output == DType::bf16 && gemm.d.dtype == DType::f32; }
-  /// True where d keeps what it was until the product is finished.
+  /// Returns true if d stays unchanged until the product is finished.
   bool is_apart() const {
     const bool is_followed =
         has_estimator() || has_rotation() || compensation() != Compensation::none;
@@ -49,7 +53,7 @@ struct Product {
   }
   DType apart_type() const { return is_narrow() ? DType::bf16 : DType::f32; }
 
-  /// Calls visit(op) for each operation that this one stands for, in order.
+  /// Calls visit(op) for each operation that this one consists of, in order.
   template <class Visit>
   void for_each_part(const Visit& visit) const {
     const QuantizedOperand &a = gemm.a, &b = gemm.b;

@@ -10,31 +10,31 @@ namespace fp8lab::ops {
 /// `transpose` rows = C, k = R. Codes and scales have the shapes of QuantizedOperand, any row
 /// stride; operand.key becomes `key`.
 ///
-/// Scales (specification.md). current: each tile's own amax through numerics::tile_scale. The
-/// amax is a maximum of magnitude bits, so infinity and NaN exceed every number and reach
-/// tile_scale, which gives such a tile scale 1 (e8m0: NaN; see there); two-level scales are
-/// numerics::nv_tile_scale with the tensor's amax, and FourOverSix takes the enlarged one where its
-/// four_over_six_error is smaller; numerics::TileDeviation gives what stands for the amax where the
-/// rule asks for standard deviations. delayed: the scale in force in `state` (DelayedState; zeros
-/// stand for 1), and state[kAmax] is raised to the amax of the tensor. static: spec.static_scale
-/// with the multiplier RN(1/scale).
+/// Scales (specification.md). current: each tile's own amax through numerics::tile_scale. The amax
+/// is a maximum of magnitude bits, so infinity and NaN exceed every number and reach tile_scale,
+/// which gives such a tile scale 1 (e8m0: NaN; see there). Two-level scales are
+/// numerics::nv_tile_scale with the tensor's amax; FourOverSix takes the enlarged one if its
+/// four_over_six_error is smaller. If the rule asks for standard deviations,
+/// numerics::TileDeviation replaces the amax. delayed: the current scale in `state` (DelayedState;
+/// zeros stand for 1), and state[kAmax] is raised to the amax of the tensor. static:
+/// spec.static_scale with the multiplier RN(1/scale).
 ///
 /// Codes: numerics::encode(format, float_bits(scaled_value(scale, x)), rounding, overflow, bits),
 /// where scaled_value divides only under an fp32 scale with ScaleArithmetic::dec_div. The random
 /// bits of stochastic rounding are numerics::random_bits(key.., index) with the element's logical
 /// index in the source, r * C + c. An all-zero tile has zero codes with the signs of its zeros.
 ///
-/// With a transform along K or a clamp, the tensor above is the transformed source, in FP32; the
-/// logical index of an element is that of its place in it. A clamp writes operand.clamp_bounds.
+/// With a transform along K or a clamp, the tensor above is the transformed source, in FP32; an
+/// element's logical index is its position in that tensor. A clamp writes operand.clamp_bounds.
 ///
 /// Tiles with codebooks. numerics::Encoding::tile_logarithm: numerics::log_codebook of the largest
 /// and the smallest nonzero magnitude of each tile, numerics::encode_log_codebook for each element;
-/// scales(i, j) holds the scale of tile (i, j), scales(i, tile_cols + j) its step. A transform that
-/// expands: numerics::expanded_group and the codes of numerics::expand, with the exponents after
-/// the scales and then the centers.
+/// scales(i, j) holds the scale of tile (i, j), scales(i, tile_cols + j) its step. Expansion:
+/// numerics::expanded_group and the codes of numerics::expand, with the exponents after the scales
+/// and then the centers.
 ///
-/// A format of more than 8 bits takes no scale; its values are rounded once and stored as bf16
-/// where bf16 holds them all, else as f32. Equal types (bf16 to bf16, f32 to f32) keep their bits,
+/// A format of more than 8 bits takes no scale; its values are rounded once and stored as bf16 if
+/// bf16 holds them all, else as f32. Equal types (bf16 to bf16, f32 to f32) keep their bits,
 /// otherwise a NaN becomes the canonical one.
 struct Quantize {
   static constexpr std::string_view kName = "quantize";
@@ -54,7 +54,7 @@ struct Quantize {
 };
 
 /// Quantizes `source` into `first` and its transpose into `second`, with key.orientation 0 and 1
-/// and the same rotation. A backend may do it in one reading.
+/// and the same rotation. A backend may read the source only once.
 struct QuantizeBoth {
   static constexpr std::string_view kName = "quantize_both";
   static constexpr WorkClass kClass = WorkClass::quantization;

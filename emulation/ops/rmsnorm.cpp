@@ -5,7 +5,7 @@
 namespace fp8lab::ops {
 namespace {
 
-/// As long as a row of x, or as one of the heads that a row divides into.
+/// Requires a weight as long as a row of x, or as one of the heads into which a row divides.
 void check_norm_weight(const Checks& checks, const TensorView& weight, const TensorView& x) {
   checks.require(weight.cols == x.cols || (weight.cols > 0 && x.cols % weight.cols == 0),
                  "x " + describe(x) + " does not divide into heads of weight " + describe(weight));

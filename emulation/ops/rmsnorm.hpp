@@ -1,4 +1,4 @@
-// Root-mean-square norm of rows, or of heads side by side in them.
+// Root-mean-square norm of rows, or of the heads within each row.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace fp8lab {
 
-/// Heads of `cols` columns side by side in the rows of a matrix, each normalised by itself and
-/// counted along the rows.
+/// Heads of `cols` columns side by side in the rows of a matrix, each normalised separately
+/// and counted along the rows.
 struct NormHeads {
   std::int64_t count, cols;
 
   static NormHeads of(const TensorView& x, const TensorView& weight) {
     return {weight.cols > 0 ? x.cols / weight.cols : 1, weight.cols};
   }
-  /// Row of the matrix and first column of head `index`.
+  /// Return the row of the matrix and the first column of head `index`.
   FP8LAB_HD std::int64_t row(std::int64_t index) const {
     return count == 1 ? index : index / count;
   }
@@ -28,10 +28,10 @@ struct NormHeads {
 
 namespace ops {
 
-/// Of C consecutive columns of a row: mean = tree_sum_c(x * x) / C;  rstd = 1 / sqrt(mean +
-/// epsilon);  y = (x * rstd) * weight. The rstd in y is the f32 value that is stored. x and y (T, H
-/// * C), weight (1, C), rstd (1, T * H) with the H of a token side by side. H = 1 is the norm of
-/// rows; H heads of C columns have norms of their own.
+/// For C consecutive columns of a row: mean = tree_sum_c(x * x) / C;
+/// rstd = 1 / sqrt(mean + epsilon);  y = (x * rstd) * weight. y uses the rstd as stored, in f32. x
+/// and y (T, H * C), weight (1, C), rstd (1, T * H) with the H of a token side by side. H = 1 is
+/// the norm of rows; H heads of C columns are normalised separately.
 struct RmsNormForward {
   static constexpr std::string_view kName = "rmsnorm_forward";
   static constexpr WorkClass kClass = WorkClass::elementwise;
@@ -43,11 +43,11 @@ struct RmsNormForward {
   void check() const;
   /// Elements read and written.
   double work() const { return elements(x, y); }
-  /// What is quantized where a quantization follows.
+  /// The tensor that a following quantization reads.
   const TensorView& output() const { return y; }
 };
 
-/// Of the same columns: s = tree_sum_c((dy * weight) * x);  k = ((s * rstd) * rstd) / C;
+/// For the same columns: s = tree_sum_c((dy * weight) * x);  k = ((s * rstd) * rstd) / C;
 /// dx = rstd * ((dy * weight) - (x * k));  dweight = dweight + column_sum(dy * (x * rstd)), whose
 /// rows are the heads. dy, x, dx (T, H * C); dweight (1, C) f32.
 struct RmsNormBackward {

@@ -8,12 +8,12 @@
 
 namespace fp8lab::ops {
 
-/// Rotates `heads` consecutive heads of `head_dim` columns of x (T, heads * head_dim) in place,
-/// pairing element i with i + head_dim / 2 (GPT-NeoX order, as Qwen2 and Llama do). cosine and sine
-/// are (positions, head_dim / 2) f32, positions (1, T) i32. With a = x[i], b = x[i + D/2], c =
-/// cosine[position][i], s = sine[position][i]: x[i] = (a * c) - (b * s);
-/// x[i + D/2] = (b * c) + (a * s). inverse negates the sines: the transposed map, which is that of
-/// the gradient also where a table holds scaled cosines and sines.
+/// Rotates `heads` consecutive heads of `head_dim` columns of x (T, heads * head_dim) in place.
+/// Pairs element i with i + head_dim / 2 (GPT-NeoX order, as Qwen2 and Llama do). cosine and sine
+/// are (positions, head_dim / 2) f32, positions (1, T) i32. With a = x[i], b = x[i + D/2],
+/// c = cosine[position][i], s = sine[position][i]: x[i] = (a * c) - (b * s);
+/// x[i + D/2] = (b * c) + (a * s). inverse negates the sines: this is the transposed map, which
+/// the gradient needs, also if a table holds scaled cosines and sines.
 struct Rope {
   static constexpr std::string_view kName = "rope";
   static constexpr WorkClass kClass = WorkClass::elementwise;

@@ -1,4 +1,4 @@
-// How far the rows of two matrices point the same way.
+// Cosine similarity of the rows of two matrices.
 #pragma once
 
 #include "emulation/base/tensor_view.hpp"
@@ -7,7 +7,7 @@
 namespace fp8lab::ops {
 
 /// cosines (1, rows) f32: |a . b| / (sqrt(a . a) * sqrt(b . b)) of each row of a and b (rows,
-/// cols), f32 or bf16, and +0 where the divisor is not above zero. x . y is numerics::tree_sum over
+/// cols), f32 or bf16, and +0 if the divisor is not above zero. x . y is numerics::tree_sum over
 /// the products, each rounded to FP32; roots, product and quotient are rounded to nearest even, NaN
 /// is the canonical one.
 struct RowCosines {

@@ -8,8 +8,8 @@
 namespace fp8lab::ops {
 
 /// factors (1, K) f32 = numerics::smoothing_factor of the amaxes of A and B at each position along
-/// K, where A is `a`, or its transpose with `transpose_a`, and B likewise. A factor that is not 0
-/// stays as it is if the transform is static.
+/// K, where A is `a`, or its transpose with `transpose_a`, and B likewise. If the transform is
+/// static, a factor that is not 0 stays unchanged.
 struct SmoothingFactors {
   static constexpr std::string_view kName = "smoothing_factors";
   static constexpr WorkClass kClass = WorkClass::quantization;

@@ -1,4 +1,4 @@
-// Scalars of the training step, an f32 vector in backend memory.
+// Scalars of the training step, in an f32 vector in backend memory.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Tensors that the optimizer keeps from step to step, and what they are stored as.
+// Tensors that the optimizer keeps from step to step, and their storage.
 #pragma once
 
 #include "emulation/numerics/state_codec.hpp"
@@ -12,10 +12,10 @@ namespace fp8lab {
 struct StoredState {
   QuantSpec spec;
   /// Plain states: the values, bf16 or f32 (f64 on the truth path). Others: u8 (rows, cols) codes,
-  /// (rows, 2 * cols) where a code has two bytes.
+  /// (rows, 2 * cols) if a code has two bytes.
   TensorView codes;
   /// (numbers, tiles) f32: the scales of the tiles, then the exponents of an expansion, then its
-  /// centers. Empty where no tile has numbers of its own.
+  /// centers. Empty if tiles have no numbers of their own.
   TensorView scales;
 
   bool empty() const { return codes.empty(); }
@@ -24,15 +24,15 @@ struct StoredState {
   }
 };
 
-/// What codes and scales of `spec` mean.
+/// Returns the codec of codes and scales of `spec`.
 numerics::StateCodec state_codec(const QuantSpec& spec);
 
 namespace ops {
 
 /// Writes source (1, n) f32 into `state`, whose elements in row-major order are those of source.
-/// Plain states: rounded to their type, NaN canonical. Others: the tile of each element by
-/// numerics::state_tile of the magnitudes of its elements, its code by numerics::encode_state. The
-/// random bits of stochastic rounding are numerics::random_bits(key.., index).
+/// Plain states: rounded to their type, NaN canonical. Others: numerics::state_tile of the
+/// magnitudes of a tile's elements gives the tile, numerics::encode_state the codes. The random
+/// bits of stochastic rounding are numerics::random_bits(key.., index).
 struct StoreState {
   static constexpr std::string_view kName = "store_state";
   static constexpr WorkClass kClass = WorkClass::optimizer;

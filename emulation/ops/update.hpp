@@ -1,5 +1,5 @@
-// The two halves of an update of weights, for every rule and for moments that are stored in any
-// form: both work on moments in FP32. AdamW over plain tensors has an operation of its own
+// The two halves of a weight update, for every rule and any storage of moments: both
+// work on moments in FP32. AdamW on plain tensors has an operation of its own
 // (ops/adamw.hpp), with the same bits.
 #pragma once
 
@@ -11,9 +11,9 @@
 
 namespace fp8lab {
 
-/// What is the same for all elements of a tensor in a step. Each operation is rounded.
+/// Factors that all elements of a tensor share in a step. Each operation is rounded.
 struct UpdateFactors {
-  float clip;        ///< of the gradient
+  float clip;        ///< factor of the gradient
   float rate;        ///< learning rate * rate_factor
   float decay;       ///< 1 - ((rate * weight_decay) * decay_mask)
   float first_rate;  ///< rate / (1 - beta1^t)
@@ -37,8 +37,8 @@ FP8LAB_HD inline UpdateFactors update_factors(const UpdateSpec& spec, const floa
   return f;
 }
 
-/// m after a step with the clipped gradient g: (beta1 * m) + ((1 - beta1) * g) of adamw; the same
-/// with beta2 of lion; (beta1 * m) + g of sgd.
+/// Returns m after a step with the clipped gradient g: (beta1 * m) + ((1 - beta1) * g) for adamw;
+/// the same with beta2 for lion; (beta1 * m) + g for sgd.
 FP8LAB_HD inline float next_first_moment(const UpdateSpec& spec, const UpdateFactors& f, float m,
                                          float g) {
   if (spec.rule == UpdateRule::lion) return (spec.beta2 * m) + (f.one_minus_beta2 * g);
@@ -46,15 +46,15 @@ FP8LAB_HD inline float next_first_moment(const UpdateSpec& spec, const UpdateFac
   return (spec.beta1 * m) + (f.one_minus_beta1 * g);
 }
 
-/// v after it: (beta2 * v) + (((1 - beta2) * g) * g).
+/// Returns v after a step: (beta2 * v) + (((1 - beta2) * g) * g).
 FP8LAB_HD inline float next_second_moment(const UpdateSpec& spec, const UpdateFactors& f, float v,
                                           float g) {
   return (spec.beta2 * v) + ((f.one_minus_beta2 * g) * g);
 }
 
-/// w * 2^(-n) for w > 0 and w * 2^n for w < 0, with n = rate * the integer nearest to the bounded
-/// g / sqrt(v / (1 - beta2^t)), to even, and 0 for a NaN; then bounded to +-weight_bound. Without
-/// epsilon: a gradient over a v of zero is infinite, and bounded.
+/// Returns w * 2^(-n) for w > 0 and w * 2^n for w < 0, with n = rate * the integer nearest to the
+/// bounded g / sqrt(v / (1 - beta2^t)), ties to even, and 0 for a NaN; then bounds the result to
+/// +-weight_bound. There is no epsilon: a gradient over a v of zero is infinite, and bounded.
 FP8LAB_HD inline float madam_weight(const UpdateSpec& spec, const UpdateFactors& f, float w,
                                     float g, float v, float weight_bound) {
   float normed = g / __builtin_sqrtf(v / f.correction);
@@ -68,8 +68,8 @@ FP8LAB_HD inline float madam_weight(const UpdateSpec& spec, const UpdateFactors&
   return moved > weight_bound ? weight_bound : moved < -weight_bound ? -weight_bound : moved;
 }
 
-/// The weight after a step, from the clipped gradient g and the moments: before the step of lion,
-/// after it of the others, whose g only madam reads.
+/// Returns the weight after a step, from the clipped gradient g and the moments: for lion those
+/// before the step, for the other rules those after it. Of the other rules only madam reads g.
 ///   adamw  (w * decay) - (first_rate * (m / ((sqrt(v) / root) + epsilon)))
 ///   lion   (w * decay) - (rate * sign((beta1 * m) + ((1 - beta1) * g))), the sign of 0 being 0
 ///   sgd    (w * decay) - (rate * m)
@@ -89,8 +89,8 @@ FP8LAB_HD inline float updated_weight(const UpdateSpec& spec, const UpdateFactor
 
 namespace ops {
 
-/// m and v, as far as the rule has them, become next_first_moment and next_second_moment with g =
-/// gradient * clip. gradient: f32 or bf16. Moments: f32. All are contiguous, of one size.
+/// If the rule has them, m and v become next_first_moment and next_second_moment with
+/// g = gradient * clip. gradient: f32 or bf16. Moments: f32. All are contiguous and of one size.
 struct AdvanceMoments {
   static constexpr std::string_view kName = "advance_moments";
   static constexpr WorkClass kClass = WorkClass::optimizer;
@@ -98,16 +98,16 @@ struct AdvanceMoments {
   const UpdateSpec& spec;
   TensorView scalars;
   TensorView gradient;
-  TensorView first_moment;   ///< empty where the rule has none
-  TensorView second_moment;  ///< empty where the rule has none
+  TensorView first_moment;   ///< empty if the rule has none
+  TensorView second_moment;  ///< empty if the rule has none
 
   void check() const;
   /// Elements of all tensors.
   double work() const { return elements(gradient, first_moment, second_moment); }
 };
 
-/// master = updated_weight, rounded to its storage type to nearest even; working = to_bf16 of it
-/// where present. Tensors as those of AdvanceMoments.
+/// master = updated_weight, rounded to its storage type to nearest even; working = to_bf16 of it if
+/// present. Tensors as those of AdvanceMoments.
 struct UpdateWeights {
   static constexpr std::string_view kName = "update_weights";
   static constexpr WorkClass kClass = WorkClass::optimizer;
@@ -118,8 +118,8 @@ struct UpdateWeights {
   TensorView master;         ///< f32 or bf16
   TensorView working;        ///< bf16 copy of an f32 master, or empty
   TensorView gradient;       ///< f32 or bf16
-  TensorView first_moment;   ///< f32; empty where the rule has none
-  TensorView second_moment;  ///< f32; empty where the rule has none
+  TensorView first_moment;   ///< f32; empty if the rule has none
+  TensorView second_moment;  ///< f32; empty if the rule has none
   TensorView weight_bound;   ///< madam: f32 (1, 1), the largest magnitude of a weight; else empty
 
   void check() const;

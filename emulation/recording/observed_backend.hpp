@@ -1,4 +1,4 @@
-// A backend whose every operation somebody looks at.
+// A backend that shows every operation to an observer.
 #pragma once
 
 #include <functional>
@@ -18,16 +18,17 @@ struct Upload {
   TensorView destination;
 };
 
-/// Any operation, composite ones as they are.
+/// Any operation; a composite is one operation.
 #define FP8LAB_OPERATION(Name) const ops::Name*,
 using AnyOperation = std::variant<FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
                                       FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION) const Upload*>;
 #undef FP8LAB_OPERATION
 
-/// All that an operation or an upload writes.
+/// Returns all tensors that an operation or an upload writes.
 std::vector<OperationOutput> outputs_of(const AnyOperation& op);
 
-/// May use the backend's memory: nothing else runs meanwhile.
+/// Sees each operation before and after it runs. It may use the backend's memory: no other
+/// operation runs meanwhile.
 class OperationObserver {
  public:
   virtual ~OperationObserver() = default;
@@ -35,13 +36,14 @@ class OperationObserver {
   virtual void after(const AnyOperation&) {}
 };
 
-/// Runs everything on `original`. While it is observed, what repeats is enqueued one by one.
+/// Runs every operation on `original`. While an observer is set, repeat() enqueues the operations
+/// one by one and replays nothing.
 class ObservedBackend final : public PassThrough {
  public:
   /// `original` must outlive this.
   explicit ObservedBackend(Backend& original) : PassThrough(original) {}
 
-  /// From now on `observer` sees what is enqueued; null: nobody does.
+  /// Shows later operations to `observer`; null removes the observer.
   void observe(OperationObserver* observer) { observer_ = observer; }
 
   void upload(const TensorView& destination, const void* source) override;

@@ -10,7 +10,7 @@ namespace {
 
 using Outputs = std::vector<OperationOutput>;
 
-/// Without those that the operation does without.
+/// Returns `outputs` without empty views, which stand for outputs that the operation does not have.
 Outputs present(Outputs outputs) {
   std::erase_if(outputs, [](const OperationOutput& output) { return output.view.empty(); });
   return outputs;
@@ -110,7 +110,7 @@ Outputs outputs_of(const ops::QuantizeBoth& op) {
   Outputs outputs;
   op.for_each_part([&](const auto& part) {
     append(outputs, outputs_of(part));
-    // Both parts raise the same amax.
+    // Both parts update the same amax: list it once.
     if (!part.transpose && !op.state.empty()) outputs.pop_back();
   });
   return outputs;
@@ -130,7 +130,7 @@ Outputs outputs_of(const ops::ProduceQuantize& op) {
   });
   return outputs;
 }
-// The result alone: what the parts leave in it on the way is nobody's.
+// Lists the final result only; intermediate contents of d are unspecified.
 Outputs outputs_of(const ops::Product& op) {
   Outputs outputs;
   if (op.is_apart()) outputs.push_back({"product", op.apart});

@@ -1,4 +1,4 @@
-// What operations write, tensor by tensor.
+// The tensors that each operation writes.
 #pragma once
 
 #include <string_view>
@@ -12,11 +12,12 @@ namespace fp8lab {
 struct OperationOutput {
   std::string_view name;
   TensorView view;
-  const QuantizedOperand* operand = nullptr;  ///< whose codes, scales or bounds they are
+  const QuantizedOperand* operand = nullptr;  ///< the operand of these codes, scales or bounds
 };
 
-/// In the order in which they are computed. What nobody may read afterwards is not among them
-/// (ProduceQuantize::keeps_output, dx of a gradient that is added).
+/// Returns the outputs of an operation in the order in which it computes them. Omits outputs that
+/// nothing may read afterwards (without ProduceQuantize::keeps_output the producer's output; dx of
+/// a gradient that is added).
 #define FP8LAB_OPERATION(Name) std::vector<OperationOutput> outputs_of(const ops::Name& op);
 FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION)

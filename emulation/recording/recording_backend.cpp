@@ -24,7 +24,7 @@ TensorView RecordingBackend::allocate(DType dtype, std::int64_t rows, std::int64
   allocations_.push_back({address, bytes});
   held_ += bytes;
   peak_ = std::max(peak_, held_);
-  // A number that tells tensors apart; nobody follows it.
+  // A unique number that identifies the tensor; never dereferenced.
   void* const name = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
   return {name, dtype, rows, cols, cols};
 }

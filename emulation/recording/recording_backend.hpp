@@ -1,4 +1,4 @@
-// A backend that does nothing but count: memory and work of what would run, before there is memory.
+// A backend that only counts the memory and the work of a run, before any memory is allocated.
 #pragma once
 
 #include <cstddef>
@@ -10,28 +10,28 @@
 
 namespace fp8lab {
 
-/// Memory is counted as `original` counts it, and operations are checked and logged. A composite is
-/// logged as itself, because the backend may do it in one pass. There are no values: what is
-/// uploaded is not read, and nothing can be downloaded.
+/// Counts memory as `original` does, and checks and logs operations without running them. Logs a
+/// composite as one operation, because a backend may fuse it. Tensors have no values: upload()
+/// reads nothing, and a download throws.
 class RecordingBackend final : public StandIn {
  public:
   /// `original` must outlive this.
   explicit RecordingBackend(const Backend& original);
 
-  /// The address is not that of any memory; tensors do not overlap.
+  /// Returns a view with a made-up address. Tensors do not overlap.
   TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override;
   std::size_t memory_mark() const override { return allocations_.size(); }
   void release_to(std::size_t mark) override;
   std::size_t memory_bytes() const override { return held_; }
-  /// The most that was held at once.
+  /// Returns the largest number of bytes allocated at one time.
   std::size_t peak_bytes() const { return peak_; }
   void upload(const TensorView&, const void*) override {}
-  /// Throws Error: whoever reads a value may decide by it what runs next.
+  /// Throws Error: the caller may choose later operations by the value, and there is none.
   void download_all(std::span<const Download> downloads) override;
   void fill_zero(const TensorView& view) override;
   void synchronize() override {}
 
-  /// Throws Error as the operation's check() does.
+  /// Throws Error if the operation's check() does.
 #define FP8LAB_OPERATION(Name) \
   void run(const ops::Name& op) override { record(op); }
   FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
@@ -53,7 +53,7 @@ class RecordingBackend final : public StandIn {
     add(log_, op);
   }
 
-  bool is_checked_;  ///< check() is of the types of recipes, which the truth path does not store
+  bool is_checked_;  ///< run() calls check(), which refuses the truth path's f64 tensors
   std::vector<Allocation> allocations_;
   std::size_t held_ = 0, peak_ = 0;
   WorkLog log_;

@@ -1,4 +1,4 @@
-// A backend in the place of another one.
+// Base classes of backends that wrap another backend.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace fp8lab {
 
-/// Answers every question as the backend does that it stands for.
+/// Answers every query as the wrapped backend does.
 class StandIn : public Backend {
  public:
   std::string name() const override { return original_.name(); }
@@ -35,8 +35,7 @@ class StandIn : public Backend {
   const Backend& original_;
 };
 
-/// Takes the memory of the backend that it stands for, and moves data by it. What happens to
-/// operations is for those that derive from it.
+/// Uses the memory and the copies of the wrapped backend. Derived classes handle the operations.
 class PassThrough : public StandIn {
  public:
   TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override {

@@ -1,4 +1,4 @@
-// A backend with a stop watch.
+// A backend that times every operation.
 #pragma once
 
 #include "emulation/recording/stand_in.hpp"
@@ -6,7 +6,7 @@
 
 namespace fp8lab {
 
-/// Runs everything on `original`, waits for the end of each operation, and logs its work and time.
+/// Runs everything on `original`, waits for each operation to finish, and logs its work and time.
 class TimingBackend final : public PassThrough {
  public:
   /// `original` must outlive this.

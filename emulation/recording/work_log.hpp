@@ -1,4 +1,4 @@
-// Which operations ran, and how much work they did.
+// A log of the operations that ran and of their work.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@
 
 namespace fp8lab {
 
-/// All operations of one kind.
+/// Totals of all operations of one kind.
 struct WorkOfKind {
   std::string_view name;  ///< kName of the operation
   WorkClass work_class = WorkClass::elementwise;
   std::int64_t calls = 0;
   double work = 0;     ///< in the units of the operation's work()
-  double seconds = 0;  ///< 0 where nothing was timed
+  double seconds = 0;  ///< 0 if nothing was timed
 };
 
-/// By kind: the name of the operation and what else its speed depends on, apart from its shape.
+/// Totals by kind, see kind_of(). A kind is an operation's name and its variant.
 using WorkLog = std::map<std::string, WorkOfKind>;
 
-/// Quantizers, accumulators, types: what the speed of an operation depends on apart from its shape.
-/// Empty for those that say nothing of the sort.
+/// Returns what the speed of an operation depends on apart from its shape: quantizers,
+/// accumulators, types. Empty for operations without such variants.
 template <class Op>
 std::string variant_of(const Op&) {
   return {};
@@ -48,14 +48,14 @@ std::string variant_of(const ops::LoadState& op);
 std::string variant_of(const ops::AdvanceMoments& op);
 std::string variant_of(const ops::UpdateWeights& op);
 
-/// The key of an operation in a WorkLog.
+/// Returns the key of an operation in a WorkLog.
 template <class Op>
 std::string kind_of(const Op& op) {
   const std::string variant = variant_of(op);
   return variant.empty() ? std::string(Op::kName) : std::string(Op::kName) + " " + variant;
 }
 
-/// Adds one operation that took `seconds`.
+/// Adds one operation that took `seconds` to the log.
 template <class Op>
 void add(WorkLog& log, const Op& op, double seconds = 0) {
   WorkOfKind& kind = log[kind_of(op)];
@@ -66,7 +66,8 @@ void add(WorkLog& log, const Op& op, double seconds = 0) {
   kind.seconds += seconds;
 }
 
-/// Backend::fill_zero in a log: its work is the bytes written. A step clears gradients.
+/// Backend::fill_zero as an operation of the log; its work is the number of bytes written. Part of
+/// the optimizer's work, because a step clears the gradients.
 struct FillZero {
   static constexpr std::string_view kName = "fill_zero";
   static constexpr WorkClass kClass = WorkClass::optimizer;

@@ -20,8 +20,8 @@ float element(const TensorView& view, std::int64_t r, std::int64_t c) {
                                   : numerics::from_bf16(view.row<std::uint16_t>(r)[c]);
 }
 
-/// Integers in the order of the numbers: negative ones have all their bits but the sign turned
-/// over.
+/// Returns an integer that sorts as the float does: all bits of a negative number
+/// but the sign are inverted.
 std::int32_t order_of(float value) {
   const auto bits = static_cast<std::int32_t>(numerics::float_bits(value));
   return bits < 0 ? bits ^ 0x7FFFFFFF : bits;
@@ -41,7 +41,7 @@ struct Original {
   }
 };
 
-/// The (K, rows) matrix of an operand's original values.
+/// Returns the (K, rows) matrix of an operand's original values.
 FloatMatrix k_major(const Original& original) {
   FloatMatrix values(original.operand.k, original.operand.rows);
   const TensorView view = values.view();
@@ -52,7 +52,7 @@ FloatMatrix k_major(const Original& original) {
   return values;
 }
 
-/// The same of the values of its codes.
+/// As above, of the values of the operand's codes.
 FloatMatrix k_major(const QuantizedOperand& operand) {
   FloatMatrix values(operand.k, operand.rows);
   decode_operand(operand, true, values.view());

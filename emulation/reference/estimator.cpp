@@ -8,12 +8,12 @@
 namespace fp8lab::reference {
 namespace {
 
-/// Elements that share a scale, down or across.
+/// Returns the number of elements that share a scale, down or across.
 std::int64_t extent(std::int64_t tile, std::int64_t whole) {
   return tile == 0 ? whole : std::min(tile, whole);
 }
 
-/// The source and d, in FP32, row by row.
+/// Accesses the source and d as FP32, row by row.
 class Row {
  public:
   Row(const TensorView& view, std::int64_t row) : view_(view), row_(row) {}

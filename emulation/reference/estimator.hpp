@@ -1,11 +1,11 @@
-// Gradients by the estimators of their quantizers.
+// Gradients by the estimators of quantizers.
 #pragma once
 
 #include "emulation/ops/estimator_factor.hpp"
 
 namespace fp8lab::reference {
 
-/// What the operation says.
+/// Implements ops::EstimatorFactor.
 void estimator_factor(const ops::EstimatorFactor& op);
 
 }  // namespace fp8lab::reference

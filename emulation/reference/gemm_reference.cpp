@@ -13,7 +13,7 @@ namespace {
 
 using numerics::FormatSpec;
 
-// An operand with its codes carried into the plan's format and its scales laid out by row.
+// An operand with its codes converted to the plan's format and its scales arranged by row.
 template <class Code>
 struct CarriedOperand {
   std::vector<Code> codes;    // (rows, k)

@@ -1,4 +1,4 @@
-// Operands in the form in which they are multiplied.
+// Operands in the form in which a GEMM multiplies them.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace fp8lab::reference {
 
-/// An operand in its multiplied_form, K contiguous: the operand itself, its dequantized values, or
-/// its values in the other order.
+/// An operand in its multiplied_form, contiguous along K: the operand itself, its dequantized
+/// values, or its values in the other storage order.
 class MultipliedOperand {
  public:
-  /// Whether the operand itself does not do.
+  /// Returns whether a copy is needed, because the operand itself has another form.
   static bool is_copy(const QuantizedOperand& operand) {
     return operand.spec.has_codebooks() || operand.has_rows_contiguous();
   }
-  /// Throws Error for codes whose shape is not that of the operand.
+  /// Throws Error if the shape of the codes is not that of the operand.
   MultipliedOperand(const Accumulator& accumulator, const QuantizedOperand& operand);
   MultipliedOperand(const MultipliedOperand&) = delete;
   MultipliedOperand& operator=(const MultipliedOperand&) = delete;

@@ -58,9 +58,9 @@ void dequantize_to(const OperandDecoder& decoder, std::int64_t rows, std::int64_
   });
 }
 
-/// destination (R, C), or its transpose, = convert(source element, logical index). A block is
-/// turned in a buffer: its rows and those of the destination, which may lie powers of two apart and
-/// so in the same lines of a cache, are each taken whole.
+/// Computes destination (R, C), or its transpose, = convert(source element, logical index).
+/// Transposes blocks in a buffer, so that both the source and the destination are accessed by whole
+/// rows: rows may lie powers of two apart and so share lines of a cache.
 template <class From, class To, class Convert>
 void map_elements(const TensorView& source, bool transpose, const TensorView& destination,
                   const Convert& convert) {
@@ -83,7 +83,7 @@ void map_elements(const TensorView& source, bool transpose, const TensorView& de
                  });
 }
 
-/// Rounding to a wide format by the definition; the result as an FP32 value.
+/// Rounds to a wide format by the definition; the result is an FP32 value.
 struct RoundToFormat {
   const QuantSpec& spec;
   const RandomKey& key;

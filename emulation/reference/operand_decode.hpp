@@ -1,4 +1,4 @@
-// Operands read back as FP32 values, and operands that are stored as values.
+// Reads operands back as FP32 values, and stores operands as values.
 #pragma once
 
 #include <array>
@@ -8,14 +8,15 @@
 
 namespace fp8lab::reference {
 
-/// Values scale * decode(code) of an operand, one rectangle at a time. Refers to the operand.
+/// Computes the values scale * decode(code) of an operand, one rectangle at a time. Keeps a
+/// reference to the operand.
 class OperandDecoder {
  public:
   explicit OperandDecoder(const QuantizedOperand& operand);
 
-  /// out[i * stride + j] = value of row `row` + i, element `col` + j of K: the FP32 product,
-  /// rounded to nearest even, or the decoded or stored value when there is no scale. A NaN is not
-  /// canonicalised.
+  /// Computes out[i * stride + j] = value of row `row` + i, element `col` + j of K: the
+  /// FP32 product, rounded to nearest even, or without a scale the decoded or stored value.
+  /// Does not canonicalise NaN.
   void block(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols, float* out,
              std::int64_t stride) const;
 
@@ -25,17 +26,18 @@ class OperandDecoder {
 
   const QuantizedOperand& operand_;
   std::int64_t tile_height_, tile_width_;
-  std::array<float, 256> values_{};  ///< of the codes
+  std::array<float, 256> values_{};  ///< value of each code
 };
 
-/// dequantize before a transform is undone: the values that a GEMM multiplies. The arguments have
-/// been checked.
+/// Dequantizes without undoing a transform: computes the values that a GEMM multiplies.
+/// Precondition: the arguments have been checked.
 void decode_operand(const QuantizedOperand& operand, bool transpose, const TensorView& destination);
 
-/// destination (C, R) = the transpose of source (R, C), both bf16 or both f32, bit by bit.
+/// Computes destination (C, R) = the transpose of source (R, C), both bf16 or both f32, bit by bit.
 void copy_transposed(const TensorView& source, const TensorView& destination);
 
-/// quantize for formats of more than 8 bits, see there. The arguments have been checked.
+/// Implements ops::Quantize for formats of more than 8 bits. Precondition: the
+/// arguments have been checked.
 void cast_operand(const TensorView& source, bool transpose, const RandomKey& key,
                   QuantizedOperand& operand);
 

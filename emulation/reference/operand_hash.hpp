@@ -8,13 +8,14 @@
 
 namespace fp8lab::reference {
 
-/// The hash of codes and scales that numerics::hash_term defines. The operand has been checked.
+/// Returns the hash of codes and scales that numerics::hash_term defines. Precondition: the
+/// operand has been checked.
 std::uint64_t operand_hash(const QuantizedOperand& operand);
 
-/// The sum that ops::HashTensors adds for one tensor.
+/// Returns the sum that ops::HashTensors adds for one tensor.
 std::uint64_t tensor_hash(numerics::HashedPart part, const TensorView& tensor, std::uint64_t first);
 
-/// What the operation says.
+/// Implements ops::HashTensors.
 void hash_tensors(const ops::HashTensors& op);
 
 }  // namespace fp8lab::reference

@@ -10,7 +10,7 @@ namespace {
 
 using numerics::float_bits;
 
-/// One tile in the orientation of the operand: rows [row_begin, row_end), columns of K likewise.
+/// One tile in the operand's orientation: rows [row_begin, row_end), columns of K likewise.
 struct Tile {
   std::int64_t row_begin, row_end, col_begin, col_end;
 };

@@ -5,11 +5,12 @@
 
 namespace fp8lab::reference {
 
-/// quantize for formats of numerics::Encoding::tile_logarithm, see there: numerics::log_codebook of
-/// the largest and the smallest nonzero magnitude of each tile, numerics::encode_log_codebook for
-/// each element. scales(i, j) holds the scale of tile (i, j), scales(i, tile_cols + j) its step.
-/// For a transform that expands: numerics::expanded_group and the codes of numerics::expand, with
-/// the exponents after the scales and then the centers. The arguments have been checked.
+/// Implements ops::Quantize for formats of numerics::Encoding::tile_logarithm:
+/// numerics::log_codebook of the largest and the smallest nonzero magnitude of each tile, and
+/// numerics::encode_log_codebook for each element. scales(i, j) holds the scale of tile (i, j),
+/// scales(i, tile_cols + j) its step. For an expansion: numerics::expanded_group and the codes of
+/// numerics::expand, with the exponents after the scales and then the centers. Precondition: the
+/// arguments have been checked.
 void quantize_codebooks(const TensorView& source, bool transpose, const RandomKey& key,
                         QuantizedOperand& operand);
 

@@ -13,7 +13,7 @@
 namespace fp8lab {
 namespace {
 
-/// Throws where `count` threads cannot live at once.
+/// Throws RuntimeFailure if the system cannot run `count` threads at once.
 void try_threads(int count) {
   std::latch all_tried(1);
   std::vector<std::jthread> threads;
@@ -31,7 +31,7 @@ void try_threads(int count) {
 }  // namespace
 
 void start_threads(int count) {
-  thread_local int started = 1;  // as the pool of the OpenMP library, which is this thread's too
+  thread_local int started = 1;  // per thread, because each has its own OpenMP thread pool
   if (count <= started) return;
   try_threads(count - 1);
   int running = 0;

@@ -40,7 +40,7 @@ class Rotation {
 
   std::int64_t scratch_size(std::int64_t width) const { return order_ * width; }
 
-  /// `width` vectors of K side by side: element i of vector w is values[i * width + w].
+  /// Transforms `width` vectors of K side by side: element i of vector w is values[i * width + w].
   void apply(float* values, std::int64_t width, float* scratch) const {
     if (signs_first_) flip(values, width);
     for (std::int64_t begin = 0; begin < k_; begin += block_) {
@@ -65,7 +65,7 @@ class Rotation {
   std::vector<float> core_, signs_;
 };
 
-/// In place, each row by itself.
+/// Rotates in place, each row by itself.
 void rotate_rows(const TensorView& values, const Rotation& rotation) {
 #pragma omp parallel if (values.rows > 1)
   {
@@ -77,7 +77,7 @@ void rotate_rows(const TensorView& values, const Rotation& rotation) {
   }
 }
 
-/// In place, each column by itself, in strips of neighbours.
+/// Rotates in place, each column by itself, in strips of neighbouring columns.
 void rotate_columns(const TensorView& values, const Rotation& rotation) {
   const std::int64_t strips = (values.cols + kStrip - 1) / kStrip;
 #pragma omp parallel if (strips > 1)
@@ -99,15 +99,15 @@ void rotate_columns(const TensorView& values, const Rotation& rotation) {
   }
 }
 
-/// The columns of `values`, or its rows unless `down`, by a Hadamard transform with the signs of
-/// `key`, or by its inverse.
+/// Applies a Hadamard transform with the signs of `key`, or its inverse, to the columns of
+/// `values`, or to its rows unless `down`.
 void rotate(const TensorView& values, bool down, const Transform& transform, const RandomKey& key,
             bool back) {
   const Rotation rotation(transform, down ? values.rows : values.cols, key, back);
   down ? rotate_columns(values, rotation) : rotate_rows(values, rotation);
 }
 
-/// Divides by the factors along K, or multiplies.
+/// Divides by the factors along K, or multiplies by them.
 void rescale(const TensorView& values, bool transpose, const float* factors, bool multiply) {
 #pragma omp parallel for schedule(static)
   for (std::int64_t r = 0; r < values.rows; ++r) {
@@ -129,7 +129,7 @@ void clamp_values(const TensorView& values, const numerics::ClampBounds& bounds)
   }
 }
 
-/// The columns of `values`, or its rows unless `down`, into a space or out of it.
+/// Moves the columns of `values`, or its rows unless `down`, into a space or out of it.
 void move(const TensorView& values, bool down, const Space& space, bool back) {
   check_space(space, down ? values.rows : values.cols);
   if (!space.transform.is_smoothing()) {
@@ -143,7 +143,7 @@ void move_to_own(const TensorView& values, bool transpose, const QuantizedOperan
   move(values, transpose != operand.spec.transform.left, operand.own_space(), back);
 }
 
-/// Bits of the largest magnitude at each position along K.
+/// Returns the bits of the largest magnitude at each position along K.
 std::vector<std::uint32_t> amax_along_k(const TensorView& source, bool transpose) {
   std::vector<std::uint32_t> amax(static_cast<std::size_t>(transpose ? source.rows : source.cols));
   for (std::int64_t r = 0; r < source.rows; ++r) {

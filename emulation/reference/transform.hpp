@@ -1,4 +1,4 @@
-// Transforms of operands: what is quantized, and the way back.
+// Transforms of operands before quantization, and their inverses.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace fp8lab::reference {
 
-/// An f32 matrix with its memory.
+/// An f32 matrix that owns its memory.
 class FloatMatrix {
  public:
   FloatMatrix(std::int64_t rows, std::int64_t cols)
@@ -21,36 +21,37 @@ class FloatMatrix {
   std::int64_t rows_, cols_;
 };
 
-/// `source` (R, C), bf16 or f32, by the transform of `operand`, so that the operand is quantized
-/// from the result as it would be from `source`. K lies along the columns, or with `transpose` down
-/// the rows.
+/// Returns `source` (R, C), bf16 or f32, transformed for `operand`: quantize the result as you
+/// would quantize `source`. K lies along the columns, or with `transpose` down the rows.
 ///
-/// Hadamard: K is cut into blocks of transform.block elements, each multiplied as
-/// numerics::hadamard_multiply writes down, with signs before or after it. With key = operand.key,
-/// a drawn sign is minus where the low bit of numerics::random_bits(key.seed, key.step_number(),
+/// Hadamard: K is split into blocks of transform.block elements, each multiplied as
+/// numerics::hadamard_multiply defines, with signs before or after it. With key = operand.key, a
+/// drawn sign is minus if the low bit of numerics::random_bits(key.seed, key.step_number(),
 /// key.rotation, 2, position along K) is set. Smoothing: element j of K is divided by
-/// operand.channel_factors[j], or multiplied by it if the operand is the right one, one rounding
-/// each. Clamp: numerics::clamped within operand.clamp_bounds. A left transform does to the rows
-/// what it would do to K.
+/// operand.channel_factors[j], or multiplied by it if the operand is the right one, with one
+/// rounding each. Clamp: numerics::clamped within operand.clamp_bounds. A left transform does to
+/// the rows what it would do to K.
 ///
-/// NaN is canonical. Throws Error when the transform does not fit the operand or lacks its factors
-/// or bounds.
+/// NaN is canonical. Throws Error if the transform does not fit the operand, or if the operand
+/// lacks its factors or bounds.
 FloatMatrix transformed(const TensorView& source, bool transpose, const QuantizedOperand& operand);
 
-/// The same of the tensor before it was brought into operand.source_space: first its rows as they
-/// would be transformed along K, then, if the operand's own transform is linear, that.
+/// As transformed(), for a tensor not yet moved into operand.source_space: first
+/// transforms its rows as it would transform them along K, then, if the operand's own
+/// transform is linear, applies that.
 FloatMatrix transformed_whole(const TensorView& source, bool transpose,
                               const QuantizedOperand& operand);
 
-/// The way back: `values` (f32), laid out as the source, become the untransformed values, also
-/// where the source was not; signs and transposed matrix in reverse order, or the other one of
-/// division and product. A clamp is not undone: what it took away is not in the operand.
+/// Inverts the transforms: `values` (f32), in the layout of the source, become the untransformed
+/// values, also if the source was itself transformed. Applies signs and transposed matrix in
+/// reverse order, or the inverse one of division and product. Does not undo a clamp: its
+/// residual is not in the operand.
 void undo_transform(const TensorView& values, bool transpose, const QuantizedOperand& operand);
 
-/// D of the operation, rotated back and not yet rounded.
+/// Returns D of the operation, rotated back and not yet rounded.
 FloatMatrix rotated_back(const ops::RotateBack& op);
 
-/// What the operation says.
+/// Implements ops::SmoothingFactors.
 void smoothing_factors(const ops::SmoothingFactors& op);
 
 }  // namespace fp8lab::reference

@@ -15,7 +15,7 @@
 namespace fp8lab::reference {
 namespace {
 
-/// Recipes are not applied, so there is nothing to refuse but what measures their effect.
+/// Recipes are not applied, so only operations that measure their effect are refused.
 template <class Op>
 Support refusal(const Op&) {
   return {};

@@ -7,8 +7,8 @@
 
 namespace fp8lab::reference {
 
-/// Every real tensor is f64 and every operation is the textbook formula; recipes are read but not
-/// applied. An implementation independent of the emulator's: it shares no arithmetic with it.
+/// Returns the truth backend. Every real tensor is f64 and every operation is the textbook formula;
+/// recipes are read but not applied. The implementation shares no arithmetic with the emulator.
 std::unique_ptr<Backend> make_truth_backend(int threads);
 
 }  // namespace fp8lab::reference

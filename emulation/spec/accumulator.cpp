@@ -134,7 +134,7 @@ Enum word(std::string_view key, std::string_view value,
   throw AccumulatorError(fmt::format("{} = '{}'; accepted: {}", key, value, accepted));
 }
 
-/// A parameter of a custom accumulator: its word, and its value as text.
+/// A parameter of a custom accumulator: its key, and access to its value as text.
 struct Parameter {
   std::string_view key;
   std::string (*get)(const Accumulator&);
@@ -210,7 +210,7 @@ std::string accumulator_name(const Accumulator& accumulator) {
   const Accumulator base = custom_accumulator({});
   for (const Parameter& parameter : kParameters) {
     const std::string value = parameter.get(accumulator);
-    const bool always = &parameter < kParameters + 3;  // the three that say most
+    const bool always = &parameter < kParameters + 3;  // the three most important ones
     if (!always && value == parameter.get(base)) continue;
     text += fmt::format("{}{}={}", text.back() == '(' ? "" : ",", parameter.key, value);
   }
@@ -264,7 +264,7 @@ std::string outside(std::string_view key, int value, int low, int high) {
   return fmt::format("{} = {}; accepted: {} to {}", key, value, low, high);
 }
 
-/// Why no group adds its accumulator last with these parameters, or an empty string.
+/// Returns why no group can add its accumulator last with these parameters; empty if one can.
 std::string late_refusal(const numerics::GroupModel& group) {
   if (group.partial_sums < 1 || group.partial_sums > numerics::kMostPartialSums) {
     return outside("partial_sums", group.partial_sums, 1, numerics::kMostPartialSums);

@@ -1,4 +1,4 @@
-// The unit that multiplies and adds inside a GEMM, as data.
+// The multiply-add unit of a GEMM, described as data.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace fp8lab {
 
-/// Scales that an instruction takes: one for `width` elements along K. Width 0: none.
+/// Block scales of an instruction: one for `width` elements along K. Width 0: none.
 struct BlockScale {
   numerics::ScaleFormat format = numerics::ScaleFormat::e8m0;
   int width = 0;
@@ -22,32 +22,34 @@ struct BlockScale {
   constexpr bool operator==(const BlockScale&) const = default;
 };
 
-/// Any record runs: on the CPU by a vectorised chain where one has its parameters, else by the
-/// reference. The named ones are those of tensor_core.hpp, which has their evidence
-/// (specification.md, "Tensor cores"). Accumulators are FP32 unless `group.output` says otherwise.
+/// Parameters of an accumulator. Every valid record can run on the CPU: with a vectorised chain if
+/// one has these parameters, else with the reference. Named accumulators are listed with their
+/// evidence in tensor_core.hpp (specification.md, "Tensor cores"). Accumulators are FP32 unless
+/// `group.output` says otherwise.
 struct Accumulator {
   numerics::ChainUnit unit = numerics::ChainUnit::fused_group;
-  /// Of ChainUnit::fused_group; of the accumulator only its format for mma_sync_fp8.
+  /// For ChainUnit::fused_group. mma_sync_fp8 uses only the accumulator's format.
   numerics::GroupModel group{};
-  numerics::FormatSpec operand = numerics::kE4M3;  ///< others are carried into it exactly
-  bool takes_e5m2 = false;  ///< besides `operand`, in any pairing: see second_operand
-  std::array<BlockScale, 2> block_scales{};  ///< alternatives, for group.block_scales
+  numerics::FormatSpec operand = numerics::kE4M3;  ///< other formats are carried into it exactly
+  bool takes_e5m2 = false;  ///< also accepts E5M2, in any pairing: see second_operand
+  std::array<BlockScale, 2> block_scales{};  ///< alternatives, if group.block_scales
 
   constexpr bool operator==(const Accumulator&) const = default;
 
-  /// Products that one step of a chain sums: promotion intervals are whole steps.
+  /// Returns the products that one step of a chain sums; promotion intervals are whole steps.
   int products() const;
-  /// True when operands are codes of at most 8 bits.
+  /// Returns true if operands are codes of at most 8 bits.
   bool takes_codes() const { return operand.bits() <= 8; }
-  /// Where takes_e5m2: kE5M2, or kE5M2Fnuz beside an operand whose -0 is NaN.
+  /// Returns kE5M2, or kE5M2Fnuz if `operand` encodes NaN as -0; empty unless takes_e5m2.
   std::optional<numerics::FormatSpec> second_operand() const;
-  /// The format that carries every value of `format` into the multiplier; nothing when none does.
+  /// Returns the format that carries every value of `format` into the
+  /// multiplier; empty if none does.
   std::optional<numerics::FormatSpec> carrier(const numerics::FormatSpec& format) const;
-  /// The multiplier's own format (bf16 for the ideal sums), unscaled unless the instruction takes
-  /// block scales: then with the finest of them, powers of two rounded up so that nothing
-  /// saturates.
+  /// Returns the multiplier's own format (bf16 for the ideal sums). It is unscaled, unless the
+  /// instruction takes block scales: then it has the finest of them, with powers of two rounded up
+  /// so that nothing saturates.
   QuantSpec default_operand() const;
-  /// True when the instruction takes the scales that `spec` gives.
+  /// Returns true if the instruction takes the scales of `spec`.
   bool takes_scales(const QuantSpec& spec) const;
 
   static const Accumulator sm90_wgmma_fp8;
@@ -79,25 +81,25 @@ inline constexpr BlockScale kMx32{numerics::ScaleFormat::e8m0, 32};
 inline constexpr BlockScale kNv16{numerics::ScaleFormat::e4m3, 16};
 }  // namespace detail
 
-/// Groups of 32, 13 fraction bits, FP32 cut to 13 mantissa bits.
+/// Groups of 32, 13 fraction bits, FP32 truncated to 13 mantissa bits.
 inline constexpr Accumulator Accumulator::sm90_wgmma_fp8{
     numerics::ChainUnit::fused_group, numerics::kSm90WgmmaFp8F32, numerics::kE4M3, true, {}};
-/// The same groups, FP16 accumulator.
+/// As above, with an FP16 accumulator.
 inline constexpr Accumulator Accumulator::sm90_wgmma_fp8_f16{
     numerics::ChainUnit::fused_group, numerics::kSm90WgmmaFp8F16, numerics::kE4M3, true, {}};
 /// FP8 widened to FP16, two groups of 16, C added last.
 inline constexpr Accumulator Accumulator::sm90_mma_sync_fp8{
     numerics::ChainUnit::mma_sync_fp8, numerics::kSm90Fp16F32, numerics::kE4M3, true, {}};
-/// The same with an FP16 accumulator.
+/// As above, with an FP16 accumulator.
 inline constexpr Accumulator Accumulator::sm90_mma_sync_fp8_f16{
     numerics::ChainUnit::mma_sync_fp8, numerics::kSm90Fp16F16, numerics::kE4M3, true, {}};
 /// Groups of 16, 25 fraction bits, FP32 truncated.
 inline constexpr Accumulator Accumulator::sm90_bf16{
     numerics::ChainUnit::fused_group, numerics::kSm90Bf16F32, numerics::kBF16, false, {}};
-/// The same for FP16 operands.
+/// As above, for FP16 operands.
 inline constexpr Accumulator Accumulator::sm90_f16{
     numerics::ChainUnit::fused_group, numerics::kSm90Fp16F32, numerics::kFP16, false, {}};
-/// The same with an FP16 accumulator.
+/// As above, with an FP16 accumulator.
 inline constexpr Accumulator Accumulator::sm90_f16_f16acc{
     numerics::ChainUnit::fused_group, numerics::kSm90Fp16F16, numerics::kFP16, false, {}};
 /// Groups of 8, 25 fraction bits, FP32 truncated.
@@ -106,91 +108,91 @@ inline constexpr Accumulator Accumulator::sm90_tf32{
 /// Groups of 4, 23 fraction bits, FP32 truncated.
 inline constexpr Accumulator Accumulator::sm70_f16{
     numerics::ChainUnit::fused_group, numerics::kSm70Fp16F32, numerics::kFP16, false, {}};
-/// The same with an FP16 accumulator.
+/// As above, with an FP16 accumulator.
 inline constexpr Accumulator Accumulator::sm70_f16_f16acc{
     numerics::ChainUnit::fused_group, numerics::kSm70Fp16F16, numerics::kFP16, false, {}};
 /// Groups of 8, 24 fraction bits, FP32 truncated.
 inline constexpr Accumulator Accumulator::sm80_bf16{
     numerics::ChainUnit::fused_group, numerics::kSm80Bf16F32, numerics::kBF16, false, {}};
-/// The same for FP16 operands.
+/// As above, for FP16 operands.
 inline constexpr Accumulator Accumulator::sm80_f16{
     numerics::ChainUnit::fused_group, numerics::kSm80Bf16F32, numerics::kFP16, false, {}};
-/// The same with an FP16 accumulator.
+/// As above, with an FP16 accumulator.
 inline constexpr Accumulator Accumulator::sm80_f16_f16acc{
     numerics::ChainUnit::fused_group, numerics::kSm80Fp16F16, numerics::kFP16, false, {}};
 /// Groups of 4, 24 fraction bits, FP32 truncated.
 inline constexpr Accumulator Accumulator::sm80_tf32{
     numerics::ChainUnit::fused_group, numerics::kSm80Tf32F32, numerics::kTF32, false, {}};
-/// Groups of 16, 13 fraction bits, FP32 cut to 13 mantissa bits.
+/// Groups of 16, 13 fraction bits, FP32 truncated to 13 mantissa bits.
 inline constexpr Accumulator Accumulator::sm89_mma_fp8{
     numerics::ChainUnit::fused_group, numerics::kSm89MmaFp8F32, numerics::kE4M3, true, {}};
-/// The same groups, FP16 accumulator.
+/// As above, with an FP16 accumulator.
 inline constexpr Accumulator Accumulator::sm89_mma_fp8_f16{
     numerics::ChainUnit::fused_group, numerics::kSm89MmaFp8F16, numerics::kE4M3, true, {}};
 /// Groups of 32, 25 fraction bits, FP32 truncated.
 inline constexpr Accumulator Accumulator::sm100_f8f6f4{
     numerics::ChainUnit::fused_group, numerics::kSm100F8f6f4F32, numerics::kE4M3, true, {}};
-/// The same with an E8M0 scale per 32 elements inside.
+/// As above, with an E8M0 scale per 32 elements inside the sum.
 inline constexpr Accumulator Accumulator::sm100_mxf8f6f4{numerics::ChainUnit::fused_group,
                                                          numerics::kSm100Mxf8f6f4,
                                                          numerics::kE4M3,
                                                          true,
                                                          {{detail::kMx32}}};
-/// Groups of 64 E2M1, E8M0 scales per 32 or E4M3 scales per 16 inside.
+/// Groups of 64 E2M1 products, with E8M0 scales per 32 or E4M3 scales per 16 inside the sum.
 inline constexpr Accumulator Accumulator::sm100_mxf4nvf4{numerics::ChainUnit::fused_group,
                                                          numerics::kSm100Mxf4nvf4,
                                                          numerics::kE2M1,
                                                          false,
                                                          {{detail::kMx32, detail::kNv16}}};
-/// Groups of 16, even and odd products apart, 24 fraction bits, the accumulator added last with 31,
-/// FP32 to nearest even.
+/// Groups of 16, even and odd products summed separately, 24 fraction bits; the accumulator is
+/// added last with 31, FP32 to nearest even.
 inline constexpr Accumulator Accumulator::cdna3_fp8{
     numerics::ChainUnit::fused_group, numerics::kCdna3Fp8F32, numerics::kE4M3Fnuz, true, {}};
 /// FP32 fused multiply-add, k ascending, round to nearest even.
 inline constexpr Accumulator Accumulator::ideal_fp32{
     numerics::ChainUnit::ideal_fp32, {}, numerics::kFP32, false, {}};
-/// Exact sum, one rounding to FP32 (to nearest even). For integer codes that is the int32
-/// accumulation of integer tensor cores and its conversion, while |sum| < 2^31 (int8: K <
-/// 133153).
+/// Exact sum, rounded once to FP32 (to nearest even). For integer codes this equals the int32
+/// accumulation of integer tensor cores and its conversion, while |sum| < 2^31 (int8: K < 133153).
 inline constexpr Accumulator Accumulator::ideal_exact{
     numerics::ChainUnit::ideal_exact, {}, numerics::kFP32, false, {}};
 
-/// "sm90_wgmma_fp8", ... for a named one (profile_of), else its parameters, for example
-/// "custom(products=32,fraction_bits=14,output_mantissa_bits=23)"; others follow where they are not
-/// those of sm90_wgmma_fp8.
+/// Returns "sm90_wgmma_fp8", ... for a named accumulator (profile_of), else its parameters, for
+/// example "custom(products=32,fraction_bits=14,output_mantissa_bits=23)". Further parameters
+/// follow if they differ from those of sm90_wgmma_fp8.
 std::string accumulator_name(const Accumulator& accumulator);
 
-/// Inverse of accumulator_name; nothing for other texts. Throws AccumulatorError as
+/// Inverse of accumulator_name; empty for other texts. Throws AccumulatorError as
 /// custom_accumulator does.
 std::optional<Accumulator> accumulator_by_name(std::string_view name);
 
-/// Parameters that no unit can have, or that cannot be read.
+/// Accumulator parameters that no unit can have, or that cannot be parsed.
 class AccumulatorError : public Error {
  public:
   using Error::Error;
 };
 
-/// One parameter as a recipe writes it: products, fraction_bits, output_mantissa_bits, output (fp32
-/// or fp16), output_rounding and alignment (truncate or nearest), min_exponent (an integer or
-/// none), late_fraction_bits (0: the accumulator is a term of the group), partial_sums and operand
-/// (a format).
+/// One parameter in the form of a recipe: products, fraction_bits, output_mantissa_bits, output
+/// (fp32 or fp16), output_rounding and alignment (truncate or nearest), min_exponent (an
+/// integer or none), late_fraction_bits (0: the accumulator is a term of the group),
+/// partial_sums and operand (a format).
 struct AccumulatorParameter {
   std::string key, value;
 };
 
-/// A fused-group unit with these parameters, and for the rest those of sm90_wgmma_fp8. Throws
-/// AccumulatorError for unknown keys, values that cannot be read and what accumulator_refusal
-/// refuses.
+/// Returns a fused-group unit with these parameters; the others are those of sm90_wgmma_fp8. Throws
+/// AccumulatorError for unknown keys, values that cannot be parsed and parameters that
+/// accumulator_refusal refuses.
 Accumulator custom_accumulator(std::span<const AccumulatorParameter> values);
 
-/// Why no unit can have these parameters, or an empty string: what the integers of
-/// numerics::fused_group hold.
+/// Returns why no unit can have these parameters: they must fit the integers of
+/// numerics::fused_group. Empty if they do.
 std::string accumulator_refusal(const Accumulator& accumulator);
 
-/// The arithmetic in one line, for example "groups of 32, 13 fraction bits, fp32 cut to 13 bits".
+/// Returns the arithmetic in one line, for example "groups of 32, 13 fraction
+/// bits, fp32 cut to 13 bits".
 std::string describe(const Accumulator& accumulator);
 
-/// The formats it multiplies, for example "e4m3fn e5m2".
+/// Returns the formats that it multiplies, for example "e4m3fn e5m2".
 std::string operand_names(const Accumulator& accumulator);
 
 }  // namespace fp8lab

@@ -13,7 +13,7 @@ constexpr std::string_view kStd = "std:";
 constexpr std::string_view kDge = "dge:";
 constexpr float kSteepest = 64.0f, kLargestCap = 1024.0f, kMostDeviations = 64.0f;
 
-/// A number above 0 and at most `most`.
+/// Parses a number above 0 and at most `most`.
 std::optional<float> positive(std::string_view text, float most) {
   float value = 0.0f;
   const char* const last = text.data() + text.size();

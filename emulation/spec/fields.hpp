@@ -1,6 +1,6 @@
-// A table of fields for a struct: the word under which files write a member, what it may be, when
-// it matters and what it is for. Readers, writers, hashes and help follow from such tables
-// (src/config/README.md). Nothing here knows a file format.
+// A table of fields for a struct. Each row has the key of a member in files, its accepted values,
+// the condition under which it matters, and its purpose. Readers, writers, hashes and help are
+// generated from such tables (src/config/README.md). This header knows no file format.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace fp8lab {
 
-/// A value as files, keywords and words write it.
+/// A value in the form of files, keywords and words.
 struct FieldValue;
 using FieldList = std::vector<FieldValue>;
 struct FieldValue : std::variant<bool, std::int64_t, double, std::string, FieldList> {
@@ -31,47 +31,48 @@ struct FieldValue : std::variant<bool, std::int64_t, double, std::string, FieldL
 template <class S>
 struct Field {
   std::string word;                ///< the key
-  std::string accepted;            ///< what it may be: "an integer from 1 to 64"
-  std::string help;                ///< what it is for, with its unit, on one line
-  std::vector<std::string> names;  ///< words that it may be, to find the one that was meant
+  std::string accepted;            ///< accepted values: "an integer from 1 to 64"
+  std::string help;                ///< purpose and unit, in one line
+  std::vector<std::string> names;  ///< accepted words, to suggest the nearest one
   bool is_text = false;            ///< written in quotes
 
   std::function<FieldValue(const S&)> get;
-  /// False, with nothing set, for values that are not accepted.
+  /// Returns false, and sets nothing, for values that are not accepted.
   std::function<bool(S&, const FieldValue&)> set;
-  std::function<void(S&, const S&)> copy;  ///< the member of the second object into the first
+  std::function<void(S&, const S&)> copy;  ///< member of the second object into the first
 
-  std::function<bool(const S&)> condition;      ///< when it matters; empty: always
+  std::function<bool(const S&)> condition;      ///< whether it matters; empty: always
   std::string needs;                            ///< the condition in words: kind = "wsd"
-  std::function<FieldValue(const S&)> follows;  ///< what it is when absent, by other fields
-  std::string follows_words;                    ///< the same in words: "batch_sequences"; also of
-                                                ///< what a recipe, not the row, knows
-  bool is_required = false;          ///< where it matters it is written: it has no default
-  bool is_hashed = true;             ///< part of what tells two configurations apart
-  bool selects = false;              ///< another value takes all other fields to their defaults
-  bool may_be_idle = false;          ///< may be written where it does not matter
-  bool default_may_be_said = false;  ///< its default may be written where it does not matter
+  std::function<FieldValue(const S&)> follows;  ///< its default, computed from other fields
+  std::string follows_words;                    ///< the same in words: "batch_sequences"; also if
+                                                ///< only a recipe, not the row, knows the default
+  bool is_required = false;          ///< must be written if it matters: it has no default
+  bool is_hashed = true;             ///< part of the hash that identifies a configuration
+  bool selects = false;              ///< another value resets all other fields to their defaults
+  bool may_be_idle = false;          ///< may be written if it does not matter
+  bool default_may_be_said = false;  ///< its default may be written if it does not matter
   bool stands_alone = false;         ///< label() writes the value without the word
-  bool counts_steps = false;         ///< a run that is made shorter or longer has less or more
-  bool may_be_share = false;         ///< a number with a point is a share of the steps around it
+  bool counts_steps = false;         ///< shrinks or grows with a run that is made shorter or longer
+  bool may_be_share = false;         ///< a number with a decimal point is a fraction
+                                     ///< of the surrounding steps
 
   bool matters(const S& object) const { return !condition || condition(object); }
 
-  // Each of these returns the row, changed.
+  // Each of these functions returns the changed row.
   Field when(std::function<bool(const S&)> holds, std::string words) &&;
   Field otherwise(std::function<FieldValue(const S&)> value, std::string words) &&;
   Field by_default(std::string words) && {
     return follows_words = std::move(words), std::move(*this);
   }
   Field required() && { return (is_required = true), std::move(*this); }
-  /// For what changes no bit of a run, and for names of what is hashed by its content.
+  /// For fields that change no bit of a run, and for names of things whose content is hashed.
   Field not_hashed() && { return (is_hashed = false), std::move(*this); }
   Field selecting() && { return (selects = true), std::move(*this); }
   Field ignored_otherwise() && { return (may_be_idle = true), std::move(*this); }
   Field default_always() && { return (default_may_be_said = true), std::move(*this); }
   Field alone() && { return (stands_alone = true), std::move(*this); }
   Field counting_steps() && { return (counts_steps = true), std::move(*this); }
-  /// The same, and files may give a share of the stage's steps instead.
+  /// As above; files may give a fraction of the stage's steps instead.
   Field or_share() && {
     counts_steps = may_be_share = true;
     accepted += ", or a fraction of the stage's steps from 0.0 to 1.0";
@@ -96,27 +97,27 @@ Field<S> Field<S>::otherwise(std::function<FieldValue(const S&)> value, std::str
   return std::move(*this);
 }
 
-// What follows makes rows.
+// Functions that create rows.
 namespace fields {
 
 inline constexpr std::int64_t kNoLargestInteger = std::numeric_limits<std::int64_t>::max();
 inline constexpr double kNoLargestNumber = std::numeric_limits<double>::max();
 
-/// "an integer from 1 to 64", "a number of at least 0".
+/// Returns "an integer from 1 to 64", "a number of at least 0".
 std::string integers(std::int64_t least, std::int64_t most);
 std::string numbers(double least, double most);
-/// "a, b, c".
+/// Returns "a, b, c".
 std::string listed(const std::vector<std::string>& names);
 
-/// The number of a value within the bounds; an integer is a number as well.
+/// Returns the number in a value if it is within the bounds; an integer is a number as well.
 std::optional<std::int64_t> integer_in(const FieldValue& value, std::int64_t least,
                                        std::int64_t most);
 std::optional<double> number_in(const FieldValue& value, double least, double most);
 
-/// The double of fewest digits that is `value` in FP32.
+/// Returns the double with the fewest digits that is `value` in FP32.
 double shortest_double(float value);
 
-/// A row without a value yet.
+/// Creates a row without access to its value.
 template <class S, class T>
 // NOLINTNEXTLINE(performance-unnecessary-value-param): the moves into a dependent type are not seen
 Field<S> row(std::string word, T S::*member, std::string accepted, std::string help) {
@@ -128,7 +129,7 @@ Field<S> row(std::string word, T S::*member, std::string accepted, std::string h
   return field;
 }
 
-/// An int, std::int64_t or std::uint64_t.
+/// Creates a row of an int, std::int64_t or std::uint64_t.
 template <class S, class Integer>
 Field<S> integer(std::string word, Integer S::*member, std::int64_t least, std::int64_t most,
                  std::string help) {
@@ -142,7 +143,7 @@ Field<S> integer(std::string word, Integer S::*member, std::int64_t least, std::
   return field;
 }
 
-/// A float or double, always finite.
+/// Creates a row of a float or double, which is always finite.
 template <class S, class Float>
 Field<S> number(std::string word, Float S::*member, double least, double most, std::string help) {
   Field<S> field = row(std::move(word), member, numbers(least, most), std::move(help));
@@ -170,7 +171,8 @@ Field<S> boolean(std::string word, bool S::*member, std::string help) {
   return field;
 }
 
-/// Text between which and a member `to` and `from` go: from(std::string_view) gives an optional.
+/// Creates a row of a member that `to` and `from` convert to and from text;
+/// from(std::string_view) returns an optional.
 template <class S, class T, class From, class To>
 Field<S> spelled(std::string word, T S::*member, From from, To to, std::string accepted,
                  std::string help) {
@@ -188,7 +190,7 @@ Field<S> spelled(std::string word, T S::*member, From from, To to, std::string a
   return field;
 }
 
-/// One of the words of a table of names.
+/// Creates a row that accepts the words of a table of names.
 template <class S, class T, std::size_t N>
 Field<S> choice(std::string word, T S::*member, const std::array<Named<T>, N>& words,
                 std::string help) {
@@ -208,7 +210,7 @@ Field<S> choice(std::string word, T S::*member, const std::array<Named<T>, N>& w
   return field;
 }
 
-/// A std::string or path; `is_valid` may be empty.
+/// Creates a row of a std::string or path; `is_valid` may be empty.
 template <class S, class Text>
 Field<S> text(std::string word, Text S::*member, std::string accepted, std::string help,
               bool (*is_valid)(std::string_view) = nullptr) {
@@ -226,7 +228,7 @@ Field<S> text(std::string word, Text S::*member, std::string accepted, std::stri
   return spelled(std::move(word), member, from, to, std::move(accepted), std::move(help));
 }
 
-/// A row of a member as a row of the struct that holds it, whose table has its key.
+/// Turns a row of a member into a row of the struct that holds it and whose table has its key.
 template <class S, class T>
 Field<S> lifted(const Field<T>& inner, T S::*member) {
   Field<S> field = row(inner.word, member, inner.accepted, inner.help);
@@ -252,7 +254,7 @@ void lift(const Fields<T>& inner, T S::*member, Fields<S>& outer) {
 
 }  // namespace fields
 
-/// Takes every field that does not matter to its default, in the order of the table.
+/// Resets every field that does not matter to its default, in the order of the table.
 template <class S>
 void reset_idle(const Fields<S>& fields, S& object) {
   const S plain;
@@ -261,7 +263,7 @@ void reset_idle(const Fields<S>& fields, S& object) {
   }
 }
 
-/// The row of a key, or null.
+/// Returns the row of a key, or null.
 template <class S>
 const Field<S>* find_field(const Fields<S>& fields, std::string_view word) {
   for (const Field<S>& field : fields) {

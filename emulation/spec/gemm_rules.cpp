@@ -16,7 +16,7 @@ Refusal refuse_format(const Accumulator& accumulator, const QuantSpec& operand,
                       const std::string& name) {
   const FormatSpec& format = operand.format;
   const bool expanded = operand.transform.is_expansion();
-  // Expanded values are contracted first, and multiplied as the accumulator's own.
+  // Expanded values are contracted first, and multiplied in the accumulator's own format.
   const auto takes = [&](const Accumulator& unit) {
     return unit.carrier(format) &&
            (!expanded || unit.operand == numerics::kBF16 || unit.operand == numerics::kFP32);
@@ -33,7 +33,7 @@ Refusal refuse_format(const Accumulator& accumulator, const QuantSpec& operand,
                                         "; accepted with it: " + accepted};
 }
 
-// Scales inside the instruction: those it takes, of one kind on both sides.
+// Refuses scales inside the instruction unless it takes them and both operands have the same kind.
 Refusal refuse_block_scales(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
                             const std::string& name_a, const std::string& name_b) {
   const Accumulator& unit = spec.accumulator;
@@ -73,7 +73,7 @@ Refusal refuse_interval(const GemmSpec& spec) {
                                      std::to_string(group) + ", or fast"};
 }
 
-// `common`: the largest interval in which no scale changes.
+// `common`: the largest interval along K without a change of scale.
 std::string accepted_intervals(const Accumulator& accumulator, std::int64_t common) {
   const int group = accumulator.products();
   const std::string width = std::to_string(common);
@@ -115,8 +115,8 @@ Refusal refuse_order(const GemmSpec& spec, bool scales_vary_along_k) {
                                         "\"promote:G\""};
 }
 
-// A rotation of K cancels in the product only when both operands have it. What a clamp took away is
-// multiplied with the other tensor as it was, not with what is left of it.
+// A rotation of K cancels in the product only if both operands have it. A clamp's residual is
+// multiplied with the other tensor as it was before a clamp.
 Refusal refuse_transform(const QuantSpec& a, const QuantSpec& b, const std::string& name_a,
                          const std::string& name_b) {
   if (a.transform.is_compensated() && b.transform.is_compensated()) {

@@ -1,4 +1,4 @@
-// Which GEMMs can be computed, decided once for recipes, plans and every backend.
+// Rules for which GEMMs can be computed, shared by recipes, plans and every backend.
 #pragma once
 
 #include <optional>
@@ -9,21 +9,21 @@
 
 namespace fp8lab {
 
-/// Why a GEMM is impossible.
+/// Says why a GEMM is impossible.
 struct GemmRefusal {
-  std::string key;     ///< of the GEMM's table in a recipe: "schedule", "accumulator", ...
-  std::string reason;  ///< what is wrong and what would be accepted
+  std::string key;     ///< key of the GEMM's table in a recipe: "schedule", "accumulator", ...
+  std::string reason;  ///< what is wrong and what is accepted
 };
 
-/// Nothing when `spec` can multiply operands quantized by `a` and `b`, which messages call `name_a`
-/// and `name_b`. Checks what does not depend on shapes:
+/// Returns empty if `spec` can multiply operands quantized by `a` and `b`, which messages call
+/// `name_a` and `name_b`. Checks everything that does not depend on shapes:
 /// - the accumulator multiplies every value of both formats, in their multiplied_form;
-/// - a block-scaled accumulator finds the scales its instruction takes, the same kind on both
-/// sides;
+/// - a block-scaled accumulator gets the scales that its instruction takes, of the same kind on
+///   both sides;
 /// - a promotion interval is a positive multiple of the products that one instruction sums;
-/// - where other scales change along K the schedule promotes, and its interval divides the width of
-///   both tiles: a chunk then has one scale a row, and the chunks of a tile share the tile's;
-/// - scales enter at promotion only when there is one, and in the epilogue only when they are
+/// - if other scales change along K, the schedule promotes, and its interval divides the width of
+///   both tiles: a chunk then has one scale per row, and the chunks of a tile share the tile's;
+/// - scales enter at promotion only if there is a promotion, and in the epilogue only if they are
 ///   constant along K (specification.md, "K schedules and scale orders");
 /// - split_k is 1 to 64 and the output bf16 or f32.
 std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,

@@ -1,4 +1,4 @@
-// How one GEMM accumulates and rounds.
+// Parameters of a GEMM: accumulation, scales and rounding.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace fp8lab {
 
-/// How partial sums along K are combined.
+/// Combination of partial sums along K.
 enum class Schedule : std::uint8_t {
   fast,     ///< one tensor-core chain over all of K
-  promote,  ///< every `promote_interval` of K the chain restarts and is added in FP32
+  promote,  ///< every `promote_interval` of K the chain restarts and its sum is added in FP32
 };
 
 using numerics::ScaleOrder;
@@ -31,26 +31,26 @@ struct GemmSpec {
   bool operator==(const GemmSpec&) const = default;
 };
 
-/// "fast" or "promote:128", as recipes write it.
+/// Returns "fast" or "promote:128", as in recipes.
 std::string schedule_name(const GemmSpec& spec);
 
-/// Schedule and promotion interval that a name stands for; "fast" keeps the default interval.
+/// The schedule and promotion interval of a name; "fast" keeps the default interval.
 struct ScheduleChoice {
   Schedule schedule = Schedule::fast;
   int promote_interval = GemmSpec{}.promote_interval;
   bool operator==(const ScheduleChoice&) const = default;
 };
 
-/// Inverse of schedule_name: "fast", "promote" (every 128) or "promote:G" with G >= 1; nothing
-/// otherwise.
+/// Inverse of schedule_name: "fast", "promote" (every 128) or "promote:G" with G >= 1; empty for
+/// other names.
 std::optional<ScheduleChoice> schedule_from_name(std::string_view name);
 
-/// The form in which an operand quantized by `operand` is multiplied: itself, but values of a
-/// tile's own codebook are dequantized first, rounded to bf16 for sm90_bf16, in fp32 for the ideal
-/// sums.
+/// Returns the form in which a GEMM multiplies an operand quantized by `operand`. This is the
+/// operand's own form, except for values of a tile's own codebook: these are dequantized first,
+/// rounded to bf16 for sm90_bf16, in fp32 for the ideal sums.
 QuantSpec multiplied_form(const Accumulator& accumulator, const QuantSpec& operand);
 
-/// The words that parse_gemm_spec reads back, for example "sm90_wgmma_fp8/promote:128/bf16"; a
+/// Returns the words that parse_gemm_spec parses, for example "sm90_wgmma_fp8/promote:128/bf16"; a
 /// scale order other than automatic and "/split_k:N" follow.
 std::string label(const GemmSpec& spec);
 

@@ -73,7 +73,7 @@ Refusal refuse_statistic(const QuantSpec& spec) {
   }
   const TileShape& tile = spec.tile;
   const bool is_bounded = tile.rows > 0 && tile.cols > 0;
-  // The quotient, as the product of any two extents may overflow.
+  // Divides, because the product of two extents may overflow.
   if (is_bounded && tile.rows <= numerics::kLargestDeviationTile / tile.cols) return {};
   return QuantRefusal{"scale_statistic", name + " of tile " + tile_name(tile) +
                                              "; accepted: amax, or a tile RxC of at most " +

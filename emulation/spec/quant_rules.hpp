@@ -1,4 +1,4 @@
-// Which quantizers can be computed, decided once for recipes and every backend.
+// Rules for which quantizers can be computed, shared by recipes and every backend.
 #pragma once
 
 #include <optional>
@@ -8,21 +8,21 @@
 
 namespace fp8lab {
 
-/// Why a quantizer is impossible.
+/// Says why a quantizer is impossible.
 struct QuantRefusal {
-  std::string key;     ///< of a slot table in a recipe: "scale_source", "tile", ...
-  std::string reason;  ///< what is wrong and what would be accepted
+  std::string key;     ///< key of a slot table in a recipe: "scale_source", "tile", ...
+  std::string reason;  ///< what is wrong and what is accepted
 };
 
-/// Nothing when matrices can be quantized by `spec`:
-/// - elements have a sign, and those of more than 8 bits no scale;
+/// Returns empty if matrices can be quantized by `spec`:
+/// - elements have a sign, and elements of more than 8 bits have no scale;
 /// - a delayed or static scale is one number for the tensor;
-/// - formats with codebooks and the transform expand take their scales from the current tiles,
-///   without a scale rule, and expand fits values to e4m3fn;
-/// - two-level scales are those of current tiles smaller than the tensor, and only they choose
+/// - formats with codebooks and the transform expand have current scales of tiles and no scale
+///   rule, and expand has the format e4m3fn;
+/// - two-level scales are current scales of tiles smaller than the tensor, and only they choose
 ///   between 6 and 4;
-/// - a standard deviation is that of current tiles of at most 1024 elements;
-/// - a factor is that of powers of two held in FP32;
+/// - a standard deviation is for current scales of tiles of at most 1024 elements;
+/// - a factor is for powers of two held in FP32;
 /// - a history has a step, and a static scale is finite and above 0.
 std::optional<QuantRefusal> refuse_quantizer(const QuantSpec& spec);
 

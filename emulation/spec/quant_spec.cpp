@@ -15,7 +15,7 @@ using numerics::Encoding;
 using numerics::FormatSpec;
 using numerics::SpecialValues;
 
-/// Takes a decimal number without sign off the front of `text`; nothing when there is none.
+/// Removes a decimal number without sign from the front of `text`; returns empty if there is none.
 std::optional<std::int64_t> take_number(std::string_view& text) {
   std::int64_t value = 0;
   if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
@@ -31,14 +31,15 @@ bool take(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-/// 2^(X-1)-1, and one more where -0 is spent on NaN instead of a top code, as in all of IEEE P3109.
+/// Returns 2^(X-1)-1, and one more if -0 encodes NaN instead of a top code,
+/// as in all of IEEE P3109.
 int default_bias(int exponent_bits, SpecialValues specials) {
   const bool higher =
       specials == SpecialValues::unsigned_zero || specials == SpecialValues::extended;
   return (1 << (exponent_bits - 1)) - (higher ? 0 : 1);
 }
 
-/// FormatSpec promises that every value is an FP32 value and that there is a finite nonzero one.
+/// Checks what FormatSpec promises: every value is an FP32 value and there is a finite nonzero one.
 bool representable(const FormatSpec& format) {
   if (format.mantissa_bits == 0 && format.specials == SpecialValues::ieee) return false;
   return format.max_finite_code() > 0 && format.max_exponent() <= 127 &&
@@ -52,7 +53,7 @@ std::optional<FormatSpec> named_format(std::string_view name) {
   return std::nullopt;
 }
 
-/// What follows "int": the width.
+/// Parses the rest of a name after "int": the width.
 std::optional<FormatSpec> integer_format(std::string_view name) {
   const auto bits = take_number(name);
   if (!bits || *bits < 3 || *bits > 8 || !name.empty()) return std::nullopt;
@@ -62,7 +63,7 @@ std::optional<FormatSpec> integer_format(std::string_view name) {
   return format;
 }
 
-/// What follows "lns": BgG, the width and the steps of an octave.
+/// Parses the rest of a name after "lns": BgG, the width and the steps of an octave.
 std::optional<FormatSpec> logarithmic_format(std::string_view name) {
   const auto bits = take_number(name);
   if (!bits || *bits < 3 || *bits > 16 || !take(name, "g")) return std::nullopt;
@@ -72,7 +73,7 @@ std::optional<FormatSpec> logarithmic_format(std::string_view name) {
   for (int log = 0; log <= numerics::kMaxFineLogarithmBits; ++log) {
     format.mantissa_bits = log;
     format.exponent_bits = static_cast<int>(*bits) - 1 - log;
-    // Values of FP32, those of codes of at most 8 bits of BF16.
+    // Values must be FP32 values, and for codes of at most 8 bits BF16 values.
     const bool fits = format.exponent_bits >= 0 && format.exponent_bits <= 7 &&
                       (*bits > 8 || log <= numerics::kMaxLogarithmBits);
     if (*steps == 1 << log && fits) return format;
@@ -80,7 +81,7 @@ std::optional<FormatSpec> logarithmic_format(std::string_view name) {
   return std::nullopt;
 }
 
-/// What follows "logfmt": the width.
+/// Parses the rest of a name after "logfmt": the width.
 std::optional<FormatSpec> codebook_format(std::string_view name) {
   const auto bits = take_number(name);
   if (!bits || *bits < 3 || *bits > 8 || !name.empty()) return std::nullopt;
@@ -89,7 +90,7 @@ std::optional<FormatSpec> codebook_format(std::string_view name) {
   return format;
 }
 
-/// eXmY[ieee|fnuz|fn|f][bN].
+/// Parses eXmY[ieee|fnuz|fn|f][bN].
 std::optional<FormatSpec> floating_format(std::string_view name) {
   if (!take(name, "e")) return std::nullopt;
   const auto exponent_bits = take_number(name);
@@ -120,7 +121,8 @@ std::optional<FormatSpec> floating_format(std::string_view name) {
   return format;
 }
 
-/// What follows "binary": KpP[s|u][e|f] of IEEE P3109, K bits of which P - 1 are mantissa.
+/// Parses the rest of a name after "binary": KpP[s|u][e|f] of IEEE P3109, K bits of
+/// which P - 1 are mantissa.
 std::optional<FormatSpec> p3109_format(std::string_view name) {
   const auto bits = take_number(name);
   if (!bits || *bits < 3 || *bits > 16 || !take(name, "p")) return std::nullopt;
@@ -142,7 +144,7 @@ std::optional<FormatSpec> p3109_format(std::string_view name) {
   return format;
 }
 
-/// Bits that the scale of one tile takes.
+/// Returns the bits of one tile's scale.
 double bits_of(numerics::ScaleFormat format) {
   switch (format) {
     case numerics::ScaleFormat::fp32:
@@ -161,7 +163,7 @@ std::string written(const FieldValue& value) {
   return fmt::format("{}", std::get<std::int64_t>(value));
 }
 
-/// What a label says of one field, with a slash in front; nothing of most defaults.
+/// Returns the words of a label for one field, after a slash; empty for most defaults.
 std::string words_of(const Field<QuantSpec>& field, const QuantSpec& spec) {
   if (!field.matters(spec)) return "";
   const std::string value = written(field.get(spec));
@@ -171,7 +173,7 @@ std::string words_of(const Field<QuantSpec>& field, const QuantSpec& spec) {
     }
     return spec.scale_source == ScaleSource::delayed ? "/delayed" : "";
   }
-  // The format comes first, and the last three do not say how the operand is quantized.
+  // The format comes first, and the last three fields do not affect how the operand is quantized.
   for (const char* unsaid :
        {"format", "static_scale", "orientation_source", "weight_source", "estimator"}) {
     if (field.word == unsaid) return "";
@@ -179,7 +181,7 @@ std::string words_of(const Field<QuantSpec>& field, const QuantSpec& spec) {
   const bool always =
       field.word == "tile" || field.word == "scale_format" || field.word == "scale_rounding";
   if (!always && value == written(field.get(QuantSpec{}))) return "";
-  // "nearest" alone is what happens to the elements.
+  // "nearest" alone means the rounding of the elements.
   const bool alone = field.stands_alone && value != "nearest";
   return alone ? "/" + value : fmt::format("/{}:{}", field.word, value);
 }

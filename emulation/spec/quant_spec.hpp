@@ -1,4 +1,4 @@
-// How one matrix operand is quantized: independent fields, no named special cases.
+// Parameters of the quantization of one operand: independent fields, no named special cases.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace fp8lab {
 
 /// Extent of the elements that share one scale, over the operand's (rows, K) matrix. 0 means the
-/// whole extent: {0, 0} is the tensor, {1, 0} one scale a row, {1, 128} a 1x128 group along K.
+/// whole extent: {0, 0} is the tensor, {1, 0} one scale per row, {1, 128} a 1x128 group along K.
 /// Short tiles at the edges are ordinary tiles with fewer elements.
 struct TileShape {
   std::int64_t rows = 0;
@@ -23,11 +23,12 @@ struct TileShape {
   constexpr bool operator==(const TileShape&) const = default;
   constexpr bool is_tensor() const { return rows == 0 && cols == 0; }
   constexpr bool is_row() const { return rows == 1 && cols == 0; }
-  /// True when the transposed tile is the same tile, so one set of codes serves both orientations.
+  /// Returns true if the transposed tile is the same tile, so one set of codes
+  /// serves both orientations.
   constexpr bool is_square() const { return rows == cols; }
 };
 
-/// Where the amax behind a scale comes from.
+/// Source of the amax behind a scale.
 enum class ScaleSource : std::uint8_t {
   current,       ///< the tile itself
   delayed,       ///< a history of earlier steps (tile must be the tensor)
@@ -35,24 +36,24 @@ enum class ScaleSource : std::uint8_t {
   none,          ///< no scale: values are only cast
 };
 
-/// Which entries of a delayed history count.
+/// The entries of a delayed history that count.
 enum class AmaxAlgorithm : std::uint8_t {
   max,          ///< the largest
   most_recent,  ///< the newest
-  window,       ///< the largest, looked at once every `history_length` steps and then forgotten
+  window,       ///< the largest, evaluated once every `history_length` steps and then forgotten
 };
 
-/// What the second orientation of a tensor (wgrad's x and dy, dgrad's w) is made from.
+/// Source of the second orientation of a tensor (wgrad's x and dy, dgrad's w).
 enum class OrientationSource : std::uint8_t {
   high_precision,  ///< the unquantized tensor
   requantized,     ///< the dequantized first orientation, quantized again along the other axis
   dequantized,     ///< the dequantized first orientation, used without quantizing it again
-  /// The dequantized first orientation where its transform has brought it. The product is taken
-  /// back: with x H in fprop, dW = (dy^T Q(x H)) H^T.
+  /// The dequantized first orientation in the space of its transform. The transform is undone in
+  /// the product: with x H in fprop, dW = (dy^T Q(x H)) H^T.
   transformed,
 };
 
-/// What a weight is quantized from.
+/// Source of a quantized weight.
 enum class WeightSource : std::uint8_t { bf16, master };
 
 /// `scale` is always the decode factor: x ~ scale * q.
@@ -64,78 +65,81 @@ struct QuantSpec {
   numerics::Rounding rounding = numerics::Rounding::nearest;
   numerics::Overflow overflow = numerics::Overflow::saturate;
   float static_scale = 1.0f;  ///< decode factor for ScaleSource::static_scale
-  int history_length = 1024;  ///< delayed: steps remembered
+  int history_length = 1024;  ///< delayed: steps in the history
   AmaxAlgorithm amax_algorithm = AmaxAlgorithm::max;
-  int warmup_steps = 0;  ///< delayed: first steps of a history that are scaled by their own amax
+  int warmup_steps = 0;  ///< delayed: first steps of a history that use their own amax
   OrientationSource orientation_source = OrientationSource::high_precision;
   WeightSource weight_source = WeightSource::bf16;
-  Transform transform{};            ///< before everything else; scales are those of its result
+  Transform transform{};            ///< applied first; scales are those of its result
   numerics::Estimator estimator{};  ///< fprop.x and fprop.w: factors of dx and dw
 
   bool operator==(const QuantSpec&) const = default;
 
-  /// True for codes of at most 8 bits. Wider formats are stored as values and take no scale.
+  /// Returns true for codes of at most 8 bits. Wider formats are stored as
+  /// values and take no scale.
   bool is_quantized() const { return format.bits() <= 8; }
-  /// True when values are rounded on their way into the operand: for all but bf16 and fp32, which
-  /// only name the storage of values passed through.
+  /// Returns true if values are rounded on their way into the operand: for all formats but bf16 and
+  /// fp32, which only name the storage of unchanged values.
   bool is_cast() const { return format != numerics::kBF16 && format != numerics::kFP32; }
-  /// Type of the operand's codes: u8, or the narrowest of bf16 and f32 that holds all values.
+  /// Returns the type of the operand's codes: u8, or the narrowest of bf16 and
+  /// f32 that holds all values.
   DType storage() const;
-  /// True when the codes mean nothing without the codebook of their tile (LogFMT, expansion).
+  /// Returns true if codes are meaningless without the codebook of their tile (LogFMT, expansion).
   bool has_codebooks() const {
     return format.encoding == numerics::Encoding::tile_logarithm || transform.is_expansion();
   }
-  /// Numbers stored for each tile: its scale, LogFMT's step, an expansion's exponent and center.
+  /// Returns the numbers stored per tile: its scale, LogFMT's step, an
+  /// expansion's exponent and center.
   int tile_numbers() const { return transform.is_expansion() ? 3 : has_codebooks() ? 2 : 1; }
   bool has_scale() const { return scale_source != ScaleSource::none; }
-  /// The elements that share one scale: without a scale the whole tensor does.
+  /// Returns the tile that shares one scale: the whole tensor if there is no scale.
   TileShape scale_tile() const { return has_scale() ? tile : TileShape{}; }
 
-  /// Number of tiles down the rows and across K for a (rows, k) operand; 1 for whole extents.
+  /// Return the tiles down the rows and across K of a (rows, k) operand; 1 for whole extents.
   std::int64_t tile_rows(std::int64_t rows) const {
     return tile.rows == 0 ? 1 : (rows + tile.rows - 1) / tile.rows;
   }
   std::int64_t tile_cols(std::int64_t k) const {
     return tile.cols == 0 ? 1 : (k + tile.cols - 1) / tile.cols;
   }
-  /// Columns of the operand's scales: one a tile, and where tiles have codebooks, their further
-  /// numbers after all the scales of the row.
+  /// Returns the columns of the operand's scales: one per tile. With codebooks, the further numbers
+  /// of the tiles follow after all the scales of the row.
   std::int64_t scale_cols(std::int64_t k) const { return tile_cols(k) * tile_numbers(); }
 };
 
-/// Name of a format as recipes write it ("e4m3fn"). An unnamed floating one is "eXmY" when its bias
-/// is 2^(X-1)-1 and its top exponent holds infinity and NaN; otherwise "fn" (one NaN code), "fnuz"
-/// (NaN for -0, bias 2^(X-1)) or "f" (all codes finite) and "bN" (bias N) follow, for example
-/// "e4m3fnb11". "ieee" stands for infinity and NaN where eXmY alone names another format
-/// ("e3m4ieee"). Unnamed integers are "intN", unnamed
-/// logarithmic formats "lnsBgG": B bits, G steps an octave; those with codebooks are "logfmtN".
-/// Formats of IEEE P3109 that are none of these are "binaryKpP" with "s" or "u" (signed, unsigned)
-/// and "e" or "f" (extended with infinities, finite), for example "binary8p4se".
+/// Returns the name of a format as in recipes ("e4m3fn"). An unnamed floating format is "eXmY" if
+/// its bias is 2^(X-1)-1 and its top exponent holds infinity and NaN. Otherwise "fn" (one NaN
+/// code), "fnuz" (NaN for -0, bias 2^(X-1)) or "f" (all codes finite) and "bN" (bias N) follow, for
+/// example "e4m3fnb11". "ieee" stands for infinity and NaN if eXmY alone names another format
+/// ("e3m4ieee"). Unnamed integers are "intN", unnamed logarithmic formats "lnsBgG": B bits, G steps
+/// per octave; those with codebooks are "logfmtN". Formats of IEEE P3109 that are none of these are
+/// "binaryKpP" with "s" or "u" (signed, unsigned) and "e" or "f" (extended with infinities,
+/// finite), for example "binary8p4se".
 std::string format_name(const numerics::FormatSpec& format);
 
 /// Inverse of format_name: the named formats; eXmY[ieee|fnuz|fn|f][bN] with 1 <= X <= 8, Y <= 23
 /// and every value an FP32 value; int3 to int8; lnsBgG with 3 <= B <= 16 and G = 1, 2, 4 .. 2048,
 /// at most 2^(B-1), at least 2^(B-8), and at most 64 for B <= 8; logfmt3 to logfmt8;
 /// binaryKpP[s|u][e|f] with 3 <= K <= 16 and at most 8 exponent bits (binary8p4sf is e4m3fnuz).
-/// Nothing for other names. Beware: "e4m3" is the IEEE-like format with maximum 240, "e4m3fn" the
+/// Empty for other names. Beware: "e4m3" is the IEEE-like format with maximum 240, "e4m3fn" the
 /// OCP one with maximum 448.
 std::optional<numerics::FormatSpec> format_by_name(std::string_view name);
 
-/// Tile as recipes write it: "tensor", "row" or "1x128".
+/// Returns the name of a tile as in recipes: "tensor", "row" or "1x128".
 std::string tile_name(const TileShape& tile);
 
-/// Inverse of tile_name: "tensor", "row" or "RxC" with positive R and C; nothing otherwise.
+/// Inverse of tile_name: "tensor", "row" or "RxC" with positive R and C; empty for other names.
 std::optional<TileShape> tile_from_name(std::string_view name);
 
-/// The words of tables and run files, such as "e4m3fn/1x128/pow2/enc_floor": all that is not
-/// default, and always the rounding of powers of two. parse_quant_spec reads effective(spec) back,
-/// but for orientation_source and weight_source, which say what is quantized and not how, and for
-/// estimator, which is about the gradient.
+/// Returns the words of tables and run files, such as "e4m3fn/1x128/pow2/enc_floor": everything
+/// that is not default, and always the rounding of powers of two. parse_quant_spec parses
+/// effective(spec) back, except orientation_source and weight_source, which say what is quantized
+/// and not how, and estimator, which concerns the gradient.
 std::string label(const QuantSpec& spec);
 
-/// Bits of scale stored per element of a (rows, k) operand: 32 bits a tile for fp32 and pow2, 16
-/// for bf16, 8 for e8m0, e4m3 and nv_two_level (which adds 32 for the tensor), 32 more for the step
-/// of a codebook, none without a scale.
+/// Returns the bits of scale stored per element of a (rows, k) operand: 32 bits per tile for fp32
+/// and pow2, 16 for bf16, 8 for e8m0, e4m3 and nv_two_level (which adds 32 for the tensor), 32 more
+/// for the step of a codebook, none without a scale.
 double scale_bits_per_element(const QuantSpec& spec, std::int64_t rows, std::int64_t k);
 
 }  // namespace fp8lab

@@ -26,8 +26,8 @@ std::vector<std::string_view> split_at_dots(std::string_view text) {
   }
 }
 
-// One part of a name against one part of a pattern; "*" spans any characters. What follows a star
-// is taken where it stands first: if the rest fits anywhere, it fits there.
+// Matches one part of a name against one part of a pattern; "*" spans any characters. The text
+// after a star is matched at its first occurrence: if the rest matches anywhere, it matches there.
 bool part_matches(std::string_view pattern, std::string_view text) {
   std::size_t star = pattern.find('*');
   if (star == std::string_view::npos) return pattern == text;
@@ -44,7 +44,7 @@ bool part_matches(std::string_view pattern, std::string_view text) {
   return text.ends_with(pattern);
 }
 
-// A pattern without braces.
+// Matches a pattern without braces.
 bool plain_pattern_matches(std::string_view pattern, std::string_view name, int layer_count) {
   const std::vector<std::string_view> wanted = split_at_dots(pattern);
   const std::vector<std::string_view> parts = split_at_dots(name);
@@ -65,7 +65,7 @@ bool plain_pattern_matches(std::string_view pattern, std::string_view name, int 
   throw RecipeError(where, key, message);
 }
 
-// What a backend could compute and no recipe means, then what nobody can compute.
+// Checks for quantizers that a backend could compute but no recipe means, and for impossible ones.
 void validate_quantizer(const QuantSpec& spec, const std::string& where, const std::string& key) {
   if (spec.format.bits() < 3) {
     refuse(where, key + ".format",
@@ -131,8 +131,8 @@ void validate_orientation(const LinearRecipe& recipe, Slot slot, const std::stri
   }
 }
 
-// Factors come from the unquantized tensors of a GEMM. Codes of a smoothed tensor are taken as they
-// are, or the tensor itself.
+// Smoothing factors come from the unquantized tensors of a GEMM. So a second orientation is made
+// from the tensor itself, or from the codes of the first one in its smoothed space (transformed).
 void validate_smoothing(const LinearRecipe& recipe, Slot slot, const std::string& where) {
   const QuantSpec& spec = recipe.slot(slot);
   if (spec.orientation_source == OrientationSource::high_precision) return;
@@ -147,7 +147,7 @@ void validate_smoothing(const LinearRecipe& recipe, Slot slot, const std::string
   }
 }
 
-// The residual of a clamp is taken from the unquantized tensor when the GEMM has run.
+// After the GEMM the residual of a clamp is computed from the unquantized tensor.
 void validate_compensation(const LinearRecipe& recipe, Slot slot, const std::string& where) {
   const QuantSpec& spec = recipe.slot(slot);
   if (!spec.transform.is_compensated()) return;
@@ -158,8 +158,8 @@ void validate_compensation(const LinearRecipe& recipe, Slot slot, const std::str
              "; accepted: high_precision, or a clamp without compensation");
 }
 
-// What is taken out of the product would be taken out of the bias as well. The rows of a second
-// orientation may be in one space.
+// A transform undone in the product would be undone in the bias as well. The rows of a second
+// orientation may be in one space only.
 void validate_left(const LinearRecipe& recipe, Slot slot, const std::string& where) {
   const QuantSpec& spec = recipe.slot(slot);
   if (!spec.transform.left) return;
@@ -177,7 +177,7 @@ void validate_left(const LinearRecipe& recipe, Slot slot, const std::string& whe
   }
 }
 
-// The factor of an element is that of its scaled value, and meets the gradient in one space.
+// An element's factor depends on its scaled value, and must meet the gradient in the same space.
 void validate_estimator(const LinearRecipe& recipe, Slot slot, const std::string& where) {
   const QuantSpec& spec = recipe.slot(slot);
   if (!spec.estimator) return;

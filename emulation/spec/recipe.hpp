@@ -1,4 +1,4 @@
-// A recipe: for each GEMM of a linear layer and each operand, how it is quantized and accumulated.
+// A recipe: the quantization of each operand and the accumulation of each GEMM of a linear layer.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ struct LinearRecipe {
   QuantSpec& slot(Slot s) { return slots[s]; }
   const GemmSpec& gemm(GemmRole r) const { return gemms[r]; }
   GemmSpec& gemm(GemmRole r) { return gemms[r]; }
-  /// The quantizers of the operands A and B of a GEMM.
+  /// Return the quantizers of the operands A and B of a GEMM.
   const QuantSpec& a(GemmRole r) const { return slot(a_slot(r)); }
   const QuantSpec& b(GemmRole r) const { return slot(b_slot(r)); }
   bool operator==(const LinearRecipe&) const = default;
 };
 
-/// An exception for the layers whose name matches `match`; the first match wins.
+/// An exception for the layers whose names match `match`; the first match wins.
 struct RecipeOverride {
   std::string match;  ///< name pattern, for example "layers.{first,last}.mlp.down"
   LinearRecipe recipe;
@@ -39,28 +39,28 @@ struct RecipeOverride {
 struct Recipe {
   std::string name;
   std::string summary;
-  std::string system;           ///< the published system whose numerics these are, or an arm of
-  std::string source;           ///< where they are written down
-  std::string text;             ///< the TOML source, complete without other files
+  std::string system;           ///< the published system with these numerics, or an arm of it
+  std::string source;           ///< where the numerics are published
+  std::string text;             ///< the TOML source; needs no other files
   std::string hash;             ///< 16 hex digits: XXH3-64 of the canonical resolved form
-  LinearRecipe linear;          ///< every linear layer that no override or exception names
+  LinearRecipe linear;          ///< all linear layers that no override or exception names
   LinearRecipe high_precision;  ///< layers kept in high precision (bf16, or fp32 for recipe fp32)
   std::vector<std::string> keep_high_precision;  ///< name patterns
   std::vector<RecipeOverride> overrides;
   DType activation_dtype = DType::bf16;  ///< storage of activations and their gradients
 
-  /// The numerics of one layer: keep_high_precision first, then the overrides in order.
-  /// `layer_count` gives meaning to "first" and "last" in patterns.
+  /// Returns the numerics of one layer: keep_high_precision first, then the overrides in order.
+  /// `layer_count` resolves "first" and "last" in patterns.
   const LinearRecipe& for_layer(const std::string& layer_name, int layer_count) const;
 };
 
-/// True when `pattern` matches `name`: "*" spans within a dot-separated part, "{a,b}" lists
-/// alternatives, and the layer indices "first" and "last" mean 0 and layer_count - 1. A pattern
-/// also matches every name below it ("layers.0" matches "layers.0.mlp.down").
+/// Returns true if `pattern` matches `name`: "*" spans characters within a dot-separated part,
+/// "{a,b}" lists alternatives, and the layer indices "first" and "last" mean 0 and layer_count - 1.
+/// A pattern also matches every name below it ("layers.0" matches "layers.0.mlp.down").
 bool layer_pattern_matches(const std::string& pattern, const std::string& name, int layer_count);
 
-/// An impossible recipe: the Error of validate(), with the key it is about ("slots.wgrad.x.tile",
-/// "gemm.fprop.schedule") and what is wrong with it.
+/// The Error that validate() throws for an impossible recipe, with its key ("slots.wgrad.x.tile",
+/// "gemm.fprop.schedule") and the reason.
 class RecipeError : public Error {
  public:
   RecipeError(const std::string& where, const std::string& about, const std::string& what_is_wrong)
@@ -69,28 +69,28 @@ class RecipeError : public Error {
   std::string message;
 };
 
-/// Throws RecipeError naming `where` and the key when the combination is impossible: delayed
-/// scaling of a tile other than the tensor, a scale that changes inside an accumulation chunk, an
-/// FP8 accumulator over a 16-bit format, ...
+/// Throws RecipeError naming `where` and the key if the combination is impossible: delayed scaling
+/// of a tile other than the tensor, a scale that changes inside an accumulation chunk, an FP8
+/// accumulator with a 16-bit format, ...
 void validate(const LinearRecipe& recipe, const std::string& where);
 
-/// Throws RecipeError naming `where` and the key when a layer y(tokens, out) = x(tokens, in) W^T
-/// cannot run: a transform that does not fit an operand.
+/// Throws RecipeError naming `where` and the key if a layer y(tokens, out) = x(tokens, in) W^T
+/// cannot run: a transform does not fit an operand.
 void validate_shape(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
                     std::int64_t out, const std::string& where);
-/// The same for one of its GEMMs.
+/// As above, for one of the layer's GEMMs.
 void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t tokens, std::int64_t in,
                     std::int64_t out, const std::string& where);
 
-/// Predictable trouble, one sentence each, for a layer y(tokens, out) = x(tokens, in) W^T.
+/// Returns warnings, one sentence each, for a layer y(tokens, out) = x(tokens, in) W^T.
 std::vector<std::string> warnings(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
                                   std::int64_t out);
 
-/// How we know that the recipe's GEMMs return what the hardware would: the weakest evidence for an
-/// accumulator of any layer. One without a name is what it says.
+/// Returns the evidence that the recipe's GEMMs return what the hardware would: the weakest one of
+/// the accumulators of all layers. An accumulator without a name has Evidence::definition.
 Evidence evidence(const Recipe& recipe);
 
-/// The per-operand table that `recipes show` prints and a run stores.
+/// Returns the per-operand table that `recipes show` prints and a run stores.
 std::string describe(const Recipe& recipe);
 
 }  // namespace fp8lab

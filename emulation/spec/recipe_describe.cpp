@@ -1,4 +1,4 @@
-// What a recipe amounts to, in words: the printed table and the predictable trouble.
+// Descriptions of a recipe: the printed table and the warnings.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-// Columns padded to their widest cell, two spaces apart, no trailing blanks.
+// Pads columns to their widest cell, two spaces apart, without trailing blanks.
 std::string aligned(const std::vector<Row>& rows) {
   std::vector<std::size_t> width(rows.front().size(), 0);
   for (const Row& row : rows) {
@@ -63,7 +63,7 @@ std::string describe_source(const QuantSpec& spec) {
                                 : text + fmt::format(", {} steps current", spec.warmup_steps);
 }
 
-// What the codes of a slot are made from.
+// Returns the source of a slot's codes.
 std::string describe_origin(Slot slot, const QuantSpec& spec) {
   if (spec.orientation_source != OrientationSource::high_precision) {
     return std::string(word_for(kOrientationSourceNames, spec.orientation_source));
@@ -130,7 +130,7 @@ void warn_of_range(Slot slot, const QuantSpec& spec, std::vector<std::string>& o
   const bool rounds_down = rounding == ScaleRounding::nearest ||
                            rounding == ScaleRounding::ocp_floor ||
                            rounding == ScaleRounding::even || rounding == ScaleRounding::floor;
-  // A factor of 4/3 makes up for floor(log2 amax) in FP4.
+  // A factor of 4/3 compensates for floor(log2 amax) in FP4.
   const bool may_saturate = spec.scale.is_power_of_two() && rounds_down && spec.scale.factor <= 1;
   if (spec.scale_source == ScaleSource::current && may_saturate) {
     out.push_back(

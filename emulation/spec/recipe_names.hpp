@@ -1,4 +1,4 @@
-// The words of recipe files and the values they stand for: one table for reading and for printing.
+// The words of recipe files and their values: one table for reading and for printing.
 #pragma once
 
 #include <array>
@@ -115,7 +115,7 @@ inline constexpr std::array<Named<DType>, 2> kStorageNames = {{
     {"fp32", DType::f32},
 }};
 
-/// The word for `value`, "?" when the table lacks it.
+/// Returns the word for `value`, "?" if the table lacks it.
 template <class T, std::size_t N>
 constexpr std::string_view word_for(const std::array<Named<T>, N>& table, T value) {
   for (const Named<T>& entry : table) {

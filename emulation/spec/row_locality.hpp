@@ -1,4 +1,4 @@
-// Whether the rows of an operand are quantized each by itself.
+// Independence of the rows of an operand in quantization.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace fp8lab {
 
-/// Why the codes or scales of a row depend on the rows that are quantized with it, or on its place
-/// among them; empty where they do not. The rows of fprop.x are tokens: where this is empty, tokens
-/// may come in any pieces and in any company, with the same bits. It is for scales of current tiles
-/// of one row, static scales, casts without a scale, Hadamard transforms of K, and for delayed
+/// Returns why the codes or scales of a row depend on the rows that are quantized with it, or on
+/// its position among them; empty if they do not. The rows of fprop.x are tokens: if this is empty,
+/// tokens can be processed in any grouping with the same bits. It is empty for current scales of
+/// tiles of one row, static scales, casts without a scale, Hadamard transforms of K, and delayed
 /// scales once their history has left its warm-up.
 std::string row_mixing(const QuantSpec& spec);
 

@@ -80,7 +80,7 @@ bool is_delayed(const QuantSpec& spec) {
 bool is_static(const QuantSpec& spec) {
   return spec.is_quantized() && spec.scale_source == ScaleSource::static_scale;
 }
-/// By the amax of its tile, now or earlier.
+/// Returns whether the scale derives from an amax of its tile, current or earlier.
 bool has_derived_scale(const QuantSpec& spec) {
   return spec.is_quantized() && spec.has_scale() && !is_static(spec);
 }
@@ -98,7 +98,7 @@ Field<QuantSpec> format_field() {
     const bool operand = named.format != numerics::kE8M0 && named.format != numerics::kFP16;
     if (operand) names.emplace_back(named.name);
   }
-  // Taken for e4m3fn by most readers; as eXmY it would be the IEEE-like format with maximum 240.
+  // Most readers take it for e4m3fn; as eXmY it would be the IEEE-like format with maximum 240.
   const auto read = [](std::string_view name) {
     return name == "e4m3" ? std::nullopt : format_by_name(name);
   };
@@ -113,7 +113,7 @@ Field<QuantSpec> format_field() {
   return std::move(field).by_default("that of the activations");
 }
 
-/// mx32 and nv16 say the scale format as well.
+/// mx32 and nv16 set the scale format as well.
 Field<QuantSpec> tile_field() {
   Field<QuantSpec> field = fields::spelled(
       "tile", &QuantSpec::tile, tile_from_name, tile_name,
@@ -191,7 +191,7 @@ Fields<QuantSpec> make_quant_fields() {
   return rows;
 }
 
-/// "fast" or "promote:G": two members.
+/// "fast" or "promote:G": one key for two members.
 Field<GemmSpec> schedule_field() {
   Field<GemmSpec> field = fields::row(
       "schedule", &GemmSpec::schedule, "fast, promote:G such as promote:128",
@@ -202,7 +202,7 @@ Field<GemmSpec> schedule_field() {
   field.get = [](const GemmSpec& spec) { return schedule_name(spec); };
   field.set = [](GemmSpec& spec, const FieldValue& value) {
     const std::string* const name = std::get_if<std::string>(&value);
-    // A bare "promote" would leave the interval unsaid.
+    // A bare "promote" would leave the interval unspecified.
     if (name == nullptr || *name == "promote") return false;
     const std::optional<ScheduleChoice> schedule = schedule_from_name(*name);
     if (!schedule) return false;

@@ -1,6 +1,5 @@
-// The keys of a recipe's slot and GEMM tables: the fields of QuantSpec and GemmSpec, and what a
-// scale rule is when nothing is said about it. The same for recipe files, words, labels, hashes and
-// help.
+// The keys of a recipe's slot and GEMM tables: the fields of QuantSpec and GemmSpec, and the
+// defaults of a scale rule. Recipe files, words, labels, hashes and help share them.
 #pragma once
 
 #include <string_view>
@@ -10,21 +9,21 @@
 
 namespace fp8lab {
 
-/// The keys of a slot table, in the order of label(). The conditions are those of one operand; a
-/// recipe also asks which operands a key reaches.
+/// Returns the keys of a slot table, in the order of label(). Their conditions concern one operand;
+/// a recipe also checks which operands a key affects.
 const Fields<QuantSpec>& quant_fields();
 
-/// The keys of a GEMM table.
+/// Returns the keys of a GEMM table.
 const Fields<GemmSpec>& gemm_fields();
 
-/// `spec` with every field that changes no code and no scale at its default. Two specs quantize
-/// alike when these are equal.
+/// Returns `spec` with every field that changes no code and no scale at its default. Two specs
+/// quantize alike if these are equal.
 QuantSpec effective(const QuantSpec& spec);
 
-/// The rounding of a power-of-two scale for which none is given. No element saturates under
-/// enc_floor (pow2: TransformerEngine, torchao) and rceil (e8m0: the conversion of Blackwell,
-/// TransformerEngine). `is_ocp` is for the alias mx32: ocp_floor, as the standard has it, under
-/// which the largest elements of some tiles do.
+/// Returns the default rounding of a power-of-two scale. No element saturates under enc_floor
+/// (pow2: TransformerEngine, torchao) and rceil (e8m0: the conversion of Blackwell,
+/// TransformerEngine). `is_ocp` is for the alias mx32: it returns ocp_floor, the rounding of the
+/// standard, under which the largest elements of some tiles saturate.
 numerics::ScaleRounding default_scale_rounding(numerics::ScaleFormat format, bool is_ocp);
 
 }  // namespace fp8lab

@@ -48,7 +48,7 @@ std::optional<std::string> refuse_state(const QuantSpec& spec) {
   if (spec.transform && !spec.transform.is_expansion()) {
     return "transform " + transform_name(spec.transform) + "; accepted: expand, or none";
   }
-  // What holds for operands as well: codebooks, static scales.
+  // Rules that hold for operands as well: codebooks, static scales.
   if (const auto refusal = refuse_quantizer(as_operand(spec))) return refusal->reason;
   return {};
 }

@@ -15,7 +15,7 @@ constexpr std::string_view kSimulatedTcgen05 = "MMA-Sim (arXiv:2511.10909), tcge
 constexpr std::string_view kSimulatedBlockScale =
     "MMA-Sim (arXiv:2511.10909), tcgen05mma_block_scale";
 
-// Results of hardware that the authors published; `validate thirdparty` replays them.
+// Published hardware results of the authors; `validate thirdparty` replays them.
 constexpr std::string_view kRecorded =
     "Khattak and Mikaitis (arXiv:2512.07004), validation data of their models";
 

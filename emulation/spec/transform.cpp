@@ -9,7 +9,7 @@
 namespace fp8lab {
 namespace {
 
-/// The text before the next colon, which goes as well.
+/// Removes and returns the text before the next colon, and removes the colon.
 std::string_view take_part(std::string_view& text) {
   const std::size_t colon = text.find(':');
   const std::string_view part = text.substr(0, colon);

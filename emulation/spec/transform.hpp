@@ -1,4 +1,4 @@
-// What happens to an operand before it is quantized.
+// Transforms of an operand before its quantization.
 #pragma once
 
 #include <array>
@@ -11,47 +11,47 @@ namespace fp8lab {
 
 enum class TransformKind : std::uint8_t {
   none,
-  /// The vectors along K are multiplied by an orthonormal Hadamard matrix, or those along the rows
+  /// Multiplies the vectors along K by an orthonormal Hadamard matrix, or those along the rows
   /// (`left`), which ops::RotateBack undoes in the product.
   hadamard,
   smoothing,  ///< position j of K is divided by s_j in A and multiplied by s_j in B
-  /// Each tile is raised to the power that fits its range to the format (numerics::ExpandedGroup).
-  /// Undone before the operand is multiplied, and so no concern of the other operand.
+  /// Raises each tile to the power that fits its range to the format (numerics::ExpandedGroup).
+  /// Undone before the operand is multiplied, so it does not affect the other operand.
   expansion,
-  /// Elements beyond two quantiles of the tensor are moved to them. The other operand does not
-  /// change; what was taken away may be multiplied on its own (ops::Compensate).
+  /// Moves elements beyond two quantiles of the tensor to these quantiles. The other operand does
+  /// not change; the residual may be multiplied separately (ops::Compensate).
   clamp,
 };
 
 /// The random signs of a randomised Hadamard transform.
 enum class SignSource : std::uint8_t {
   none,
-  fixed,  ///< the pattern of the recipe, repeated along K
-  drawn,  ///< one a position of K, new for every layer, GEMM and step
+  fixed,  ///< the recipe's pattern, repeated along K
+  drawn,  ///< one per position of K, new for every layer, GEMM and step
 };
 
-/// Where the signs D enter.
+/// Position of the signs D.
 enum class SignSide : std::uint8_t {
   before,  ///< x D H: a randomised Hadamard transform
   after,   ///< x H D
 };
 
-/// What the rest of a clamp, taken away and sparse, is multiplied with in FP32 (ops::Compensate).
+/// The factor of a clamp's sparse residual in an FP32 product (ops::Compensate).
 enum class Compensation : std::uint8_t {
-  none,       ///< nothing: it is lost
+  none,       ///< none: the residual is lost
   original,   ///< the other operand's tensor before it was quantized
   quantized,  ///< the values of the other operand's codes
 };
 
-/// What an operand goes through before it is quantized. A Hadamard transform and a smoothing map
-/// the vectors along K, the same for both operands A and B of A B^T, and leave their product as it
-/// was but for rounding.
+/// The transform of an operand before quantization. A Hadamard transform and a smoothing map the
+/// vectors along K, the same for both operands A and B of A B^T, and leave their product
+/// unchanged except for rounding.
 struct Transform {
   static constexpr int kMaxBlock = 1024;
   static constexpr int kMaxPattern = 256;
 
   TransformKind kind = TransformKind::none;
-  int block = 0;      ///< elements multiplied together; 0: all of K, or all rows
+  int block = 0;      ///< elements transformed together; 0: all of K, or all rows
   bool left = false;  ///< Hadamard: along the rows, as a matrix on the left of the operand (HALO)
   SignSource signs = SignSource::none;
   SignSide side = SignSide::before;
@@ -59,8 +59,9 @@ struct Transform {
   std::array<std::uint64_t, 4> negative_signs{};  ///< bit i of the pattern: sign i is minus
   float strength = 0.0f;   ///< smoothing: s_j = amax_j(A)^strength / amax_j(B)^(1 - strength)
   bool is_static = false;  ///< smoothing: s of the first micro-batch of a stage, else of each
-  double quantile = 1.0;   ///< clamp: of the upper bound; 1 - quantile is that of the lower one
-  Compensation compensation = Compensation::none;  ///< clamp: of what it took away
+  double quantile = 1.0;   ///< clamp: quantile of the upper bound; 1 - quantile
+                           ///< is that of the lower one
+  Compensation compensation = Compensation::none;  ///< clamp: of its residual
 
   bool operator==(const Transform&) const = default;
   explicit operator bool() const { return kind != TransformKind::none; }
@@ -68,9 +69,9 @@ struct Transform {
   bool is_expansion() const { return kind == TransformKind::expansion; }
   bool is_clamp() const { return kind == TransformKind::clamp; }
   bool is_compensated() const { return compensation != Compensation::none; }
-  /// A linear map, which ops::Dequantize undoes.
+  /// Returns true for a linear map, which ops::Dequantize undoes.
   bool is_linear() const { return *this && !is_expansion() && !is_clamp(); }
-  /// Cancels in the product with the same transform of the other operand.
+  /// Returns true if it cancels in the product with the same transform of the other operand.
   bool is_along_k() const { return is_linear() && !left; }
   bool is_negative(std::int64_t position) const {
     const auto i = static_cast<std::size_t>(position % pattern_length);
@@ -78,20 +79,19 @@ struct Transform {
   }
 };
 
-/// "none", "hadamard:BLOCK[:SIGNS[:after]]", the same after "left:", "smooth:STRENGTH[:static]",
-/// "expand" or "clamp:QUANTILE[:compensated[:quantized]]". BLOCK elements of K, after "left:" BLOCK
-/// rows, are transformed together, "full" for all of them; SIGNS is "drawn" or the pattern itself,
-/// such as
-/// "+-+-".
+/// Returns "none", "hadamard:BLOCK[:SIGNS[:after]]", the same after "left:",
+/// "smooth:STRENGTH[:static]", "expand" or "clamp:QUANTILE[:compensated[:quantized]]". BLOCK
+/// elements of K, after "left:" BLOCK rows, are transformed together, "full" for all of them. SIGNS
+/// is "drawn" or the pattern itself, such as "+-+-".
 std::string transform_name(const Transform& transform);
 
-/// Inverse of transform_name. Nothing for other names, for a block that is not the order of a
-/// Hadamard matrix from 2 to kMaxBlock, and for patterns of more than kMaxPattern signs or of a
-/// length that does not divide the block, for strengths outside 0 to 1, and for quantiles that are
-/// not above 0.5 and at most 1.
+/// Inverse of transform_name. Empty for other names, for a block that is not the order of a
+/// Hadamard matrix from 2 to kMaxBlock, for patterns of more than kMaxPattern signs or of a length
+/// that does not divide the block, for strengths outside 0 to 1, and for quantiles that are not
+/// above 0.5 and at most 1.
 std::optional<Transform> transform_from_name(std::string_view name);
 
-/// What transform_from_name accepts, for messages.
+/// The names that transform_from_name accepts, for messages.
 inline constexpr std::string_view kTransformNames =
     "none, hadamard:BLOCK[:SIGNS[:after]] with BLOCK full or the order of a Hadamard matrix from 2 "
     "to 1024 such as 16, SIGNS drawn or a pattern such as +-+- that divides the block; the same "
@@ -99,7 +99,7 @@ inline constexpr std::string_view kTransformNames =
     "smooth:STRENGTH[:static] with STRENGTH from 0 to 1; expand; "
     "clamp:QUANTILE[:compensated[:quantized]] with QUANTILE above 0.5 and at most 1";
 
-/// Why `transform` cannot be applied to an operand (rows, k); empty when it can.
+/// Returns why `transform` cannot be applied to an operand (rows, k); empty if it can.
 std::string transform_refusal(const Transform& transform, std::int64_t rows, std::int64_t k);
 
 }  // namespace fp8lab

@@ -1,4 +1,4 @@
-// How weights are updated from their gradients: the rule and its numbers.
+// The update of weights from their gradients: the rule and its parameters.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace fp8lab {
 
-/// The arithmetic of each, element by element, is written down in ops/update.hpp.
+/// Update rules. ops/update.hpp defines the arithmetic of each, element by element.
 enum class UpdateRule : std::uint8_t {
   adamw,  ///< Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2
   lion,   ///< Chen et al. 2023 (arXiv:2302.06675), algorithm 2
@@ -26,10 +26,10 @@ constexpr std::string_view name_of(UpdateRule rule) {
   return "?";
 }
 
-/// Which moments change the weights.
+/// The moments that change the weights.
 enum class MomentUse : std::uint8_t {
-  rounded,    ///< as they are stored after the step
-  unrounded,  ///< as they are computed; they are rounded to their storage afterwards (MS-AMP)
+  rounded,    ///< as stored after the step
+  unrounded,  ///< as computed; rounded to their storage afterwards (MS-AMP)
 };
 
 struct UpdateSpec {
@@ -40,9 +40,10 @@ struct UpdateSpec {
   float weight_decay = 0.1f;
   float clip_norm = 1.0f;  ///< 0: no clipping
   MomentUse moments = MomentUse::rounded;
-  float gradient_bound = 10.0f;  ///< madam: of a gradient over its root mean square
-  float weight_bound = 3.0f;     ///< madam: of a weight, in root mean squares of its first tensor
-  float rate_factor = 1.0f;      ///< of the step's learning rate
+  float gradient_bound = 10.0f;  ///< madam: limit of a gradient over its root mean square
+  float weight_bound = 3.0f;     ///< madam: limit of a weight, in root mean
+                                 ///< squares of its first tensor
+  float rate_factor = 1.0f;      ///< factor of the step's learning rate
 
   bool operator==(const UpdateSpec&) const = default;
 

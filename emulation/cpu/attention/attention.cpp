@@ -1,4 +1,4 @@
-// Attention forward, also against a cache: online softmax over kv tiles, in the order of
+// Attention forward, with or without a cache: online softmax over kv tiles, in the order of
 // operations.hpp.
 #include <cstring>
 #include <string>
@@ -32,8 +32,8 @@ AttentionProblem make_attention_problem(std::string_view operation, const Attent
 
 namespace {
 
-/// Computes the output rows of one (sequence, head, q tile) at a time; one object per thread. An
-/// empty `lse` is not written.
+/// Computes the output rows of one (sequence, head, q tile) at a time; one object per thread. Does
+/// not write `lse` if it is empty.
 template <class T>
 class ForwardPass {
  public:
@@ -57,7 +57,7 @@ class ForwardPass {
     ones_.load(Operand<T>{ones.data(), 1, 1}, problem.shape.kv_tile, 1);
   }
 
-  /// At most q_tile queries.
+  /// Computes the output rows of up to q_tile queries.
   void run(const AttentionSequence& sequence, std::int64_t head, const Range& queries) {
     const AttentionShape& shape = problem_.shape;
     std::fill(states_.begin(), states_.end(), SoftmaxState{-__builtin_inff(), 0.0f});
@@ -79,7 +79,7 @@ class ForwardPass {
   }
 
  private:
-  /// Brings the keys of one tile into the rows `queries`, which start at row `slot` of the q tile.
+  /// Adds the keys of one tile to the rows `queries`, which start at row `slot` of the q tile.
   void add_tile(const AttentionSequence& sequence, std::int64_t head, const Range& queries,
                 std::int64_t slot, const Range& keys) {
     const AttentionShape& shape = problem_.shape;
@@ -100,7 +100,8 @@ class ForwardPass {
     chain_.multiply(weights, queries.count(), ones_, {first, last}, {0, 1}, sums_.data() + slot, 1);
   }
 
-  /// Softmax of row `row` of the score block: row `slot` of the q tile, which sees the keys `seen`.
+  /// Computes the softmax of row `row` of the score block, which is row `slot` of the q tile and
+  /// sees the keys `seen`.
   void add_row(const Range& seen, std::int64_t slot, std::int64_t row, const Range& keys) {
     const AttentionShape& shape = problem_.shape;
     const PointwiseKernels& kernels = *problem_.kernels;
@@ -143,7 +144,7 @@ class ForwardPass {
   ChainTile<T> values_;  ///< (keys, D)
   ChainTile<T> ones_;    ///< (kv_tile, 1)
   std::vector<SoftmaxState> states_;
-  std::vector<float> sums_;         ///< of weights, of the rows of the q tile
+  std::vector<float> sums_;         ///< sums of weights, for each row of the q tile
   std::vector<float> accumulator_;  ///< (q_tile, D)
   std::vector<float> scores_;       ///< (kRowBlock, kv_tile)
   std::vector<float> probabilities_;
@@ -166,13 +167,13 @@ void forward(const AttentionProblem& problem, const TensorView& q, const TensorV
   }
 }
 
-/// The new tokens of one sequence in the cache: a q tile of them.
+/// One q tile of a sequence's new tokens in the cache.
 struct CachedTask {
   AttentionSequence sequence;
   Range queries;
 };
 
-/// Checks the counts and cuts the queries into q tiles.
+/// Checks the counts and splits the queries into q tiles.
 std::vector<CachedTask> cached_tasks(const AttentionShape& shape, std::int64_t tokens,
                                      const TensorView& query_start, const TensorView& cached) {
   const std::int32_t* start = query_start.row<std::int32_t>(0);

@@ -16,15 +16,15 @@ struct BackwardTensors {
   const float* delta = nullptr;  ///< (heads, T)
 };
 
-/// What one task computes: all pairs of its kv tiles and its q tiles of some heads of one kv head.
+/// The work of one task: all pairs of its kv tiles and its q tiles, for some heads of one kv head.
 struct BackwardTask {
   std::int64_t b = 0;
   std::int64_t kv_head = 0;
   Range heads;  ///< query heads
   Range kv_tiles;
   Range q_tiles;
-  bool keys = false;     ///< write dK and dV: `heads` is the whole group, `q_tiles` all of them
-  bool queries = false;  ///< write dQ: `kv_tiles` are all of them
+  bool keys = false;     ///< write dK and dV; needs the whole group's heads and all q tiles
+  bool queries = false;  ///< write dQ; needs all kv tiles
 };
 
 template <class T>
@@ -82,7 +82,7 @@ class BackwardPass {
   void add_pair(const BackwardTask& task, std::int64_t head, const Range& queries,
                 const Range& keys, std::int64_t slot) {
     if (problem_.sequence(task.b).visible(queries, keys).empty()) return;
-    // Queries of the tile that see keys, in whole groups: the summed range of dK and dV.
+    // Queries of the tile that see keys, in whole row blocks: the summed range of dK and dV.
     Range active{queries.count(), 0};
     for (std::int64_t i = 0; i < queries.count(); i += kRowBlock) {
       const Range rows{i, std::min(i + kRowBlock, queries.count())};
@@ -107,7 +107,7 @@ class BackwardPass {
     if (task.keys && !active.empty()) add_to_keys(task.b, head, queries, keys, active);
   }
 
-  /// P and dS of the rows `rows` of the q tile that starts at position `start`.
+  /// Computes P and dS of the rows `rows` of the q tile that starts at position `start`.
   void score_block(std::int64_t b, std::int64_t head, std::int64_t start, const Range& rows,
                    const Range& keys, const Range& columns) {
     const std::int64_t tile = shape_.kv_tile;
@@ -157,7 +157,7 @@ class BackwardPass {
                     {0, active.count()}, {0, d}, dk_.data(), d);
   }
 
-  /// Rows of `accumulator` times `factor` into the columns of `head`.
+  /// Multiplies rows of `accumulator` by `factor` and stores them in the columns of `head`.
   void store(float* accumulator, float factor, const TensorView& view, std::int64_t b,
              std::int64_t head, const Range& positions) {
     const std::int64_t d = shape_.head_dim;
@@ -192,7 +192,7 @@ class BackwardPass {
   std::vector<T> p_, ds_;               ///< (q_tile, kv_tile)
 };
 
-/// delta (heads, T) = tree_sum_d(dout * out).
+/// Returns delta (heads, T) = tree_sum_d(dout * out).
 std::vector<float> row_deltas(const AttentionProblem& problem, const TensorView& out,
                               const TensorView& dout) {
   const AttentionShape& shape = problem.shape;
@@ -214,8 +214,9 @@ std::vector<float> row_deltas(const AttentionProblem& problem, const TensorView&
   return delta;
 }
 
-/// Where (sequence, kv head) pairs alone occupy all threads, one task does everything for a pair
-/// and computes P and dS once; otherwise dK, dV and dQ are separate, smaller tasks. Same bits.
+/// Returns one task for each (sequence, kv head) pair if these pairs alone occupy all threads; such
+/// a task computes P and dS once. Otherwise returns separate, smaller tasks for dK and dV and for
+/// dQ. The bits are the same.
 std::vector<BackwardTask> plan_tasks(const AttentionProblem& problem) {
   const AttentionShape& shape = problem.shape;
   const Range kv_tiles{0, problem.kv_tiles()};

@@ -1,4 +1,4 @@
-// The chains of the attention definition (operations.hpp), on tiles.
+// Chains of the attention definition (operations.hpp) on tiles.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace fp8lab::cpu {
 
-/// The right operand of chains, (k, n), copied into the order the multiplier reads; and the
-/// multiplier with one thread's scratch memory. One specialization per storage type.
+/// ChainTile: the right operand of chains, (k, n), copied into the order that the multiplier
+/// reads. Chain: the multiplier, with the scratch memory of one thread. Each has one
+/// specialization per storage type.
 template <class T>
 class ChainTile;
 template <class T>
@@ -41,8 +42,8 @@ class ChainTile<float> {
 template <>
 class Chain<float> {
  public:
-  /// c (m, columns) = chain(c; a, b) over the summed indices `range` of b; a starts at the first of
-  /// them, and c, of `ldc` elements a row, at the first of `columns`.
+  /// Computes c (m, columns) = chain(c; a, b) over the summed indices `range` of b. a starts at the
+  /// first of these indices, and c at the first of `columns`, with `ldc` elements per row.
   void multiply(const Operand<float>& a, std::int64_t m, const ChainTile<float>& b,
                 const Range& range, const Range& columns, float* c, std::int64_t ldc) {
     pointwise_kernels().ideal_chain(a.data, a.row_stride, a.col_stride,

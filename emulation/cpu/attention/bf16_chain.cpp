@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kGroupBytes = wide_group_bytes(kBf16Group);
 
-/// Bytes of the first `k` of a panel, in whole groups.
+/// Returns the bytes of the first `k` of a panel, in whole groups.
 std::int64_t panel_bytes(std::int64_t k) {
   const std::int64_t groups = (k + kBf16Group - 1) / kBf16Group;
   return groups * gemm_kernels().bf16_columns * wide_panel_bytes(kBf16Group);
@@ -27,7 +27,7 @@ void Bf16Panel::pack(const Bf16Matrix& source, std::int64_t k, std::int64_t n) {
   const std::int64_t bytes = panel_bytes(k);
   const std::int64_t panels = (n + width - 1) / width;
   auto* out = memory_.reserve_as<std::byte>(static_cast<std::size_t>(panels * bytes));
-  // Rows of the source of a panel are its columns.
+  // The packing kernel expects the panel's columns as rows of its source.
   const Bf16Source columns{source.data, source.col_stride, source.row_stride};
   for (std::int64_t p = 0; p < panels; ++p) {
     kernels.pack_bf16_panel(&columns, p * width, n, k, out + p * bytes);

@@ -16,8 +16,8 @@ struct Bf16Matrix {
   std::int64_t col_stride = 1;
 };
 
-/// The right operand (k, n) of chains, copied once into the order the kernels of the active SIMD
-/// target read. Memory is kept between calls of `pack`; a panel is not to be used after
+/// The right operand (k, n) of chains, copied once into the order that the kernels of the active
+/// SIMD target read. A panel keeps its memory between calls of `pack` and must not be used after
 /// set_active_target. One thread writes it, any number may read it.
 class Bf16Panel {
  public:
@@ -33,15 +33,15 @@ class Bf16Panel {
   std::int64_t n_ = 0;
 };
 
-/// Multiplies on the calling thread, with that thread's scratch memory; no allocation once the
-/// largest size was seen. Callable inside an OpenMP parallel region.
+/// Multiplies on the calling thread with that thread's scratch memory. Does not allocate once it
+/// has seen the largest size. May be called inside an OpenMP parallel region.
 class Bf16Chain {
  public:
-  /// c[i][j] = chain(c[i][j]; a[i][l], b(k_first + l, n_first + j), l = 0 .. k_count) for i < m and
-  /// j < n_count: groups of 16 consecutive l from l = 0 on, the last one short, each of them
-  /// numerics::fused_group with kSm90Bf16F32 (specification.md, "The group"). `c` points to the
-  /// first of the n_count columns, rows `ldc` elements apart; fill it with +0 to start anew.
-  /// k_first is a multiple of 16. k_count = 0 leaves c unchanged.
+  /// Computes c[i][j] = chain(c[i][j]; a[i][l], b(k_first + l, n_first + j), l = 0 .. k_count) for
+  /// i < m and j < n_count. Groups are 16 consecutive l from l = 0 on, the last one may be short;
+  /// each is numerics::fused_group with kSm90Bf16F32 (specification.md, "The group"). `c` points to
+  /// the first of the n_count columns, with rows `ldc` elements apart; fill it with +0 to start a
+  /// new sum. Precondition: k_first is a multiple of 16. k_count = 0 leaves c unchanged.
   void multiply(const Bf16Matrix& a, std::int64_t m, const Bf16Panel& b, std::int64_t k_first,
                 std::int64_t k_count, std::int64_t n_first, std::int64_t n_count, float* c,
                 std::int64_t ldc);

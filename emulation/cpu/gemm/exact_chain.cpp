@@ -14,7 +14,7 @@ constexpr int kFp64Bits = 53;
 constexpr std::int64_t kLanes = 8;
 constexpr std::uint32_t kMantissa = 0x7FFFFFu;
 
-/// The value of the lowest set bit of a magnitude; 0 for 0.
+/// Returns the value of the lowest set bit of a magnitude; 0 for 0.
 float lowest_bit(std::uint32_t magnitude) {
   const std::uint32_t rest = (magnitude & kMantissa) == 0 ? 0u : magnitude & (magnitude - 1u);
   return numerics::bits_float(magnitude) - numerics::bits_float(rest);
@@ -49,7 +49,7 @@ ExactExtent exact_extent(const float* values, std::int64_t k) {
   ExactExtent extent;
   double sum = 0.0;
   for (const double part : squares) sum += part;
-  extent.norm = std::sqrt(sum) * (1.0 + 0x1p-20);  // the roundings of fewer than 2^30 squares
+  extent.norm = std::sqrt(sum) * (1.0 + 0x1p-20);  // covers rounding of fewer than 2^30 squares
   const float top = *std::max_element(largest, largest + kLanes);
   const float bottom = *std::min_element(lowest, lowest + kLanes);
   const bool finite = top > 0.0f && std::isfinite(top);
@@ -60,7 +60,7 @@ ExactExtent exact_extent(const float* values, std::int64_t k) {
 double exact_error_bound(const ExactExtent& a, const ExactExtent& b, std::int64_t k) {
   const int growth = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(k - 1)));
   if (a.bits + b.bits + growth <= kFp64Bits) return 0.0;
-  // Twice the bound, for the rounding of the interval's ends.
+  // Twice the theoretical bound, to cover the rounding of the interval's ends.
   return 2.0 * static_cast<double>(k + 1) * 0x1p-53 * a.norm * b.norm;
 }
 

@@ -19,24 +19,24 @@
 namespace fp8lab::cpu {
 namespace {
 
-// Sizes of blocks; none of them changes a bit.
+// Block sizes; none of them affects the bits.
 constexpr std::int64_t kRowBlock = 60;                // a multiple of the kernels' 3 or 4 rows
 constexpr std::int64_t kSmallRowBlock = 30;           // for a K whose 60 rows leave the L2
 constexpr std::int64_t kPackedRowBytes = 2 << 20;     // packed rows of one block
 constexpr std::int64_t kPackedPanelBytes = 64 << 20;  // packed panels in memory at a time
 constexpr std::int64_t kTasksPerThread = 4;
-constexpr std::int64_t kSerialProducts = 1 << 18;  // fewer are not worth waking threads for
+constexpr std::int64_t kSerialProducts = 1 << 18;  // below this waking threads costs too much
 
 // One chain: a promotion chunk, or a whole split-K range.
 struct Chunk {
   std::int64_t begin = 0;
   std::int64_t length = 0;
-  std::int64_t behind = 0;  // products of its range after it
-  std::int64_t group = 0;   // groups of the packed row before it
-  std::int64_t scales = 0;  // the first place of its gathered scales
+  std::int64_t behind = 0;  // products of its range after this chain
+  std::int64_t group = 0;   // groups of the packed row before this chain
+  std::int64_t scales = 0;  // index of its first gathered scales
 };
 
-// `k`: of the packed operands.
+// `k`: length of the packed operands along K.
 std::vector<Chunk> list_chunks(const GemmPlan& plan, std::int64_t k, std::int64_t group) {
   std::vector<Chunk> chunks;
   std::int64_t groups = 0;
@@ -53,13 +53,13 @@ std::vector<Chunk> list_chunks(const GemmPlan& plan, std::int64_t k, std::int64_
   return chunks;
 }
 
-// One thread's memory.
+// Scratch memory of one thread.
 struct Scratch {
   AlignedBuffer rows, step, partial, accumulator, total, sums;
   ExponentsAhead ahead;
 };
 
-// What is stored of an element: d after the epilogue, or (f32) its accumulator before it.
+// What the GEMM stores of an element: d after the epilogue, or its accumulator (f32) before it.
 enum class Store : std::uint8_t { output, accumulator };
 
 class FastGemm {
@@ -83,7 +83,8 @@ class FastGemm {
     groups_ = last.group + (last.length + sizes_.group - 1) / sizes_.group;
     const std::int64_t fitting = kPackedRowBytes / (groups_ * sizes_.group_bytes);
     row_block_ = sizes_.rows > 0 ? sizes_.rows : std::clamp(fitting, kSmallRowBlock, kRowBlock);
-    // FP32 rows are plain rows; otherwise the rows' parts of one group follow each other.
+    // FP32 and FP64 rows are contiguous. Other rows are stored group by group: the parts of all
+    // rows of one group follow each other.
     const bool exact = method_.carrier == Carrier::f64;
     const bool plain = method_.carrier == Carrier::f32 || exact;
     row_bytes_ = plain ? groups_ * sizes_.group_bytes : sizes_.group_bytes;
@@ -121,10 +122,10 @@ class FastGemm {
   std::int64_t panel_count() const { return (b_.rows + sizes_.columns - 1) / sizes_.columns; }
   std::int64_t panel_bytes() const { return groups_ * sizes_.group * sizes_.step_bytes; }
   std::int64_t padded_columns() const { return panel_count() * sizes_.columns; }
-  // Whether the epilogue multiplies by a scale of each row and column.
+  // Returns whether the epilogue multiplies by a scale of each row and column.
   bool outer() const { return plan_.order == ScaleOrder::epilogue && !plan_.scalar_scales; }
 
-  // Scales that promotion, the epilogue or block sums look up for every tile.
+  // Gathers the scales that promotion, the epilogue or block sums look up for every tile.
   void gather_scales() {
     if (outer()) return gather_scales_at(0);
     const std::int64_t width = method_.exact_products;
@@ -140,7 +141,8 @@ class FastGemm {
     }
   }
 
-  // What bounds the errors of FP64 sums, chunk by chunk; nothing for columns beyond the matrix.
+  // Gathers, chunk by chunk, the extents that bound the errors of FP64 sums; zeros for
+  // columns beyond the matrix.
   void gather_extents() {
     const auto gather = [&](const CarriedCodes& codes, std::int64_t rows, std::int64_t padded) {
       std::vector<ExactExtent> extents(chunks_.size() * static_cast<std::size_t>(padded));
@@ -180,7 +182,7 @@ class FastGemm {
     return scales_b_.data() + index * padded_columns() + column;
   }
 
-  // All rows by `count` packed panels, the first of them panel `first`.
+  // Multiplies all rows by `count` packed panels, beginning with panel `first`.
   void multiply_panels(const std::byte* packed, std::int64_t first, std::int64_t count) {
     const std::int64_t blocks = (a_.rows + row_block_ - 1) / row_block_;
     const std::int64_t wanted = kTasksPerThread * threads_;
@@ -223,7 +225,7 @@ class FastGemm {
     bool range_begins = true;
     bool first_range = true;
     for (const Chunk& chunk : chunks_) {
-      // A partial sum is never -0, so it starts its range without the addition to +0.
+      // A partial sum is never -0, so the first one of a range is stored without an addition to +0.
       const bool direct = range_begins && (plan_.order == ScaleOrder::epilogue ||
                                            plan_.order == ScaleOrder::in_instruction);
       run_chain(chunk, row, rows, column, panel, direct ? accumulator : partial, scratch);
@@ -273,7 +275,7 @@ class FastGemm {
     kernels_.chain(method_.kind, tile);
   }
 
-  // Sums in FP64, which are exact once they are rounded to FP32.
+  // Computes FP64 sums and rounds them to FP32 as exact sums.
   void run_exact_sums(const Chunk& chunk, const ChainTile& tile, std::int64_t row,
                       std::int64_t column, Scratch& scratch) const {
     const std::int64_t columns = sizes_.columns;
@@ -295,7 +297,7 @@ class FastGemm {
     }
   }
 
-  // A chain of groups of kBlockSums exact sums.
+  // Runs a chain of groups, each of up to kBlockSums exact sums.
   void run_block_sums(const Chunk& chunk, const ChainTile& tile, std::int64_t row,
                       std::int64_t column, Scratch& scratch) const {
     const std::int64_t width = method_.exact_products, elements = tile.rows * sizes_.columns;
@@ -329,7 +331,8 @@ class FastGemm {
     }
   }
 
-  // A chain of mma.sync instructions: each is a chain of two groups from zero, then added.
+  // Runs a chain of mma.sync instructions. Each instruction is a chain of two groups from zero,
+  // whose sum is then added.
   void run_mma_sync(const ChainTile& tile, Scratch& scratch) const {
     ChainTile step = tile;
     step.k = 2 * method_.group;
@@ -403,9 +406,9 @@ class FastGemm {
   std::vector<float> bias_;
   std::vector<float> scales_a_, scales_b_;  // (places along K, rows); (places, padded columns)
   std::vector<ExactExtent> extents_a_, extents_b_;  // (chunks, rows); (chunks, padded columns)
-  std::int64_t groups_ = 0;                         // of a packed row
-  std::int64_t row_bytes_ = 0;                      // distance of packed rows
-  std::int64_t group_bytes_ = 0;                    // distance of the groups of a packed row
+  std::int64_t groups_ = 0;                         // groups of a packed row
+  std::int64_t row_bytes_ = 0;                      // bytes between packed rows
+  std::int64_t group_bytes_ = 0;                    // bytes between the groups of a packed row
   std::int64_t row_block_ = 0;
   AlignedBuffer packed_b_;
 };

@@ -6,8 +6,9 @@
 
 namespace fp8lab::cpu {
 
-/// accumulators (a.rows, b.rows) f32 = the sums of `plan` before any epilogue, as fast as gemm and
-/// with its bits. The operands have passed check_gemm_operands. A NaN may have any bits.
+/// Computes accumulators (a.rows, b.rows) f32 = the sums of `plan` before any epilogue, with the
+/// speed and the bits of ops::Gemm. Precondition: the operands have passed check_gemm_operands. A
+/// NaN may have any bits.
 void gemm_accumulators(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
                        const TensorView& accumulators);
 

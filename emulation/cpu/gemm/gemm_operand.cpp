@@ -14,7 +14,7 @@ namespace {
 
 using numerics::FormatSpec;
 
-// All codes of an 8-bit operand in the carrier format.
+// Returns the carrier code of each code of an 8-bit format.
 template <class Code>
 std::array<Code, 256> carrier_table(const FormatSpec& from, const FormatSpec& to) {
   std::array<Code, 256> table{};
@@ -47,7 +47,7 @@ std::vector<std::byte> convert(const QuantizedOperand& operand, const FormatSpec
   return bytes;
 }
 
-/// A group that a kernel evaluates.
+/// A group model that a kernel implements.
 struct FastGroup {
   numerics::GroupModel model;
   Carrier carrier;
@@ -135,7 +135,7 @@ CarriedCodes::CarriedCodes(const FastMethod& method, const QuantizedOperand& ope
   row_stride_ = k_;
 }
 
-// The copied floats in the order in which mma.sync sums them.
+// Reorders the copied floats as mma.sync sums them.
 void CarriedCodes::pair_up() {
   const std::int64_t steps = (k_ + kMmaSyncProducts - 1) / kMmaSyncProducts;
   const std::int64_t k = steps * kMmaSyncProducts;

@@ -24,42 +24,43 @@ enum class Carrier : std::uint8_t {
 struct FastMethod {
   Carrier carrier = Carrier::f32;
   std::int64_t group = 1;  ///< products that are summed at a time
-  ChainKind kind{};        ///< of all but Carrier::f32 and f64
-  /// mma.sync of sm_90: every 32 products, those with k % 4 < 2 first, make a chain of their own,
-  /// which is added by `promotion`.
+  ChainKind kind{};        ///< unused with Carrier::f32 and f64
+  /// mma.sync of sm_90: every 32 products, those with k % 4 < 2 first, form a chain of their own.
+  /// `promotion` adds these chains.
   bool mma_sync = false;
-  bool f16_promotion = false;  ///< of mma_sync: its sums are FP16 numbers
+  bool f16_promotion = false;  ///< with mma_sync: the sums are FP16 numbers
   bool block_scales = false;   ///< scales of 32 elements enter the chain
-  /// Above 0, with Carrier::f32: every so many products are summed exactly, and groups add such
-  /// sums times their scales, see BlockSumTile.
+  /// If above 0, with Carrier::f32: the number of products that are summed exactly at a time.
+  /// Groups add such sums times their scales, see BlockSumTile.
   std::int64_t exact_products = 0;
 };
 
-/// The method for an accumulator; nothing for parameters that no chain has.
+/// Returns the method for an accumulator; empty for parameters that no chain has.
 std::optional<FastMethod> fast_method(const Accumulator& accumulator);
 
-/// The method for operands that a plan carries as `format_a` and `format_b`: chains that `kernels`
-/// has for their formats alone come first.
+/// Returns the method for operands that a plan carries as `format_a` and `format_b`. Prefers chains
+/// that `kernels` has for these formats alone.
 FastMethod specialise(const FastMethod& method, const GemmPlan& plan, const GemmKernels& kernels);
 
-/// The codes of one operand carried into the plan's format: the operand's own memory where it
-/// already has that form, else a copy. Every carried value is exact.
+/// The codes of one operand in the plan's format: the operand's own memory if it already has that
+/// form, else a copy. Every carried value is exact.
 class CarriedCodes {
  public:
-  /// `format` is the plan's; `operand` outlives this.
+  /// `format` is the plan's format; `operand` must outlive this.
   CarriedCodes(const FastMethod& method, const QuantizedOperand& operand,
                const numerics::FormatSpec& format);
 
-  /// Elements along K: those of the operand, for mma.sync with zeros up to a multiple of 32.
+  /// Returns the number of elements along K: that of the operand, for mma.sync padded with
+  /// zeros to a multiple of 32.
   std::int64_t k() const { return k_; }
 
-  /// FP32 values of a row, of Carrier::f32 and f64.
+  /// Returns the FP32 values of a row. Precondition: Carrier::f32 or f64.
   const float* values(std::int64_t row) const {
     return static_cast<const float*>(data_) + row * row_stride_;
   }
 
-  /// Packs `length` elements of `row` from k = `begin` on as a left operand, groups `group_bytes`
-  /// apart.
+  /// Packs `length` elements of `row` from k = `begin` on as a left operand, with groups
+  /// `group_bytes` apart.
   void pack_row(const GemmKernels& kernels, std::int64_t row, std::int64_t begin,
                 std::int64_t length, std::byte* out, std::int64_t group_bytes) const;
   /// Packs all of K for the columns (rows of the operand) of one panel from `first` on.
@@ -83,10 +84,10 @@ class CarriedCodes {
 /// Sizes of packed operands for one method and kernel table.
 struct PackedSizes {
   std::int64_t columns = 0;     ///< panel width W
-  std::int64_t step_bytes = 0;  ///< of one k of a panel
+  std::int64_t step_bytes = 0;  ///< bytes of one k of a panel
   std::int64_t group = 0;       ///< products of one group of a left-operand row
   std::int64_t group_bytes = 0;
-  std::int64_t rows = 0;  ///< of a block of packed rows; 0: any number
+  std::int64_t rows = 0;  ///< rows of a block of packed rows; 0: any number
 };
 PackedSizes packed_sizes(const FastMethod& method, const GemmKernels& kernels);
 

@@ -46,7 +46,8 @@ float value_at(const TensorView& view, std::int64_t r, std::int64_t c) {
                                    : view.row<const float>(r)[c];
 }
 
-/// A library multiplies what is in the operands, and its result is rounded once.
+/// Throws Error if the product would need a correction or a rotation afterwards: a library
+/// multiplies the stored operands and rounds its result once.
 void refuse_work_after(const QuantizedOperand& operand) {
   const Transform rows = operand.space_of_rows().transform;
   if (!operand.spec.transform.is_compensated() && !rows) return;

@@ -35,7 +35,7 @@ AdamWFactors factors_of(const UpdateSpec& spec, const float* scalars, float deca
   return factors;
 }
 
-/// A range of a tensor in one row as f32: in place, or widened into memory of its own.
+/// A range of a one-row tensor as f32: in place, or widened into memory of its own.
 class Range {
  public:
   Range(const PointwiseKernels& kernels, const TensorView& tensor, std::int64_t first,
@@ -46,7 +46,7 @@ class Range {
     }
   }
   float* data() { return tensor_.dtype == DType::bf16 ? scratch_ : tensor_.row<float>(0) + first_; }
-  /// Rounds what has changed back to the tensor.
+  /// Rounds the updated values back to the tensor.
   void store() {
     if (tensor_.dtype == DType::bf16) write_row(kernels_, scratch_, count_, tensor_, 0, first_);
   }
@@ -58,7 +58,7 @@ class Range {
   float scratch_[kRange];
 };
 
-/// tree_sum(g * g) of a tensor in one row.
+/// Returns tree_sum(g * g) of a one-row tensor.
 float square_sum(const PointwiseKernels& kernels, const TensorView& gradient) {
   const std::int64_t n = gradient.cols;
   // The tree sum of all elements is the tree sum of the sums of its chunks (numerics/tree_sum.hpp).

@@ -9,11 +9,11 @@
 namespace fp8lab::cpu {
 namespace {
 
-constexpr std::int64_t kRange = 4096;  // elements taken at a time; no effect on bits
+constexpr std::int64_t kRange = 4096;  // elements processed at a time; no effect on bits
 
 std::int64_t ranges(std::int64_t n) { return (n + kRange - 1) / kRange; }
 
-/// Bits of the largest magnitude and of the smallest nonzero one of some elements.
+/// Bits of the largest magnitude and of the smallest nonzero magnitude of some elements.
 struct Extremes {
   std::uint32_t amax = 0;
   std::uint32_t amin = numerics::kF32NaN;
@@ -34,7 +34,8 @@ Extremes extremes_of(const float* x, std::int64_t count) {
   return found;
 }
 
-/// Of the tiles of `tile` elements; maxima and minima do not depend on the order.
+/// Returns the extremes of each tile of `tile` elements. Maxima and minima do
+/// not depend on the order.
 std::vector<Extremes> extremes_of_tiles(const float* x, std::int64_t n, std::int64_t tile) {
   std::vector<Extremes> tiles(static_cast<std::size_t>((n + tile - 1) / tile));
   if (tile < kRange) {

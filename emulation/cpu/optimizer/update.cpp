@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kRange = 1024;  // elements updated at a time; no effect on bits
 
-/// Calls body(first, count, gradient) for ranges of the elements, the gradient widened.
+/// Calls body(first, count, gradient) for ranges of the elements, with the gradient widened.
 template <class Body>
 void for_each_range(const TensorView& gradient, const Body& body) {
   const PointwiseKernels& kernels = pointwise_kernels();

@@ -13,8 +13,8 @@ namespace fp8lab::cpu {
 /// Columns that one thread sums at a time; no effect on bits.
 inline constexpr std::int64_t kColumnSumChunk = 64;
 
-/// destination (1, cols) f32 += column_sum over `rows` rows. add_row(row, first, count, sums) adds
-/// columns [first, first + count) of one row to `sums`.
+/// Computes destination (1, cols) f32 += column_sum over `rows` rows. add_row(row, first, count,
+/// sums) adds columns [first, first + count) of one row to `sums`.
 template <class AddRow>
 void add_column_sums(const PointwiseKernels& kernels, std::int64_t rows,
                      const TensorView& destination, const AddRow& add_row) {

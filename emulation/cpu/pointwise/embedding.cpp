@@ -8,7 +8,7 @@
 namespace fp8lab::cpu {
 namespace {
 
-constexpr std::int64_t kColumnChunk = 64;  // columns one thread takes at a time; no effect on bits
+constexpr std::int64_t kColumnChunk = 64;  // columns processed at a time; no effect on bits
 
 void check_tokens(const char* operation, const TensorView& tokens, std::int64_t vocabulary) {
   const std::int32_t* id = tokens.row<std::int32_t>(0);

@@ -28,7 +28,7 @@ void run(const ops::LayerNormBackward& op) {
   const std::int64_t cols = op.x.cols;
   const float* mean = op.mean.row<float>(0);
   const float* rstd = op.rstd.row<float>(0);
-  // First the gradients of weight and bias, which read dy, so that dx may be written over dy.
+  // The gradients of weight and bias come first, because they read dy and dx may overwrite dy.
   add_column_sums(kernels, op.x.rows, op.dweight,
                   [&](std::int64_t t, std::int64_t first, std::int64_t count, float* sums) {
                     float dy_row[kColumnSumChunk];

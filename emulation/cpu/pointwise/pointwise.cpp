@@ -39,7 +39,7 @@ void run(const ops::Copy& op) {
   const std::size_t row_bytes = static_cast<std::size_t>(op.source.cols) * size_of(op.source.dtype);
   for_each_row(op.source.rows, same ? 0 : op.source.cols, [&](std::int64_t row, float* scratch) {
     if (same) {
-      // The checks above refuse missing data, which the analyzer does not see.
+      // The checks above refuse missing data; the analyzer does not see that.
       // NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker)
       std::memmove(op.destination.row_range(row, 1).data, op.source.row_range(row, 1).data,
                    row_bytes);

@@ -29,7 +29,7 @@ void run(const ops::RmsNormBackward& op) {
   const NormHeads heads = NormHeads::of(op.x, op.weight);
   const std::int64_t cols = heads.cols;
   const float* r = op.rstd.row<float>(0);
-  // First the weight gradient, which reads dy, so that dx may be written over dy.
+  // The weight gradient comes first, because it reads dy and dx may overwrite dy.
   add_column_sums(kernels, op.x.rows * heads.count, op.dweight,
                   [&](std::int64_t i, std::int64_t first, std::int64_t count, float* sums) {
                     const std::int64_t t = heads.row(i), col = heads.first(i) + first;

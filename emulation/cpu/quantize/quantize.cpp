@@ -22,7 +22,7 @@ TileScale scale_in_force(const TensorView& state) {
   return {values[DelayedState::kScale], values[DelayedState::kMultiplier], false};
 }
 
-/// Counts one more step in the window; after `length` steps starts again from none.
+/// Counts one more step of the window. After `length` steps returns true and restarts the count.
 bool window_is_full(float& steps, int length) {
   steps += 1.0f;
   if (steps < static_cast<float>(length)) return false;
@@ -36,7 +36,7 @@ void raise_amax(const TensorView& state, std::uint32_t amax) {
 }
 
 void write_bounds(const TensorView& source, QuantizedOperand& operand) {
-  reference::clamp_bounds_of(operand);  // there is memory for them
+  reference::clamp_bounds_of(operand);  // throws Error if there is no memory for them
   const numerics::ClampBounds bounds =
       reference::clamp_bounds(source, operand.spec.transform.quantile);
   float* const values = operand.clamp_bounds.row<float>(0);
@@ -44,7 +44,7 @@ void write_bounds(const TensorView& source, QuantizedOperand& operand) {
   values[1] = bounds.upper;
 }
 
-/// quantize of the source itself.
+/// Quantizes the source itself, without a transform.
 void quantize_as_is(const TensorView& source, bool transpose, const RandomKey& key,
                     const TensorView& state, QuantizedOperand& operand) {
   if (!operand.spec.is_quantized()) return reference::cast_operand(source, transpose, key, operand);

@@ -13,24 +13,24 @@ namespace {
 using numerics::bits_float;
 using numerics::TileScale;
 
-/// Elements of one unit of work: small enough to stay in the second-level cache between the amax
-/// and the encoding pass.
+/// Elements of one unit of work: few enough to stay in the L2 cache between the amax
+/// pass and the encoding pass.
 constexpr std::int64_t kUnitElements = 64 * 1024;
-/// Columns of a unit of more rows than kTallUnit: each a page at least.
+/// Columns of a unit with more than kTallUnit rows: at least one page of each row.
 constexpr std::int64_t kTallUnit = 64, kTallCols = 2048;
 constexpr std::int64_t kLineBytes = 64;
-/// Rows of a unit with transposed codes: two cache lines of each row of codes, which are written
-/// nearly as fast as one; its columns are many lines of each row of the source.
+/// Rows of a unit with transposed codes: two cache lines of each row of codes, which take hardly
+/// longer to write than one. Its columns span many cache lines of each row of the source.
 constexpr std::int64_t kTransposedRows = 2 * kLineBytes;
 constexpr std::int64_t kTransposedElements = 128 * 1024, kTransposedCols = 256;
-/// Tiles of a group: with transposed codes the scales of neighbouring tiles lie in one row, and are
+/// Tiles of a group. With transposed codes the scales of neighbouring tiles lie in one row, and are
 /// written two cache lines at a time.
 constexpr std::int64_t kGroupTiles = 2 * kLineBytes / static_cast<std::int64_t>(sizeof(float));
-/// Groups hold fewer tiles where there would be fewer of them, for the threads to have equal work.
+/// Minimum number of groups per thread, to balance the work: groups hold fewer tiles if needed.
 constexpr std::int64_t kGroupsOfThread = 4;
-/// Higher tiles are measured before the units, which hold parts of them.
+/// Tiles higher than this are measured before the units, each of which holds part of a tile.
 constexpr std::int64_t kTallRows = 512;
-/// Transposed codes of more bytes are written past the caches.
+/// Transposed codes of more bytes than this are written with non-temporal stores.
 constexpr std::int64_t kStreamedBytes = 8 << 20;
 
 std::int64_t extent(std::int64_t tile, std::int64_t whole) {
@@ -76,7 +76,7 @@ Quantizer::Quantizer(const TensorView& source, bool transpose, const RandomKey& 
 
 // --- rectangles of the source -------------------------------------------------------------------
 
-/// Rows and columns of whole tiles of height x width that make a unit.
+/// Returns the rows and columns of a unit that holds whole tiles of height x width.
 Quantizer::Extent Quantizer::unit_of(std::int64_t height, std::int64_t width) const {
   const std::int64_t wanted_rows =
       transpose_ ? kTransposedRows : std::max<std::int64_t>(1, kUnitElements / source_.cols);
@@ -89,7 +89,7 @@ Quantizer::Extent Quantizer::unit_of(std::int64_t height, std::int64_t width) co
   return {rows, std::max<std::int64_t>(1, wanted_cols / width) * width};
 }
 
-/// Cuts the source, in the order of memory.
+/// Splits the source into rectangles, in memory order.
 std::vector<Quantizer::Rectangle> Quantizer::rectangles(const Extent& size) const {
   std::vector<Rectangle> areas;
   for (std::int64_t r = 0; r < source_.rows; r += size.rows) {
@@ -105,7 +105,7 @@ std::vector<Quantizer::Rectangle> Quantizer::rectangles(const Extent& size) cons
   return areas;
 }
 
-/// In whole tiles, with the factors yet to be set.
+/// Returns a rectangle as a block of whole tiles; the caller sets its factors.
 SourceBlock Quantizer::block(const Rectangle& area) const {
   return {at(area.row_begin, area.col_begin),
           source_.dtype == DType::bf16,
@@ -219,7 +219,7 @@ void Quantizer::quantize_unit(const Rectangle& area, Scratch& scratch) const {
   encode(area, tiles);
 }
 
-/// From the amaxes of the tiles of `area`, or from the deviations that take their place there.
+/// Chooses scales from the amaxes of the tiles of `area`, or from the deviations that replace them.
 void Quantizer::choose_scales(const Rectangle& area, Scratch& scratch, float* decode) const {
   std::vector<std::uint32_t>& amax = scratch.amax;
   if (spec_.scale.deviations != 0.0f) {
@@ -264,7 +264,7 @@ Quantizer::Rectangle Quantizer::tile_of(const Rectangle& area, std::size_t index
           std::min(col + tile_width_, area.col_end)};
 }
 
-/// What stands for the amax of a tile: finite where that is.
+/// Returns the value that replaces the amax of a tile; finite if the amax is.
 std::uint32_t Quantizer::deviation_of(const Rectangle& tile, std::uint32_t amax) const {
   numerics::TileDeviation deviation(amax);
   for (std::int64_t r = tile.row_begin; r < tile.row_end; ++r) {
@@ -273,7 +273,7 @@ std::uint32_t Quantizer::deviation_of(const Rectangle& tile, std::uint32_t amax)
   return deviation.times(spec_.scale.deviations);
 }
 
-/// The usual scale of a tile, or the one 1.5 times as large if that gives a smaller error.
+/// Returns the usual scale of a tile, or the one 1.5 times as large if that gives a smaller error.
 TileScale Quantizer::better_of_two(const Rectangle& tile, std::uint32_t amax) const {
   const TileScale usual = numerics::nv_tile_scale(spec_.format, tensor_factor_, bits_float(amax));
   const TileScale enlarged =
@@ -297,7 +297,8 @@ float Quantizer::error_of(const Rectangle& tile, const TileScale& scale) const {
 // --- transposed codes
 // -------------------------------------------------------------------------------
 
-/// Of units that begin at multiples of unit.rows and, where tiles are higher, at those of tiles.
+/// Splits the source into groups of units. Units begin at multiples of unit.rows and, if tiles are
+/// higher than a unit, also at the first row of each tile.
 std::vector<Quantizer::Group> Quantizer::groups(const Extent& unit, std::int64_t group_rows) const {
   std::vector<Group> result;
   for (const Rectangle& group : rectangles({group_rows, unit.cols})) {
@@ -314,13 +315,13 @@ std::vector<Quantizer::Group> Quantizer::groups(const Extent& unit, std::int64_t
   return result;
 }
 
-/// One line more than a row has, against distances that are powers of two.
+/// Pads a row by one cache line, to avoid row distances that are powers of two.
 std::int64_t Quantizer::staging_row_bytes(const Rectangle& area) const {
   const auto size = static_cast<std::int64_t>(size_of(source_.dtype));
   return round_up(area.cols() * size, kLineBytes) + kLineBytes;
 }
 
-/// Its amaxes are known when it has been read.
+/// Sets up the prefetch of a unit. Its amaxes are known once the prefetch has finished.
 void Quantizer::start_prefetch(const Rectangle& area, StagingBuffer& staging) const {
   const std::int64_t bytes = staging_row_bytes(area);
   staging.block = block(area);
@@ -339,9 +340,9 @@ void Quantizer::start_prefetch(const Rectangle& area, StagingBuffer& staging) co
   staging.block.next_stride = staging.block.row_stride;
 }
 
-/// Every thread transposes its units one after the other, and prefetches each while the codes of
-/// the one before are written: prepare(unit, staging, scratch) gives the block of one that has been
-/// read its factors. Returns the largest amax that it has seen.
+/// Transposes the units, each thread its own one after another, and prefetches each unit while the
+/// codes of the previous one are written. prepare(unit, staging, scratch) sets the factors of a
+/// unit that has been read. Returns the largest amax that `prepare` has recorded.
 template <class Prepare>
 std::uint32_t Quantizer::transpose_units(const std::vector<Group>& groups, Prepare prepare) const {
   const auto count = static_cast<std::int64_t>(groups.size());
@@ -365,7 +366,7 @@ template <class Prepare>
 void Quantizer::turn_units(const Group& units, Prepare prepare, Scratch& scratch) const {
   std::int64_t bytes = 0;
   for (const Unit& unit : units) bytes = std::max(bytes, bytes_nearby(unit.area));
-  AlignedBuffer memory;  // in one piece, which the allocator then keeps from call to call
+  AlignedBuffer memory;  // one allocation, which the allocator then keeps from call to call
   auto* const first = memory.reserve_as<std::byte>(static_cast<std::size_t>(2 * bytes));
   StagingBuffer staging[2] = {{first, {}, {}}, {first + bytes, {}, {}}};
   start_prefetch(units.front().area, staging[0]);
@@ -379,7 +380,7 @@ void Quantizer::turn_units(const Group& units, Prepare prepare, Scratch& scratch
   }
 }
 
-/// The largest magnitudes of the columns of each row of tiles, as a matrix.
+/// Returns the largest magnitudes of the columns of each row of tiles, as a matrix.
 SourceBlock Quantizer::measured(const Rectangle& area, const StagingBuffer& staging) const {
   SourceBlock result = staging.block;
   result.data = staging.prefetch.magnitudes;

@@ -1,5 +1,4 @@
-// One quantization of a matrix into codes of a byte, with everything in the orientation of the
-// source.
+// Quantization of one matrix to one-byte codes. Everything is in the orientation of the source.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +14,16 @@ namespace fp8lab::cpu {
 
 class Quantizer {
  public:
-  /// Of `source`, or its transpose, by operand.spec, which has a format and no codebooks; all three
-  /// must outlive the quantizer.
+  /// Quantizes `source`, or its transpose, by operand.spec. Precondition: the spec has a format and
+  /// no codebooks. All three must outlive the quantizer.
   Quantizer(const TensorView& source, bool transpose, const RandomKey& key,
             QuantizedOperand& operand);
 
-  /// Every tile by its own amax.
+  /// Scales every tile by its own amax.
   void quantize_tiles();
-  /// One scale for the whole tensor, known beforehand; `finite`: so is the whole source.
+  /// Uses one known scale for the whole tensor. `finite`: the whole source is known to be finite.
   void quantize_with(const numerics::TileScale& scale, bool finite) { run(scale, finite, false); }
-  /// The same, and returns the amax bits of the tensor.
+  /// As quantize_with, and returns the amax bits of the tensor.
   std::uint32_t quantize_and_measure(const numerics::TileScale& scale) {
     return run(scale, false, true);
   }
@@ -34,30 +33,31 @@ class Quantizer {
   /// Half-open ranges of source rows and columns.
   struct Rectangle {
     std::int64_t row_begin, row_end, col_begin, col_end;
-    std::int64_t next_row = row_begin, next_col = col_begin;  ///< corner of the one read next
+    std::int64_t next_row = row_begin, next_col = col_begin;  ///< corner of the rectangle that is
+                                                              ///< read next
     std::int64_t rows() const { return row_end - row_begin; }
     std::int64_t cols() const { return col_end - col_begin; }
   };
   struct Extent {
     std::int64_t rows, cols;
   };
-  /// What a thread keeps from one rectangle to the next.
+  /// State that a thread keeps from one rectangle to the next.
   struct Scratch {
     TileScales scales;
     std::vector<std::uint32_t> amax;
     std::vector<float> decode, factors;
-    std::size_t decoded = 0;    ///< scales of the group
-    std::uint32_t largest = 0;  ///< amax of the tensor, as far as it has been seen
+    std::size_t decoded = 0;    ///< scales of the group so far
+    std::uint32_t largest = 0;  ///< amax of the tensor so far
   };
-  /// A rectangle whose codes are transposed. The scales of its group, which are rectangles one
-  /// below the other, are written together.
+  /// A rectangle whose codes are transposed. The rectangles of a group lie one below the other, and
+  /// their scales are written together.
   struct Unit {
     Rectangle area, group;
   };
   using Group = std::vector<Unit>;
-  /// A copy of a unit, and the largest magnitudes of its columns.
+  /// A staging copy of a unit, and the largest magnitudes of its columns.
   struct StagingBuffer {
-    std::byte* memory;  ///< bytes_nearby of it, on a line
+    std::byte* memory;  ///< bytes_nearby(area) bytes, aligned to a cache line
     Prefetch prefetch;
     SourceBlock block;
   };
@@ -86,7 +86,7 @@ class Quantizer {
   void encode_transposed(const Rectangle& area, const SourceBlock& block,
                          const Prefetch& next) const;
   Scratch scratch() const { return {TileScales(spec_, tensor_factor_), {}, {}, {}}; }
-  /// Tile `index` of those in `area`, row by row.
+  /// Returns tile `index` of `area`, in row-major order.
   Rectangle tile_of(const Rectangle& area, std::size_t index) const;
   std::uint32_t deviation_of(const Rectangle& tile, std::uint32_t amax) const;
   numerics::TileScale better_of_two(const Rectangle& tile, std::uint32_t amax) const;

@@ -26,7 +26,7 @@ constexpr std::int64_t kPanelCols = StatisticsOrder::kPanelCols;
 constexpr int kBlocksDown = kPanelRows / kBlockRows, kBlocksAcross = kPanelCols / kBlockCols;
 static_assert(kPanelRows % kBlockRows == 0 && kPanelCols % kBlockCols == 0);
 
-/// The sum of neighbours, of their sums, until one is left; `count` is a power of two.
+/// Adds neighbours, then neighbouring sums, until one sum is left; `count` is a power of two.
 template <class Sum>
 Sum combine(Sum* lanes, int count) {
   for (; count > 1; count /= 2) {
@@ -43,7 +43,7 @@ StatisticsTotals combine(StatisticsSums& sums) {
   return {of(sums.xx), of(sums.xxxx), of(sums.yy), of(sums.ee), of(sums.e), of(sums.x)};
 }
 
-/// What one thread has seen; order does not matter.
+/// The counts of one thread; the order of merging does not matter.
 struct Seen {
   StatisticsCounts counts{};
   std::vector<std::uint32_t> channel_amax;
@@ -85,14 +85,15 @@ class Comparison {
     return transpose_ ? operand_.scales.row<float>(tile_col)[tile_row]
                       : operand_.scales.row<float>(tile_row)[tile_col];
   }
-  /// Largest FP32 magnitude that does not count as saturated in a tile. The scale of an expanded
-  /// tile is that of its powers, and its largest value the code Qmax.
+  /// Returns the largest FP32 magnitude that does not count as saturated in a tile. An
+  /// expanded tile has no such limit: its scale belongs to its powers, and its largest
+  /// value has the code Qmax.
   float limit_of(std::int64_t tile_row, std::int64_t tile_col) const {
     if (operand_.spec.transform.is_expansion()) return bits_float(numerics::kF32MaxFinite);
     return saturation_limit(numerics::max_finite(operand_.spec.format),
                             scale_of(tile_row, tile_col));
   }
-  /// The panels of one band of rows.
+  /// Returns the totals of one band of rows, panel by panel.
   StatisticsTotals band(std::int64_t row, StatisticsBlock& block, Seen& seen) const;
   StatisticsTotals panel(std::int64_t row, std::int64_t col, StatisticsBlock& block,
                          Seen& seen) const;
@@ -101,7 +102,7 @@ class Comparison {
                     float* y) const;
   void read_source(std::int64_t row, std::int64_t col, std::int64_t cols, float* x) const;
   void read_limits(std::int64_t row, std::int64_t col, std::int64_t cols, float* limits) const;
-  /// To y what a compensated clamp took from x.
+  /// Adds to y the part of x that a compensated clamp removed.
   void add_residual(const float* x, float* y, std::int64_t cols) const;
 
   const TensorView& source_;

@@ -1,4 +1,4 @@
-// Scales of tiles by their amaxes, for one quantization.
+// Scales of tiles computed from their amaxes, for one quantization.
 #pragma once
 
 #include <array>
@@ -15,18 +15,18 @@ inline bool is_two_level(const QuantSpec& spec) {
   return spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level;
 }
 
-/// The scales of tiles by their amaxes: by one addition for powers of two and by two divisions for
-/// FP32 scales, where the amaxes are ordinary ones. For the others with a memory of the last
-/// results: the amaxes of BF16 tiles of one tensor take few values, mostly of two binades, which is
-/// what the low bits of the index tell apart.
+/// Computes the scales of tiles from their amaxes. If the amaxes are ordinary, powers of two take
+/// one addition and FP32 scales two divisions. Otherwise uses a cache of the last results: the
+/// amaxes of BF16 tiles of one tensor take few values, mostly in two binades, and the low bits of
+/// the index distinguish these.
 class TileScales {
  public:
-  /// `tensor_factor` matters for two-level scales only.
+  /// `tensor_factor` affects two-level scales only.
   TileScales(const QuantSpec& spec, float tensor_factor)
       : spec_(spec), tensor_factor_(tensor_factor), rule_(ordinary_rule(spec)) {}
 
-  /// The decode scales of `count` tiles, and the factors that their elements are multiplied with,
-  /// or divided by where the rule divides.
+  /// Computes the decode scales of `count` tiles, and the factors that multiply their elements, or
+  /// divide them if the rule divides.
   void of_all(const std::uint32_t* amax, std::int64_t count, float* decode, float* factor) {
     if (quantize_kernels().scales(&rule_, amax, count, decode, factor)) return;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -39,7 +39,7 @@ class TileScales {
  private:
   static constexpr std::uint32_t kEntries = 256;
   struct Entry {
-    std::uint32_t amax = ~0u;  ///< not the bits of a magnitude
+    std::uint32_t amax = ~0u;  ///< no magnitude has these bits
     numerics::TileScale scale;
   };
 

@@ -10,7 +10,7 @@ namespace fp8lab::cpu {
 /// Grow-only, uninitialised, 64-byte aligned memory.
 class AlignedBuffer {
  public:
-  /// At least `bytes` bytes; earlier contents are lost when it has to grow.
+  /// Returns at least `bytes` bytes. Earlier contents are lost if the buffer has to grow.
   void* reserve(std::size_t bytes) {
     if (bytes > capacity_) {
       memory_.reset();

@@ -1,4 +1,4 @@
-// Transposition of a byte matrix in vector registers. For the SIMD sources only.
+// Transposes a byte matrix in vector registers. For the SIMD sources only.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct ByteVector<64> {
   using Type = std::uint8_t __attribute__((vector_size(64)));
 };
 
-/// In every 16-byte lane: a0 b0 a1 b1 ... of the lower (kHigh = 0) or upper halves of the lanes.
+/// Interleaves the lower (kHigh = 0) or upper halves of every 16-byte lane: a0 b0 a1 b1 ...
 template <int kHigh, int kBytes, int... kIndex>
 void interleave(const typename ByteVector<kBytes>::Type& a,
                 const typename ByteVector<kBytes>::Type& b, typename ByteVector<kBytes>::Type& out,
@@ -34,8 +34,8 @@ void interleave(const typename ByteVector<kBytes>::Type& a,
       a, b, (kIndex / 16 * 16 + 8 * kHigh + kIndex % 16 / 2 + kIndex % 2 * kBytes)...);
 }
 
-/// kBytes / 16 pieces of 16 bytes, `step` apart, side by side. Joined in registers: storing the
-/// pieces and loading them together would wait for the stores.
+/// Loads kBytes / 16 pieces of 16 bytes, `step` apart, side by side. Joins them in registers:
+/// storing the pieces and loading them together would wait for the stores.
 template <int kBytes, int... kIndex>
 typename ByteVector<kBytes>::Type gather_lanes(const std::uint8_t* source, std::int64_t step,
                                                std::integer_sequence<int, kIndex...>) {
@@ -51,9 +51,10 @@ typename ByteVector<kBytes>::Type gather_lanes(const std::uint8_t* source, std::
   }
 }
 
-/// kRows x 16 bytes, kRows a multiple of 16. Lane l of vector i holds row 16 l + i. Interleaving
-/// vectors i and i + 8 moves the top bit of the row index to the bottom of the column index; four
-/// rounds of it exchange row and column within each lane, and leave column i in vector i.
+/// Transposes kRows x 16 bytes, kRows a multiple of 16. Lane l of vector i holds row 16 l + i.
+/// Interleaving vectors i and i + 8 moves the top bit of the row index to the bottom of the
+/// column index. Four rounds of it exchange row and column within each lane, so that vector i
+/// holds column i.
 template <int kRows>
 void transpose_tile(const std::uint8_t* source, std::int64_t source_stride,
                     std::uint8_t* destination, std::int64_t destination_stride) {
@@ -76,8 +77,8 @@ void transpose_tile(const std::uint8_t* source, std::int64_t source_stride,
   for (int i = 0; i < 16; ++i) std::memcpy(destination + i * destination_stride, &a[i], kRows);
 }
 
-/// destination (cols, rows) = transpose of source (rows, cols), strides in bytes; kRegister is the
-/// width of a vector register: 16, 32 or 64 bytes.
+/// Computes destination (cols, rows) = transpose of source (rows, cols), strides in bytes.
+/// kRegister is the width of a vector register: 16, 32 or 64 bytes.
 template <int kRegister>
 void transpose_bytes(const std::uint8_t* source, std::int64_t source_stride, std::int64_t rows,
                      std::int64_t cols, std::uint8_t* destination,

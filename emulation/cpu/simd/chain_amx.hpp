@@ -35,7 +35,7 @@ void look_ahead(const ChainTile& tile, std::int64_t first) {
   }
 }
 
-/// The chain of a tile, every group summed as `model` says.
+/// Runs the chain of a tile; `model` defines the sum of each group.
 template <class L>
 void run_amx_chain(const ChainTile& tile, const numerics::GroupModel& model) {
   for (std::int64_t group = 0; group * L::kGroup < tile.k; ++group) {

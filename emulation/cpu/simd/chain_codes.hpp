@@ -1,4 +1,4 @@
-// How exponents and lowest bits of operands are coded for the emulated GEMM.
+// Codes of exponents and lowest bits of operands for the emulated GEMM.
 #pragma once
 
 #include <cstddef>
@@ -30,38 +30,38 @@ struct Fp8Codes {
   static constexpr int kNegativeLow = 0x80;
   static constexpr std::uint32_t kSplat = 0x01010101u;
 
-  /// Of a chain's result: 13 mantissa bits, more than FP16 has. Between groups the bits below stay,
-  /// as the next common exponent is at least that of the accumulator and cuts them.
+  /// Mask of a chain's result: 13 mantissa bits, more than FP16 has. Between groups the lower bits
+  /// remain, because the next common exponent is at least that of the accumulator and cuts them.
   static constexpr std::uint32_t kResultMask = ~0x3FFu;
 
   /// At emax = -19 the grid is 2^-32, and every product is a multiple of it.
   static constexpr int kFloor = 108;
   static constexpr int kExponentBias = 127;  ///< of the common exponent
-  /// top + 10 is the exponent of 2^23 grid units; saturating to 255 turns a lane that could
-  /// overflow into NaN, which survives to the end of the chain and has it recomputed.
+  /// top + 10 is the exponent of 2^23 grid units. Saturation to 255 turns a lane that could
+  /// overflow into NaN, which persists to the end of the chain and causes a recomputation.
   static constexpr int kAnchorOffset = 10;
   /// A product is off the grid when l_a + l_b + 32 < top - 127 - 13 + 32.
   static constexpr int kLimitOffset = 127 + 13 - 32;
   static constexpr int kLimitMax = 63;
 
-  /// E4M3 operands for AMX: 2^(8 e - 3) in BF16 (zero: 0) instead of e. A sum of 32 products of
-  /// such powers is less than 2^6 times the largest of them and is rounded by far less than it:
-  /// bits 26 to 30 of its FP32 form are the largest e_a + e_b + 15, or 0 without a product (e is in
-  /// [-6, 8], so that no sum reaches the ends of FP32).
+  /// E4M3 operands for AMX store 2^(8 e - 3) in BF16 (zero: 0) instead of e. A sum of 32 products
+  /// of such powers is less than 2^6 times the largest of them, and its rounding error is far
+  /// smaller than that one. So bits 26 to 30 of its FP32 form are the largest e_a + e_b + 15, or 0
+  /// without a product (e is in [-6, 8], so no sum reaches the ends of FP32).
   static constexpr std::int32_t power(std::int32_t exponent) {
     return (8 * exponent - 3 + 127) << 7;
   }
   static constexpr int kSumField = 15;
 };
 
-/// Counts per lane the negative products off the grid, in a register.
+/// Counts the negative products off the grid, per lane, in a register.
 template <class Lanes>
 class LaneCounter {
  public:
   using Code = typename Lanes::Code;
-  static constexpr bool kStores = false;  ///< whether lanes wait in memory to be counted
+  static constexpr bool kStores = false;  ///< whether results wait in memory to be counted
 
-  /// Before a group of `count` products.
+  /// Call before a group; the argument is the number of its products.
   void clear(int) { counted_ = Lanes::zero(); }
   void add(int, Code low_a, Code low_b, Code limits) {
     counted_ = Lanes::count(counted_, low_a, low_b, limits);
@@ -72,8 +72,8 @@ class LaneCounter {
   Code counted_;
 };
 
-/// Codes from column order to the order that pack instructions leave, in which four columns stay
-/// together: column j is lane Lanes::position(j).
+/// Rearranges codes from column order to the order that pack instructions produce, in which four
+/// columns stay together: column j is in lane Lanes::position(j).
 template <class Lanes>
 inline void arrange_by_four(const typename Lanes::Codes::Lane* columns, std::byte* lanes) {
   constexpr std::size_t kUnit = 4 * sizeof(typename Lanes::Codes::Lane);

@@ -29,8 +29,8 @@ using numerics::float_bits;
 /// Format of a chain's accumulator.
 enum class ChainOutput { f32, f16 };
 
-/// 2^100 stands for an infinity that finite products made of an FP16 accumulator: it absorbs all
-/// later products, keeps its sign, and is no reason to recompute the lane.
+/// 2^100 stands for an infinity that finite products produced in an FP16 accumulator. It absorbs
+/// all later products, keeps its sign, and does not cause a recomputation of the lane.
 inline constexpr std::uint32_t kOverflowedF16 = 0x71800000u;
 
 /// The factors of a product of numbers, their exponents un-normalised and added.
@@ -39,16 +39,16 @@ struct ProductParts {
   int exponent;
 };
 
-/// The un-normalised exponent of a number of e4m3.
+/// Returns the un-normalised exponent of a number of e4m3.
 inline int e4m3_exponent(double value) {
   const int exponent = std::ilogb(value);
   constexpr int kLeast = numerics::kE4M3.min_exponent();
   return exponent > kLeast ? exponent : kLeast;
 }
 
-/// Where the parts of packed operands lie, and what a group of them does besides summing: emax is
-/// at least kEmaxFloor, and results are rounded to kOutput. With kPowers, packed powers stand for
-/// the exponents, and the largest exponents of products come from PowerSums.
+/// Layout of packed operands, and options of a group's sum: emax is at least kEmaxFloor, and
+/// results are rounded to kOutput. With kPowers, packed powers replace the exponents, and PowerSums
+/// finds the largest exponents of products.
 template <class LanesT, std::int64_t kGroupSize, ChainOutput kOutputFormat = ChainOutput::f32,
           int kEmaxFloor = LanesT::Codes::kFloor - LanesT::Codes::kExponentBias,
           bool kPackedPowers = false>
@@ -60,30 +60,30 @@ struct Layout {
   static constexpr std::int64_t kGroup = kGroupSize;
   static constexpr ChainOutput kOutput = kOutputFormat;
   static constexpr bool kPowers = kPackedPowers;
-  /// Codes of the common exponent: its floor, and the least of an FP16 addend (a subnormal one
-  /// counts at -14).
+  /// Codes of the common exponent: its floor, and the smallest one of an FP16 addend (a
+  /// subnormal addend counts at -14).
   static constexpr int kFloor = kEmaxFloor + Lanes::Codes::kExponentBias;
   static constexpr int kLeastF16 = -14 + Lanes::Codes::kExponentBias;
 
-  // One group of a left-operand row.
+  // Byte offsets in one group of a left-operand row.
   static constexpr std::int64_t kGaps = kGroup * std::int64_t{sizeof(Real)};
   static constexpr std::int64_t kLeftLows = kGaps + (kPowers ? 0 : kGroup * 4);
   static constexpr std::int64_t kLeftPowers = kLeftLows + kGroup * 4;
   static constexpr std::int64_t kGroupBytes = kLeftPowers + (kPowers ? kGroup * 2 : 0);
-  // One k of a right-operand panel.
+  // Byte offsets in one k of a right-operand panel.
   static constexpr std::int64_t kLaneBytes = kColumns * std::int64_t{sizeof(Lane)};
   static constexpr std::int64_t kExponents = kColumns * std::int64_t{sizeof(Real)};
   static constexpr std::int64_t kRightLows = kExponents + (kPowers ? 0 : kLaneBytes);
   static constexpr std::int64_t kStep = kRightLows + kLaneBytes;
-  // One group of a right-operand panel: its k, then their powers.
+  // Byte offsets in one group of a right-operand panel: all its k, then their powers.
   static constexpr std::int64_t kRightPowers = kGroup * kStep;
   static constexpr std::int64_t kPanelGroup = kRightPowers + (kPowers ? kColumns * kGroup * 2 : 0);
 
-  /// What is brought into the cache ahead: all but powers.
+  /// Bytes that are prefetched: all but the powers.
   static constexpr std::int64_t kPrefetched = kRightPowers, kRowPrefetched = kLeftPowers;
   static constexpr std::uint32_t kResultMask = Lanes::Codes::kResultMask;
 
-  /// Product k of a column, for the scalar reference.
+  /// Returns product k of a column, for the scalar reference.
   static ProductParts product(const std::byte* a, const std::byte* b, std::int64_t column, int k) {
     const std::byte* step = b + k * kStep;
     Real x, y;
@@ -109,7 +109,8 @@ inline std::uint32_t load_u32(const std::byte* p) {
   return value;
 }
 
-/// The common exponents of a group for kRows rows; `products` (kRows, W) with L::kPowers.
+/// Finds the common exponents of a group for kRows rows; reads `products`
+/// (kRows, W) with L::kPowers.
 template <class L, int kRows, bool kFromZero>
 [[gnu::always_inline]] inline void find_exponents(const std::byte* a, std::int64_t a_row_bytes,
                                                   const std::byte* b, int count, const float* c,
@@ -138,9 +139,9 @@ template <class L, int kRows, bool kFromZero>
   }
 }
 
-/// The sums of one group of `count` products for kRows rows with the common exponents `top`: c
-/// (kRows, W) in and out. With Lanes::kFewRegisters the sums of two rows leave room for one vector
-/// of values: a sum that waits in memory for its next product costs three times the product.
+/// Sums one group of `count` products for kRows rows with the common exponents `top`: c (kRows, W)
+/// in and out. With Lanes::kFewRegisters, the sums of two rows leave registers for only one vector
+/// of values: a sum spilled to memory before its next product takes three times as long.
 template <class L, int kRows, bool kFromZero>
 [[gnu::always_inline]] inline void sum_group(const std::byte* a, std::int64_t a_row_bytes,
                                              const std::byte* b, int count, float* c,
@@ -198,7 +199,7 @@ template <class L, int kRows, bool kFromZero>
       }
     }
   };
-  if constexpr (Counter::kStores) {  // no register is carried from product to product but y
+  if constexpr (Counter::kStores) {  // y alone is carried from product to product in registers
 #pragma GCC unroll 32
     for (int k = 0; k < count; ++k) add_products(k);
   } else if constexpr (Lanes::kFewRegisters) {
@@ -221,8 +222,8 @@ template <class L, int kRows, bool kFromZero>
   }
 }
 
-/// One group of `count` > 0 products for kRows rows, Lanes::kSumRows of them at a time: c (kRows,
-/// W) in and out; `products` as above.
+/// Runs one group of `count` > 0 products for kRows rows, Lanes::kSumRows of them at a time: c
+/// (kRows, W) in and out; `products` as in find_exponents.
 template <class L, int kRows, bool kFromZero>
 [[gnu::always_inline]] inline void run_group(const std::byte* a, std::int64_t a_row_bytes,
                                              const std::byte* b, int count, float* c,
@@ -243,8 +244,8 @@ template <class L, int kRows, bool kFromZero>
 
 constexpr std::int64_t kCacheLine = 64;
 
-/// Part `index` of `parts` of the panel's next group, without powers, into the cache: the first
-/// rows would otherwise wait for it line by line.
+/// Prefetches part `index` of `parts` of the panel's next group, without powers. Otherwise the
+/// first rows would wait for it line by line.
 template <class L>
 inline void prefetch_part(const std::byte* next, std::int64_t index, std::int64_t parts) {
   constexpr std::int64_t kLines = L::kPrefetched / kCacheLine;
@@ -253,11 +254,11 @@ inline void prefetch_part(const std::byte* next, std::int64_t index, std::int64_
   }
 }
 
-/// Blocks of kRows rows that are brought into the cache before they are multiplied: all rows of a
-/// tile are more than its first level holds.
+/// Number of blocks of kRows rows that are prefetched ahead: all rows of a
+/// tile exceed the L1 cache.
 constexpr std::int64_t kBlocksAhead = 2;
 
-/// One group of a block of rows into the cache.
+/// Prefetches one group of a block of rows.
 template <class L>
 inline void prefetch_rows(const std::byte* next, std::int64_t row_bytes) {
   for (int r = 0; r < L::Lanes::kRows; ++r) {
@@ -267,8 +268,8 @@ inline void prefetch_rows(const std::byte* next, std::int64_t row_bytes) {
   }
 }
 
-/// One group of all rows of a tile; kCount products, or `count` of them for kCount = 0; `products`
-/// (rows, W) with L::kPowers.
+/// Runs one group for all rows of a tile: kCount products, or `count` of them if kCount = 0. Reads
+/// `products` (rows, W) with L::kPowers.
 template <class L, bool kFromZero, int kCount>
 void run_group_rows(const ChainTile& tile, std::int64_t group, int count,
                     const std::byte* products) {
@@ -298,7 +299,8 @@ void run_group_rows(const ChainTile& tile, std::int64_t group, int count,
   }
 }
 
-/// A packed value as the scalar reference unpacks operands. Its exponent is packed apart.
+/// Returns a packed value in the form of the scalar reference's operands. Its
+/// exponent is packed separately.
 inline numerics::Unpacked unpack_real(double value) {
   numerics::Unpacked parts;
   parts.negative = std::signbit(value);
@@ -308,7 +310,7 @@ inline numerics::Unpacked unpack_real(double value) {
   return parts;
 }
 
-/// |a * b| as a term that counts at `exponent`; the product is exact.
+/// Returns |a * b| as a term that counts at `exponent`; the product is exact.
 inline numerics::GroupTerm real_term(double a, double b, int exponent) {
   constexpr int kMantissaBits = 52;
   const double product = a * b;
@@ -319,8 +321,8 @@ inline numerics::GroupTerm real_term(double a, double b, int exponent) {
           std::signbit(product)};
 }
 
-/// One group of one lane by the scalar reference, from the packed values and exponents: c is the
-/// accumulator's bits in and out.
+/// Returns the accumulator's bits after one group of one lane. The scalar reference computes them
+/// from the packed values and exponents; c holds the bits before the group.
 template <class L>
 std::uint32_t recompute_group(const numerics::GroupModel& model, const std::byte* a,
                               const std::byte* b, std::int64_t column, int count, std::uint32_t c) {
@@ -362,13 +364,13 @@ template <class L>
     const int count = static_cast<int>(left < L::kGroup ? left : L::kGroup);
     accumulator = recompute_group<L>(model, a, tile.b + begin / L::kGroup * L::kPanelGroup, column,
                                      count, accumulator);
-    if (accumulator == format.nan_code()) break;  // nothing leads back from NaN
+    if (accumulator == format.nan_code()) break;  // NaN persists
   }
   return bits_float(numerics::decode_bits(format, accumulator));
 }
 
-/// Cuts the chain's results to their format and replaces every infinity and NaN of the tile: each
-/// marks a lane whose operands, addend or sum left the range of the vector arithmetic.
+/// Truncates the chain's results to their format and recomputes every infinity and NaN of the tile:
+/// each marks a lane whose operands, addend or sum left the range of the vector arithmetic.
 template <class L>
 void finish_chain(const ChainTile& tile, const numerics::GroupModel& model) {
   constexpr std::uint32_t kExponentMask = 0x7F800000u;
@@ -391,7 +393,7 @@ void finish_chain(const ChainTile& tile, const numerics::GroupModel& model) {
   }
 }
 
-/// Makes the infinities of FP16 accumulators that kOverflowedF16 stands for.
+/// Replaces kOverflowedF16 by the infinities of FP16 accumulators that it stands for.
 template <class L>
 void finish_f16(const ChainTile& tile) {
   for (std::int64_t i = 0; i < tile.rows * L::kColumns; ++i) {
@@ -401,7 +403,7 @@ void finish_f16(const ChainTile& tile) {
   }
 }
 
-/// One group of a tile.
+/// Runs one group of a tile.
 template <class L>
 void run_tile_group(const ChainTile& tile, std::int64_t group, const std::byte* products) {
   const std::int64_t left = tile.k - group * L::kGroup;
@@ -416,7 +418,7 @@ void run_tile_group(const ChainTile& tile, std::int64_t group, const std::byte* 
   }
 }
 
-/// The chain of a tile, every group summed as `model` says.
+/// Runs the chain of a tile; `model` defines the sum of each group.
 template <class L>
 void run_chain(const ChainTile& tile, const numerics::GroupModel& model) {
   for (std::int64_t group = 0; group * L::kGroup < tile.k; ++group) {

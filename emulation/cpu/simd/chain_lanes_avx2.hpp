@@ -44,7 +44,7 @@ struct Fp8Lanes {
   static Code max(Code x, Code y) { return _mm256_max_epu8(x, y); }
 
   static Code all(int code) { return _mm256_set1_epi8(static_cast<char>(code)); }
-  /// Codes other than zero raised to `least`: twice the code of any FP16 number exceeds it.
+  /// Raises codes other than zero to `least`, which is less than twice the code of any FP16 number.
   static Code at_least(Code code, int least) {
     return max(code, _mm256_min_epu8(_mm256_adds_epu8(code, code), all(least)));
   }
@@ -61,7 +61,7 @@ struct Fp8Lanes {
     return _mm256_or_si256(_mm256_min_epu8(distance, _mm256_set1_epi8(Codes::kLimitMax)),
                            _mm256_set1_epi8(-128));
   }
-  /// count + 1 where the product is negative and has bits below the grid.
+  /// Returns count + 1 if the product is negative and has bits below the grid, lane by lane.
   static Code count(Code counted, Code low_a, Code low_b, Code limits) {
     return _mm256_sub_epi8(counted, _mm256_cmpgt_epi8(limits, _mm256_add_epi8(low_a, low_b)));
   }
@@ -85,7 +85,7 @@ struct Fp8Lanes {
     const Float units = _mm256_sub_ps(_mm256_add_ps(anchor, magnitude), anchor);
     return _mm256_add_ps(anchor, _mm256_or_ps(units, sign));
   }
-  /// c = y - anchor with the counted units: at most 24 bits, so exact for either output.
+  /// Computes c = y - anchor plus the counted units: at most 24 bits, so exact for either output.
   template <bool>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const __m256i units = _mm256_shuffle_epi8(counted, bytes_to(v, 0));
@@ -94,7 +94,7 @@ struct Fp8Lanes {
   }
 
  private:
-  // Bytes 4v .. 4v+3 of every 128-bit lane to byte `place` of its four 32-bit elements.
+  // Moves bytes 4v .. 4v+3 of every 128-bit lane to byte `place` of its four 32-bit elements.
   static Code bytes_to(int v, int place) {
     const int shift = 8 * place;
     const auto element = [&](int i) {
@@ -115,7 +115,7 @@ struct WideLanes {
   static constexpr int kRows = 2;
   static constexpr int kUnroll = 1;  ///< pairs of products
 
-  /// Each half of a register has the columns of the same half of all four vectors of doubles.
+  /// Each half of a register holds the columns of the same half of all four vectors of doubles.
   static constexpr int position(int column) {
     return 8 * (column % 4 / 2) + 2 * (column / 4) + column % 2;
   }
@@ -132,7 +132,7 @@ struct WideLanes {
   static Code words(int code) { return _mm256_set1_epi16(static_cast<short>(code)); }
   static Code add(Code x, Code y) { return _mm256_add_epi16(x, y); }
   static Code max(Code x, Code y) { return _mm256_max_epi16(x, y); }
-  /// Fields of numbers other than zero raised to `least`: twice theirs exceeds it.
+  /// Raises fields of numbers other than zero to `least`, which is less than twice any such field.
   static Code at_least(Code fields, int least) {
     return max(fields, _mm256_min_epi16(add(fields, fields), words(least)));
   }
@@ -154,7 +154,7 @@ struct WideLanes {
     return _mm256_maddubs_epi16(_mm256_add_epi8(low, high), bytes(1));
   }
 
-  /// Signs in bit 11 and exponent fields of 16 doubles.
+  /// Returns the signs (bit 11) and exponent fields of 16 doubles.
   static Code fields_and_signs(const double* c) {
     return _mm256_packus_epi32(_mm256_srli_epi32(upper(c, c + 4), 20),
                                _mm256_srli_epi32(upper(c + 8, c + 12), 20));
@@ -172,14 +172,14 @@ struct WideLanes {
   static Float subtract(Float x, Float y) { return _mm256_sub_pd(x, y); }
   static void store(double* p, Float x) { _mm256_storeu_pd(p, x); }
 
-  /// The upper words of anchors, 1.5 * 2^52 grid units, for the fields of common exponents.
+  /// Returns the upper words of anchors, 1.5 * 2^52 grid units, for the fields of common exponents.
   static Code anchor_words(Code fields) {
     return add(_mm256_slli_epi16(fields, 4), words(WideCodes::kAnchorOffset << 4 | 8));
   }
   static Float anchor(Code anchors, int v) {
     return _mm256_castsi256_pd(_mm256_shuffle_epi8(anchors, upper_word(4 * v)));
   }
-  /// Anchors and some units more.
+  /// Anchors plus `units` grid units.
   class Starts {
    public:
     Starts(Code anchors, Code units)
@@ -193,11 +193,11 @@ struct WideLanes {
     Code low_, high_;
   };
 
-  /// Cut toward zero to the 24 bits of a normal number of FP32.
+  /// Truncates toward zero to the 24 bits of a normal number of FP32.
   static Float cut_to_f32(Float x) {
     return _mm256_and_pd(x, _mm256_castsi256_pd(_mm256_set1_epi64x(-0x20000000)));
   }
-  /// To FP32, cut (kCut), or rounded to odd for a second rounding to FP16.
+  /// Converts to FP32: truncates (kCut), or rounds to odd for a second rounding to FP16.
   template <bool kCut>
   static void narrow(Float x, float* out) {
     const __m128 narrow = _mm256_cvtpd_ps(x);
@@ -205,7 +205,7 @@ struct WideLanes {
       _mm_storeu_ps(out, _mm_add_ps(narrow, _mm_setzero_ps()));  // -0 becomes +0
     } else {
       const __m256d inexact = _mm256_cmp_pd(_mm256_cvtps_pd(narrow), x, _CMP_NEQ_OQ);
-      // The lower halves of the four 64-bit masks.
+      // Takes the lower halves of the four 64-bit masks.
       const __m256i words = _mm256_permutevar8x32_epi32(_mm256_castpd_si256(inexact),
                                                         _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
       const __m128i odd = _mm_and_si128(_mm256_castsi256_si128(words), _mm_set1_epi32(1));
@@ -215,13 +215,14 @@ struct WideLanes {
   static Float widen(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
 
  private:
-  // The upper halves of eight doubles.
+  // Returns the upper halves of eight doubles.
   static Code upper(const double* first, const double* second) {
     return _mm256_castps_si256(
         _mm256_shuffle_ps(_mm256_loadu_ps(reinterpret_cast<const float*>(first)),
                           _mm256_loadu_ps(reinterpret_cast<const float*>(second)), 0xDD));
   }
-  // Bytes at, at + 1 and at + 2, at + 3 of each half to the upper words of its 64-bit elements.
+  // Moves bytes at, at + 1 and at + 2, at + 3 of each half to the upper
+  // words of its 64-bit elements.
   static Code upper_word(int at) {
     const auto element = [](int from) {
       return static_cast<long long>(0x0000808080808080ull |
@@ -229,7 +230,7 @@ struct WideLanes {
     };
     return _mm256_setr_epi64x(element(at), element(at + 2), element(at), element(at + 2));
   }
-  // Words at `at` and after it to both ends of the 64-bit elements.
+  // Moves the words at `at` and after it to both ends of the 64-bit elements.
   static Code both_ends(int at) {
     const auto element = [](int from) {
       return static_cast<long long>(0x0000808080800000ull |
@@ -265,8 +266,9 @@ struct F64Lanes {
   static void store(double* p, Vector x) { _mm256_storeu_pd(p, x); }
 };
 
-/// Replaces FP32 numbers by the nearest FP16 ones, ties to even, in any rounding mode; those too
-/// large by `overflow` with their sign. Zeros become +0; infinity and NaN stay.
+/// Replaces FP32 numbers by the nearest FP16 ones, ties to even, in any rounding
+/// mode. Replaces numbers too large for FP16 by `overflow` with their sign. Zeros
+/// become +0; infinity and NaN stay.
 struct F16Rounding {
   static constexpr int kLanes = 8;
   static void round(float* x, float overflow) {

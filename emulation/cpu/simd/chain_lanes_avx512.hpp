@@ -12,8 +12,8 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
-/// Keeps a vector that is used more than once: otherwise GCC 12 loads it again in every
-/// multiply-add, and the load ports become the limit, or computes it again instead of storing it.
+/// Keeps a vector that is used more than once in a register. Otherwise GCC 12 reloads it for every
+/// multiply-add, so that the load ports become the limit, or recomputes it instead of storing it.
 template <class V>
 inline V in_register(V vector) {
   __asm__("" : "+v"(vector));
@@ -21,8 +21,8 @@ inline V in_register(V vector) {
 }
 
 #if defined(FP8LAB_ISA_avx512_fp16)
-/// Counts in bytes. The masks of a group's kProducts go to memory, which costs no vector operation,
-/// and are counted eight at a time.
+/// Counts in bytes. Stores the masks of a group's kProducts in memory, which takes no vector
+/// operation, and counts them eight at a time.
 template <class Lanes, int kProducts>
 class StoredCounter {
  public:
@@ -38,8 +38,8 @@ class StoredCounter {
   Code total() const {
     Code sum = Lanes::zero();
     for (int k = 0; k < kProducts; k += 8) {
-      // Byte l of eight masks side by side is a matrix of 8x8 bits; transposed, it has a byte for
-      // each of eight lanes.
+      // Byte l of eight masks, side by side, is a matrix of 8x8 bits; its transpose has one byte
+      // for each of eight lanes.
       const Code bits = _mm512_permutexvar_epi8(side_by_side(), _mm512_load_si512(masks_ + k));
       const Code lanes = _mm512_gf2p8affine_epi64_epi8(unit_vectors(), bits, 0);
       sum = _mm512_add_epi8(sum, _mm512_popcnt_epi8(lanes));
@@ -84,8 +84,8 @@ struct Fp8Lanes {
     return 4 * (column % 16) + (v == 1 ? 2 : v == 2 ? 1 : v);
   }
 
-  /// Codes from column order to lane order: 32-bit element i holds columns i, 32 + i, 16 + i and
-  /// 48 + i, lowest byte first, so that shifts within it reach all four vectors of floats.
+  /// Rearranges codes from column order to lane order: 32-bit element i holds columns i, 32 + i,
+  /// 16 + i and 48 + i, lowest byte first. Shifts within it then reach all four vectors of floats.
   static void arrange(const Codes::Lane* columns, std::byte* lanes) {
     __m128i part[4];
     for (int v = 0; v < 4; ++v) {
@@ -109,15 +109,15 @@ struct Fp8Lanes {
   static Code max(Code x, Code y) { return _mm512_max_epu8(x, y); }
 
   static Code all(int code) { return _mm512_set1_epi8(static_cast<char>(code)); }
-  /// Codes other than zero raised to `least`: twice the code of any FP16 number exceeds it.
+  /// Raises codes other than zero to `least`, which is less than twice the code of any FP16 number.
   static Code at_least(Code code, int least) {
     return max(code, _mm512_min_epu8(_mm512_adds_epu8(code, code), all(least)));
   }
 #if defined(FP8LAB_ISA_avx512_fp16)
-  /// Eight bits from bit kBit of each float.
+  /// Returns eight bits, from bit kBit on, of each float.
   template <int kBit>
   static Code fields(const float* c) {
-    // From the two floats in a 64-bit element, to a byte of each.
+    // Moves them from the two floats of a 64-bit element to a byte of each.
     constexpr long long kUpper = 0x0101010100000000ll * (32 + kBit), kLower = 0x01010101ll * kBit;
     const __m512i bits = _mm512_set1_epi64(kUpper | kLower);
     const auto part = [c](int v) { return _mm512_loadu_si512(c + 16 * v); };
@@ -129,7 +129,7 @@ struct Fp8Lanes {
   static Code exponents(const float* c) { return fields<23>(c); }
 #else
   static Code exponents(const float* c) {
-    // The upper halves of two vectors side by side: sign, exponent, 7 bits of the mantissa.
+    // Puts the upper halves of two vectors side by side: sign, exponent, 7 bits of the mantissa.
     const auto upper = [c](int first, int second) {
       const __m512i low = _mm512_srli_epi32(_mm512_loadu_si512(c + 16 * first), 16);
       return _mm512_mask_blend_epi16(0xAAAAAAAAu, low, _mm512_loadu_si512(c + 16 * second));
@@ -145,18 +145,19 @@ struct Fp8Lanes {
     const Code bounded = _mm512_min_epu8(top, _mm512_set1_epi8(static_cast<char>(kMost)));
     return small_limit(bounded);
   }
-  /// The same for sums of E4M3 products, which stay below 2^44 up to K = 2^26.
+  /// As limit(), for sums of E4M3 products, which stay below 2^44 up to K = 2^26.
   static Code small_limit(Code top) {
     return _mm512_sub_epi8(top, _mm512_set1_epi8(Codes::kLimitOffset - 128));
   }
-  /// Where the product is negative and has bits below the grid.
+  /// Returns the mask of lanes whose product is negative and has bits below the grid.
   static __mmask64 off_grid(Code low_a, Code low_b, Code limits) {
     return _mm512_cmpgt_epi8_mask(limits, _mm512_add_epi8(low_a, low_b));
   }
-  /// count + 1 where off the grid.
+  /// Returns count + 1 for lanes off the grid.
   static Code count(Code counted, Code low_a, Code low_b, Code limits) {
     const __mmask64 mask = off_grid(low_a, low_b, limits);
-    // Not the intrinsic: GCC 12 copies the counter around every masked addition.
+    // Inline assembly, because GCC 12 copies the counter around every masked
+    // addition of the intrinsic.
     __asm__("vpaddb %2, %0, %0 %{%1%}" : "+v"(counted) : "Yk"(mask), "v"(_mm512_set1_epi8(1)));
     return counted;
   }
@@ -168,9 +169,9 @@ struct Fp8Lanes {
   static Float multiply_add(Float a, Float b, Float y) { return _mm512_fmadd_ps(a, b, y); }
 
   static Float anchor(Code top, int v) {
-    // A field and 0x80 beside it: turned to bit 23, it has the sign bit 0 above and mantissa bit 22
-    // below. The other fields become further mantissa bits, which are whole units and leave with
-    // the anchor.
+    // Each field has 0x80 in the byte beside it. Rotated to bit 23, it has the sign bit 0 above and
+    // mantissa bit 22 below. The other fields become further mantissa bits, which are whole units
+    // and vanish with the anchor.
     const bool even = position(16 * v) % 2 == 0;
     const Code fields = _mm512_mask_adds_epu8(_mm512_set1_epi8(-128),
                                               even ? 0x5555555555555555u : 0xAAAAAAAAAAAAAAAAu, top,
@@ -185,13 +186,14 @@ struct Fp8Lanes {
     const Float term = _mm512_loadu_ps(c + 16 * v);
     const __mmask16 negative = _mm512_movepi32_mask(_mm512_castps_si512(term));
     Float sum = _mm512_add_ps(anchor, term);
-    // Not the intrinsic: GCC 12 merges it with the addition above, whatever their roundings.
+    // Inline assembly, because GCC 12 merges the intrinsic with the addition above
+    // although their roundings differ.
     __asm__("vaddps %{ru-sae%}, %2, %1, %0 %{%3%}"
             : "+v"(sum)
             : "v"(anchor), "v"(term), "Yk"(negative));
     return sum;
   }
-  /// c = y - anchor with the counted units: at most 24 bits, so exact for either output.
+  /// Computes c = y - anchor plus the counted units: at most 24 bits, so exact for either output.
   template <bool>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const __m512i pick = _mm512_set1_epi32(1 << 8 * position(16 * v));  // the byte of vector v
@@ -210,7 +212,8 @@ struct WideLanes {
   static constexpr int kRows = 3;
   static constexpr int kUnroll = 16;  ///< pairs of products
 
-  /// Each quarter of a register has the columns of the same quarter of all four vectors of doubles.
+  /// Each quarter of a register holds the columns of the same quarter of all
+  /// four vectors of doubles.
   static constexpr int position(int column) {
     return 8 * (column % 8 / 2) + 2 * (column / 8) + column % 2;
   }
@@ -227,7 +230,7 @@ struct WideLanes {
   static Code words(int code) { return _mm512_set1_epi16(static_cast<short>(code)); }
   static Code add(Code x, Code y) { return _mm512_add_epi16(x, y); }
   static Code max(Code x, Code y) { return _mm512_max_epi16(x, y); }
-  /// Fields of numbers other than zero raised to `least`: twice theirs exceeds it.
+  /// Raises fields of numbers other than zero to `least`, which is less than twice any such field.
   static Code at_least(Code fields, int least) {
     return max(fields, _mm512_min_epi16(add(fields, fields), words(least)));
   }
@@ -249,7 +252,7 @@ struct WideLanes {
     return _mm512_maddubs_epi16(_mm512_add_epi8(low, high), bytes(1));
   }
 
-  /// Signs in bit 11 and exponent fields of 32 doubles.
+  /// Returns the signs (bit 11) and exponent fields of 32 doubles.
   static Code fields_and_signs(const double* c) {
     return _mm512_packus_epi32(_mm512_srli_epi32(upper(c, c + 8), 20),
                                _mm512_srli_epi32(upper(c + 16, c + 24), 20));
@@ -263,14 +266,14 @@ struct WideLanes {
   static Float subtract(Float x, Float y) { return _mm512_sub_pd(x, y); }
   static void store(double* p, Float x) { _mm512_storeu_pd(p, x); }
 
-  /// The upper words of anchors, 1.5 * 2^52 grid units, for the fields of common exponents.
+  /// Returns the upper words of anchors, 1.5 * 2^52 grid units, for the fields of common exponents.
   static Code anchor_words(Code fields) {
     return add(_mm512_slli_epi16(fields, 4), words(WideCodes::kAnchorOffset << 4 | 8));
   }
   static Float anchor(Code anchors, int v) {
     return _mm512_castsi512_pd(_mm512_shuffle_epi8(anchors, upper_word(4 * v)));
   }
-  /// Anchors and some units more.
+  /// Anchors plus `units` grid units.
   class Starts {
    public:
     Starts(Code anchors, Code units)
@@ -284,11 +287,11 @@ struct WideLanes {
     Code low_, high_;
   };
 
-  /// Cut toward zero to the 24 bits of a normal number of FP32.
+  /// Truncates toward zero to the 24 bits of a normal number of FP32.
   static Float cut_to_f32(Float x) {
     return _mm512_and_pd(x, _mm512_castsi512_pd(_mm512_set1_epi64(-0x20000000)));
   }
-  /// To FP32, cut (kCut), or rounded to odd for a second rounding to FP16.
+  /// Converts to FP32: truncates (kCut), or rounds to odd for a second rounding to FP16.
   template <bool kCut>
   static void narrow(Float x, float* out) {
     const __m256 narrow = _mm512_cvtpd_ps(x);
@@ -304,12 +307,13 @@ struct WideLanes {
   static Float widen(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
 
  private:
-  // The upper halves of sixteen doubles.
+  // Returns the upper halves of sixteen doubles.
   static Code upper(const double* first, const double* second) {
     return _mm512_castps_si512(
         _mm512_shuffle_ps(_mm512_loadu_ps(first), _mm512_loadu_ps(second), 0xDD));
   }
-  // Bytes at, at + 1 and at + 2, at + 3 of each quarter to the upper words of its 64-bit elements.
+  // Moves bytes at, at + 1 and at + 2, at + 3 of each quarter to the upper
+  // words of its 64-bit elements.
   static Code upper_word(int at) {
     const auto element = [](int from) {
       return static_cast<long long>(0x0000808080808080ull |
@@ -318,7 +322,7 @@ struct WideLanes {
     return _mm512_setr_epi64(element(at), element(at + 2), element(at), element(at + 2),
                              element(at), element(at + 2), element(at), element(at + 2));
   }
-  // Words at `at` and after it to both ends of the 64-bit elements.
+  // Moves the words at `at` and after it to both ends of the 64-bit elements.
   static Code both_ends(int at) {
     const auto element = [](int from) {
       return static_cast<long long>(0x0000808080800000ull |
@@ -355,8 +359,9 @@ struct F64Lanes {
   static void store(double* p, Vector x) { _mm512_storeu_pd(p, x); }
 };
 
-/// Replaces FP32 numbers by the nearest FP16 ones, ties to even, in any rounding mode; those too
-/// large by `overflow` with their sign. Zeros become +0; infinity and NaN stay.
+/// Replaces FP32 numbers by the nearest FP16 ones, ties to even, in any rounding
+/// mode. Replaces numbers too large for FP16 by `overflow` with their sign. Zeros
+/// become +0; infinity and NaN stay.
 struct F16Rounding {
   static constexpr int kLanes = 16;
   static void round(float* x, float overflow) {

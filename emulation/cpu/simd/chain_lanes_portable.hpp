@@ -1,4 +1,4 @@
-// Vector operations of the emulated GEMM in the compiler's own 16-byte vectors, any processor.
+// Vector operations of the emulated GEMM in the compiler's own 16-byte vectors, for any processor.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct VectorOf {
 template <class T>
 using Vector = typename VectorOf<T>::type;
 
-/// What FP8 in bytes and floats and BF16 in words and doubles have in common. A column is its own
-/// lane. Products are exact in Real, so a multiplication and an addition make one rounding.
+/// Common part of FP8 (bytes and floats) and BF16 (words and doubles). Lane j is column j. Products
+/// are exact in Real, so a multiplication and an addition round once.
 template <class CodesT, class RealT, class Bits, class SignedLane>
 struct PortableLanes {
   using Codes = CodesT;
@@ -51,12 +51,12 @@ struct PortableLanes {
   static Code splat(std::uint32_t code) { return all(static_cast<Lane>(code)); }
   static Code subtract(Code x, Code y) { return x > y ? x - y : zero(); }
   static Code max(Code x, Code y) { return x > y ? x : y; }
-  /// Codes other than zero raised to `least`.
+  /// Raises codes other than zero to `least`.
   static Code at_least(Code code, int least) {
     return max(code, code != zero() ? all(least) : zero());
   }
 
-  /// count + 1 where the product is negative and has bits below the grid.
+  /// Returns count + 1 if the product is negative and has bits below the grid, lane by lane.
   static Code count(Code counted, Code low_a, Code low_b, Code limits) {
     using Signed = Vector<SignedLane>;
     const Code low = low_a + low_b;
@@ -112,7 +112,7 @@ struct Fp8Lanes : PortableLanes<Fp8Codes, float, std::uint32_t, std::int8_t> {
     }
     return anchors;
   }
-  /// c = y - anchor with the counted units: at most 24 bits, so exact for either output.
+  /// Computes c = y - anchor plus the counted units: at most 24 bits, so exact for either output.
   template <bool>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const Float result = sum(y, anchor, counted, v);
@@ -120,7 +120,7 @@ struct Fp8Lanes : PortableLanes<Fp8Codes, float, std::uint32_t, std::int8_t> {
   }
 };
 
-/// 8 columns of wide operands: 16-bit lanes, four vectors of 2 doubles. A column is its own lane.
+/// 8 columns of wide operands: 16-bit lanes, four vectors of 2 doubles. Lane j is column j.
 struct WideLanes {
   using Float = Vector<double>;
   using Code = Vector<std::int16_t>;
@@ -161,7 +161,7 @@ struct WideLanes {
   static Code words(int code) { return static_cast<std::int16_t>(code) - Code{}; }
   static Code add(Code x, Code y) { return x + y; }
   static Code max(Code x, Code y) { return x > y ? x : y; }
-  /// Fields of numbers other than zero raised to `least`.
+  /// Raises fields of numbers other than zero to `least`.
   static Code at_least(Code fields, int least) {
     return max(fields, fields != Code{} ? words(least) : Code{});
   }
@@ -183,7 +183,7 @@ struct WideLanes {
     return reinterpret_cast<Code>((bits + (bits >> 8)) & 0x1F);
   }
 
-  /// Signs in bit 11 and exponent fields of 8 doubles.
+  /// Returns the signs (bit 11) and exponent fields of 8 doubles.
   static Code fields_and_signs(const double* c) {
     Code codes;
     for (int j = 0; j < kColumns; ++j) {
@@ -196,17 +196,17 @@ struct WideLanes {
 
   static Float load_values(const double* p) { return loaded<Float>(p); }
   static Float splat_value(const double* p) { return *p - Float{}; }
-  /// Products are exact, so a multiplication and an addition make one rounding.
+  /// Products are exact, so a multiplication and an addition round once.
   static Float multiply_add(Float a, Float b, Float y) { return y + a * b; }
   static Float subtract(Float x, Float y) { return x - y; }
   static void store(double* p, Float x) { std::memcpy(p, &x, sizeof x); }
 
-  /// The upper words of anchors, 1.5 * 2^52 grid units, for the fields of common exponents.
+  /// Returns the upper words of anchors, 1.5 * 2^52 grid units, for the fields of common exponents.
   static Code anchor_words(Code fields) {
     return (fields << 4) + words(WideCodes::kAnchorOffset << 4 | 8);
   }
   static Float anchor(Code anchors, int v) { return Starts(anchors, Code{}).vector(v); }
-  /// Anchors and some units more.
+  /// Anchors plus `units` grid units.
   class Starts {
    public:
     Starts(Code anchors, Code units) : anchors_(anchors), units_(units) {}
@@ -224,12 +224,12 @@ struct WideLanes {
     Code anchors_, units_;
   };
 
-  /// Cut toward zero to the 24 bits of a normal number of FP32.
+  /// Truncates toward zero to the 24 bits of a normal number of FP32.
   static Float cut_to_f32(Float x) {
     return reinterpret_cast<Float>(reinterpret_cast<Vector<std::uint64_t>>(x) &
                                    ~std::uint64_t{0x1FFFFFFF});
   }
-  /// To FP32, cut (kCut), or rounded to odd for a second rounding to FP16.
+  /// Converts to FP32: truncates (kCut), or rounds to odd for a second rounding to FP16.
   template <bool kCut>
   static void narrow(Float x, float* out) {
     for (int j = 0; j < kFloatLanes; ++j) {
@@ -256,7 +256,7 @@ struct F32Lanes {
   static void store(float* p, Vector x) { *p = x; }
 };
 
-/// 2 doubles for FP64 sums of products of FP32 values: those are exact, so that a multiplication
+/// 2 doubles for FP64 sums of products of FP32 values. The products are exact, so a multiplication
 /// and an addition round as one fused operation does.
 struct F64Lanes {
   using Element = double;
@@ -272,8 +272,9 @@ struct F64Lanes {
   }
 };
 
-/// Replaces FP32 numbers by the nearest FP16 ones, ties to even, in any rounding mode; those too
-/// large by `overflow` with their sign. Zeros become +0; infinity and NaN stay.
+/// Replaces FP32 numbers by the nearest FP16 ones, ties to even, in any rounding
+/// mode. Replaces numbers too large for FP16 by `overflow` with their sign. Zeros
+/// become +0; infinity and NaN stay.
 struct F16Rounding {
   static constexpr int kLanes = 1;
   static void round(float* x, float overflow) {

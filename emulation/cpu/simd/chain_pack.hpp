@@ -1,4 +1,4 @@
-// Packing of FP8 operands for the emulated GEMM.
+// Packs FP8 operands for the emulated GEMM.
 #pragma once
 
 #include <algorithm>
@@ -14,15 +14,15 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
-/// An element as the kernels see it: value, un-normalised exponent, exponent of its lowest set bit.
+/// An element in the kernels' form: value, un-normalised exponent, exponent of its lowest set bit.
 struct Parts {
   std::uint32_t value_bits;  ///< FP32; NaN is quiet with a small payload
   std::int32_t exponent, low;
   std::int32_t magnitude, sign;  ///< of the code, in place
 };
 
-/// `yes` or `no` by masks: GCC 12 turns conditional expressions here into branches and then does
-/// not vectorise the loops.
+/// Selects `yes` or `no` with masks. GCC 12 turns conditional expressions here into branches and
+/// then does not vectorise the loops.
 constexpr std::int32_t select(bool condition, std::int32_t yes, std::int32_t no) {
   const std::int32_t mask = -static_cast<std::int32_t>(condition);
   return (yes & mask) | (no & ~mask);
@@ -83,13 +83,13 @@ constexpr std::int32_t low_code(const Parts& p, std::int32_t zero) {
   return select(p.magnitude != 0, (p.low + Codes::kLow) | p.sign, zero);
 }
 
-/// Fp8Codes::power of a number of e4m3, 0 of zero.
+/// Returns Fp8Codes::power of a number of e4m3; 0 for zero.
 constexpr std::int32_t packed_power(const Parts& p) {
   return select(p.magnitude != 0, Fp8Codes::power(p.exponent), 0);
 }
 
 #if defined(FP8LAB_ISA_avx512_fp16)
-/// What operands store for each of 128 magnitudes, a byte each.
+/// The bytes that operands store for each of 128 magnitudes.
 struct CodeBytes {
   alignas(64) std::uint8_t value_top[128], value_next[128], power_top[128];
   alignas(64) std::uint8_t left_gap[128], left_low[128], right_exponent[128], right_low[128];
@@ -111,13 +111,13 @@ constexpr CodeBytes list_code_bytes() {
   return bytes;
 }
 
-/// 64 FP8 codes, what operands store of them by table.
+/// 64 FP8 codes, and the bytes that operands store for them, by table lookup.
 template <class Split>
 class CodeVector {
  public:
   explicit CodeVector(__m512i codes) : codes_(codes) {}
 
-  /// The FP32 values of codes 16 part .. 16 part + 15.
+  /// Stores the FP32 values of codes 16 part .. 16 part + 15.
   void store_values(int part, std::byte* out) const {
     const __m512i top = _mm512_or_si512(look_up(kBytes.value_top), signs());
     const __m512i next = look_up(kBytes.value_next);
@@ -130,8 +130,8 @@ class CodeVector {
   __m512i right_lows() const { return add_signs(look_up(kBytes.right_low)); }
   __m512i power_tops() const { return look_up(kBytes.power_top); }
 
-  /// Indices that bring byte 16 part + i to all four bytes of element i; of pairs, the top byte
-  /// comes from a second vector.
+  /// Returns indices that move byte 16 part + i to all four bytes of element i. In pairs() the top
+  /// byte comes from a second vector.
   static __m512i splats(int part) {
     return _mm512_mullo_epi32(
         _mm512_add_epi32(_mm512_set1_epi32(16 * part),
@@ -150,7 +150,7 @@ class CodeVector {
                                     _mm512_load_si512(table + 64));
   }
   __m512i signs() const { return _mm512_and_si512(codes_, _mm512_set1_epi8(-128)); }
-  /// The signs of codes other than zero.
+  /// Adds the signs of codes other than zero.
   __m512i add_signs(__m512i bytes) const {
     const __mmask64 nonzero = _mm512_test_epi8_mask(codes_, _mm512_set1_epi8(127));
     return _mm512_mask_add_epi8(bytes, nonzero, bytes, signs());
@@ -159,7 +159,7 @@ class CodeVector {
   __m512i codes_;
 };
 
-/// One group of a left-operand row from its FP8 codes.
+/// Packs one group of a left-operand row from its FP8 codes.
 template <class Split, class L>
 inline void pack_fp8_group(const std::uint8_t* codes, std::byte* out) {
   constexpr std::uint64_t kPresent = (std::uint64_t{1} << L::kGroup) - 1u;
@@ -179,7 +179,7 @@ inline void pack_fp8_group(const std::uint8_t* codes, std::byte* out) {
   }
 }
 
-/// Where each lane's column is.
+/// The column of each lane.
 struct LaneColumns {
   alignas(64) std::uint8_t of[64];
 };
@@ -190,7 +190,7 @@ constexpr LaneColumns list_lane_columns() {
   return columns;
 }
 
-/// One k of a right-operand panel from the FP8 codes of its columns.
+/// Packs one k of a right-operand panel from the FP8 codes of its columns.
 template <class Split, class L>
 inline void pack_fp8_step(const std::uint8_t* codes, std::byte* out) {
   static constexpr LaneColumns kLaneColumns = list_lane_columns<typename L::Lanes>();
@@ -205,7 +205,7 @@ inline void pack_fp8_step(const std::uint8_t* codes, std::byte* out) {
 }
 #endif
 
-/// One group of a left-operand row from its codes.
+/// Packs one group of a left-operand row from its codes.
 template <class Split, class L, class Codes, class T>
 inline void pack_group(const T* __restrict codes, std::byte* __restrict out) {
 #if defined(FP8LAB_ISA_avx512_fp16)
@@ -223,7 +223,7 @@ inline void pack_group(const T* __restrict codes, std::byte* __restrict out) {
   }
 }
 
-/// A left-operand row of `k` codes `stride` apart, its groups `group_bytes` apart.
+/// Packs a left-operand row of `k` codes, `stride` apart, into groups `group_bytes` apart.
 template <class Split, class L, class Codes, class T>
 inline void pack_row(const T* codes, std::int64_t stride, std::int64_t k, std::byte* out,
                      std::int64_t group_bytes) {
@@ -241,7 +241,7 @@ inline void pack_row(const T* codes, std::int64_t stride, std::int64_t k, std::b
   }
 }
 
-/// One k of a right-operand panel from the codes of its columns.
+/// Packs one k of a right-operand panel from the codes of its columns.
 template <class Split, class L, class T>
 inline void pack_step(const T* __restrict column_codes, std::byte* __restrict out) {
   using Lanes = typename L::Lanes;
@@ -263,7 +263,7 @@ inline void pack_step(const T* __restrict column_codes, std::byte* __restrict ou
 }
 
 #if defined(FP8LAB_ISA_avx512_amx)
-/// Powers of two neighbouring k to row `pair` of the tiles of a panel's group.
+/// Packs the powers of two neighbouring k into row `pair` of the tiles of a panel's group.
 template <class Split>
 inline void pack_powers(const std::uint8_t* even, const std::uint8_t* odd, std::int64_t pair,
                         std::byte* tiles) {
@@ -279,7 +279,7 @@ inline void pack_powers(const std::uint8_t* even, const std::uint8_t* odd, std::
 }
 #endif
 
-/// `count` k of `columns` rows of a right operand, each k to a row of `block`.
+/// Copies `count` k of `columns` rows of a right operand, each k to a row of `block`.
 template <class L, class T>
 inline void gather_block(const T* source, std::int64_t row_stride, std::int64_t k_stride,
                          std::int64_t columns, std::int64_t count, T (*block)[L::kColumns]) {
@@ -297,11 +297,11 @@ inline void gather_block(const T* source, std::int64_t row_stride, std::int64_t 
   }
 }
 
-/// A right-operand panel from row `first` on; columns beyond `rows` are zeros.
+/// Packs a right-operand panel from row `first` on; columns beyond `rows` become zeros.
 template <class Split, class L, class T>
 inline void pack_panel(const T* data, std::int64_t row_stride, std::int64_t k_stride,
                        std::int64_t first, std::int64_t rows, std::int64_t k, std::byte* out) {
-  constexpr std::int64_t kBlock = 16;  // k transposed at a time
+  constexpr std::int64_t kBlock = 16;  // number of k transposed at a time
   const std::int64_t present = rows - first < L::kColumns ? rows - first : L::kColumns;
   const std::int64_t padded = L::kPowers ? (k + L::kGroup - 1) / L::kGroup * L::kGroup : k;
   T block[kBlock][L::kColumns] = {};
@@ -315,7 +315,7 @@ inline void pack_panel(const T* data, std::int64_t row_stride, std::int64_t k_st
       pack_step<Split, L>(block[l], group + (at + l) * L::kStep);
     }
 #if defined(FP8LAB_ISA_avx512_amx)
-    if constexpr (L::kPowers) {  // beyond k any powers do: they meet zeros of the left operand
+    if constexpr (L::kPowers) {  // beyond k any powers do: the left operand has zeros there
       for (std::int64_t l = 0; l < kBlock; l += 2) {
         pack_powers<Split>(block[l], block[l + 1], (at + l) / 2, group + L::kRightPowers);
       }

@@ -1,4 +1,4 @@
-// Codes of several registers of elements side by side. For the SIMD sources only.
+// Packs codes of several registers of elements side by side. For the SIMD sources only.
 #pragma once
 
 #include <type_traits>
@@ -9,7 +9,7 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
-/// Whether elements of T are encoded by two registers at a time.
+/// Returns whether elements of T are encoded two registers at a time.
 template <class T>
 constexpr bool takes_two_registers() {
   return kRegisterBytes == 64 && std::is_same_v<T, std::uint16_t>;
@@ -17,31 +17,31 @@ constexpr bool takes_two_registers() {
 
 #if defined(__AVX512BW__)
 
-/// `words` with the bytes of the mask taken from their neighbours in `from`: byte 0 from 1, 1 from
-/// 0, 2 from 3 and 3 from 2 of each word.
+/// Returns `words` with the bytes of the mask replaced by their neighbours in `from`: byte 0 by 1,
+/// 1 by 0, 2 by 3 and 3 by 2 of each word.
 template <__mmask64 kMask>
 FP8LAB_INLINE Words with_neighbours(Words words, Words from) {
   const __m512i index = _mm512_set4_epi32(0x0E0F0C0D, 0x0A0B0809, 0x06070405, 0x02030001);
   return (Words)_mm512_mask_shuffle_epi8((__m512i)words, kMask, (__m512i)from, index);
 }
-/// The same from the other half of each word.
+/// As above, with the bytes of the other half of each word: byte 0 by 2, 1 by 3, 2 by 0 and 3 by 1.
 template <__mmask64 kMask>
 FP8LAB_INLINE Words with_other_half(Words words, Words from) {
   const __m512i index = _mm512_set4_epi32(0x0D0C0F0E, 0x09080B0A, 0x05040706, 0x01000302);
   return (Words)_mm512_mask_shuffle_epi8((__m512i)words, kMask, (__m512i)from, index);
 }
-/// The lower halves of the words of a and b, or the upper ones, a's lower.
+/// Returns the lower halves of the words of a and b, or the upper ones; a's become the lower half.
 FP8LAB_INLINE Words lower_halves(Words a, Words b) {
   return with_other_half<0xCCCCCCCCCCCCCCCCu>(a, b);
 }
 FP8LAB_INLINE Words upper_halves(Words a, Words b) {
   return with_other_half<0x3333333333333333u>(b, a);
 }
-/// Bytes 1 and 3 of the words of a and b: a1 b1 a3 b3.
+/// Returns bytes 1 and 3 of the words of a and b: a1 b1 a3 b3.
 FP8LAB_INLINE Words odd_bytes(Words a, Words b) {
   return with_neighbours<0x5555555555555555u>(b, a);
 }
-/// The low bytes of a, b, c and d side by side, a's lowest.
+/// Returns the low bytes of a, b, c and d side by side, a's lowest.
 FP8LAB_INLINE Words side_by_side(Words a, Words b, Words c, Words d) {
   constexpr __mmask64 kByte1 = 0x2222222222222222u;
   return lower_halves(with_neighbours<kByte1>(a, b), with_neighbours<kByte1>(c, d));
@@ -53,7 +53,7 @@ FP8LAB_INLINE Words unsigned_codes(Encoder encode, Floats values) {
   return encode(values);
 }
 
-/// The first half of a register of bf16 elements has one factor, the second another.
+/// One factor for the first half of a register of bf16 elements, another for the second half.
 struct FactorOfHalves {
   const float* factors;
   static FactorOfHalves at(const float* factors) { return {factors}; }
@@ -68,7 +68,7 @@ struct FactorOfHalves {
   }
 };
 
-/// Two registers of bf16 elements, with a factor of each.
+/// Encodes two registers of bf16 elements, each with its own factor.
 template <bool kDivide, class Encoder, class Factor>
 FP8LAB_INLINE void encode_two_vectors(const std::uint16_t* x, Encoder encode, Factor first,
                                       Factor second, std::uint8_t* codes) {
@@ -81,7 +81,8 @@ FP8LAB_INLINE void encode_two_vectors(const std::uint16_t* x, Encoder encode, Fa
   };
   Words bytes = side_by_side(even(a, first), even(b, second), odd(a, first), odd(b, second));
   if constexpr (Encoder::kSignsApart) bytes = encode.with_signs(bytes, odd_bytes(a, b));
-  // In each 128-bit lane those of a, then those of b; then the lanes' halves in order.
+  // Puts in each 128-bit lane the bytes of a before those of b, then orders
+  // the halves of all lanes.
   const __m512i apart = _mm512_shuffle_epi8(
       (__m512i)bytes, _mm512_set4_epi32(0x0F0D0B09, 0x07050301, 0x0E0C0A08, 0x06040200));
   const __m512i order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);

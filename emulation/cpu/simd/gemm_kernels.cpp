@@ -97,7 +97,7 @@ void pack_wide_columns(const WideSource* source, std::int64_t first, std::int64_
 
 constexpr std::int64_t kF32Columns = 64;
 
-/// Panels of plain numbers, as FP32 or FP64.
+/// Packs panels of plain numbers, as FP32 or FP64.
 template <class Element>
 void pack_plain_panel(const F32Source* source, std::int64_t first, std::int64_t rows,
                       std::int64_t k, std::byte* out) {
@@ -158,7 +158,7 @@ void fused_rows(const std::byte* a, std::int64_t a_row_bytes, const typename L::
   }
 }
 
-/// `c` is that of the tile for FP32.
+/// Runs chains of fused multiply-adds; for FP32, `c` is that of the tile.
 template <class L>
 void fused_chain(const ChainTile& tile, typename L::Element* c) {
   const auto* b = reinterpret_cast<const typename L::Element*>(tile.b);
@@ -176,7 +176,8 @@ void fused_chain(const ChainTile& tile, typename L::Element* c) {
 void f32_chain(const ChainTile* tile) { fused_chain<F32Lanes>(*tile, tile->c); }
 void f64_chain(const ChainTile* tile, double* sums) { fused_chain<F64Lanes>(*tile, sums); }
 
-/// The row of BlockSumTile: terms are exact in FP64, and so is their sum in units of the grid.
+/// Adds one row of a BlockSumTile. Its terms are exact in FP64, and so is their
+/// sum in units of the grid.
 void add_block_row(const BlockSumTile& tile, std::int64_t row) {
   constexpr numerics::GroupModel kModel = numerics::kSm100Mxf4nvf4;
   constexpr double kTooLarge = 0x1p128;
@@ -189,7 +190,7 @@ void add_block_row(const BlockSumTile& tile, std::int64_t row) {
   for (std::int64_t j = 0; j < kF32Columns; ++j) {
     if (tile.from_zero) c[j] = 0.0f;
     const auto field = static_cast<std::int64_t>(float_bits(c[j]) >> 23 & 0xFFu);
-    emax[j] = (field > 1 ? field : 1) - 127;  // of zero the floor
+    emax[j] = (field > 1 ? field : 1) - 127;  // zero counts at the floor
   }
   static_assert(kModel.min_exponent == 1 - 127);
   for (std::int64_t i = 0; i < tile.blocks; ++i) {
@@ -223,7 +224,7 @@ void add_block_sums(const BlockSumTile* tile) {
 
 // --- promotion and epilogue ---------------------------------------------------------------------
 
-/// `columns`: of the tile; as a constant it leaves no loop over vectors.
+/// `columns`: those of the tile; a constant leaves no loop over vectors.
 template <bool kFromZero, class Columns>
 void promote_rows(const PromotionTile& tile, Columns columns) {
   const float* __restrict sb = tile.scale_b;

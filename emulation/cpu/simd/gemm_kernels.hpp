@@ -1,4 +1,4 @@
-// Kernels of the emulated GEMM, one table per instruction set, same bits.
+// Kernels of the emulated GEMM: one table per instruction set, all with the same bits.
 //
 // A chain of fused groups (specification.md, "The group") is evaluated with the columns of the
 // right operand in vector lanes. Per group and output, pass 1 finds the common exponent emax from
@@ -8,25 +8,26 @@
 // one term onto the grid and the sum itself is exact. A negative term off the grid was floored one
 // unit too far.
 //
-// FP8 with 13 fraction bits uses FP32 lanes and byte exponents; pass 2 counts those terms by
-// comparing exponents of lowest set bits, and the count is added back.
+// FP8 with 13 fraction bits uses FP32 lanes and byte exponents. Pass 2 counts those terms by
+// comparing exponents of lowest set bits, and adds the count back.
 //
-// With 25 fraction bits every format ("wide") uses FP64 lanes. Left operands and accumulators are
-// made longer by a factor of 1 + 2^-30. A product of two significands of at most 11 bits, or an
-// accumulator of 24, is a multiple of a unit that is larger than what it gains, and so is the grid:
-// a positive term is floored as before, and every negative one, on the grid or off, one unit too
-// far. What is added back is the number of negative terms, known from signs alone. Zeros
-// are packed as 2^-400, which is floored to 0, or to one unit too few and counted. Exponents are
-// added in bytes, two products in 16 bits: all of e <= 61 fit, as sums below the floor saturate;
-// what is larger is packed as NaN, and its lanes are recomputed. Between groups accumulators stay
-// in FP64. Block scales that are powers of two join the packed values.
+// With 25 fraction bits every format ("wide") uses FP64 lanes. Left operands and accumulators
+// are multiplied by 1 + 2^-30. A product of two significands of at most 11 bits, or an
+// accumulator of 24, is a multiple of a unit that is larger than the amount this adds, and so is
+// the grid. A positive term is therefore floored as before, and every negative one, on the grid
+// or off, one unit too far. The kernels add back the number of negative terms, which the signs
+// alone give. Zeros are packed as 2^-400, which is floored to 0, or to one unit too few and
+// counted. Exponents are added in bytes, two products in 16 bits. All exponents e <= 61 fit,
+// because sums below the floor saturate; larger ones are packed as NaN, and their lanes are
+// recomputed. Accumulators stay in FP64 between groups. Block scales that are powers of two are
+// multiplied into the packed values.
 //
 // With AMX, the largest exponents of E4M3 products come from sums of products of powers of two
-// instead (Fp8Codes::power), for several groups at a time, of more than one chain if they are
-// short.
+// instead (Fp8Codes::power), for several groups at a time, and across chains if these are short.
 //
-// Callers of the chain functions must have set the rounding mode to toward zero (TowardZero) and
-// must use no other floating-point arithmetic meanwhile; all other kernels need round to nearest.
+// Precondition of the chain functions: the rounding mode is toward zero
+// (TowardZero), and the caller runs no other floating-point arithmetic meanwhile.
+// All other kernels need round to nearest.
 #pragma once
 
 #include <cfenv>
@@ -37,7 +38,7 @@
 
 namespace fp8lab::cpu {
 
-/// Which 8-bit format a code has.
+/// The 8-bit format of a code.
 enum class Fp8Format : std::int32_t { e4m3, e5m2 };
 
 /// Products of one group.
@@ -47,7 +48,7 @@ inline constexpr std::int64_t kBf16Group = 16;
 /// Bytes of one element of a left-operand row: value, exponent, lowest bit, each broadcast to 32
 /// bits or more.
 inline constexpr std::int64_t kFp8ProductBytes = 4 + 4 + 4;
-/// Likewise of the E4M3 operands of ChainKind::e4m3_32: value, lowest bit, power.
+/// The same for E4M3 operands of ChainKind::e4m3_32: value, lowest bit, power.
 inline constexpr std::int64_t kE4m3ProductBytes = 4 + 4 + 2;
 inline constexpr std::int64_t kE4m3PanelBytes = 4 + 1 + 2;
 
@@ -76,7 +77,8 @@ struct F32Source {
   const float* data;
   std::int64_t row_stride;  ///< K is contiguous
 };
-/// Values of a narrow format, which no FP32 significand below 2^min_exponent has normalised.
+/// FP32 values of a narrow format. Values below 2^min_exponent are its
+/// subnormals and not normalised.
 struct WideSource {
   const float* data;
   std::int64_t row_stride;  ///< K is contiguous
@@ -86,11 +88,12 @@ struct WideSource {
       scale_rows;  ///< scales of row i begin at i / scale_rows * scale_stride
 };
 
-/// Rows of a tile of ChainKind::e4m3_32.
+/// Maximum number of rows of a tile of ChainKind::e4m3_32.
 inline constexpr std::int64_t kE4m3Rows = 48;
 
-/// The largest exponents of products that one chain of ChainKind::e4m3_32 finds for itself and for
-/// the chains behind it: AMX takes long to wake up. For one thread, kept from chain to chain.
+/// The largest exponents of products that one chain of ChainKind::e4m3_32 finds for itself and
+/// for the chains after it, because AMX takes long to wake up. Belongs to one thread, which
+/// keeps it from chain to chain.
 struct ExponentsAhead {
   static constexpr std::int64_t kGroups = 8;
   static constexpr std::int64_t kGroupBytes = kE4m3Rows * 64;  ///< a byte for each output
@@ -98,7 +101,8 @@ struct ExponentsAhead {
   alignas(64) std::byte codes[kGroups * kGroupBytes];
 };
 
-/// One tile of chains: c (rows, W), W the panel width, contiguous, is the accumulator in and out.
+/// One tile of chains. c (rows, W), contiguous, is the accumulator in and
+/// out; W is the panel width.
 struct ChainTile {
   const std::byte* a;          ///< packed rows (f32: rows of floats, f64: of doubles)
   std::int64_t a_row_bytes;    ///< distance of rows
@@ -114,13 +118,13 @@ struct ChainTile {
   const float* start;
   std::int64_t start_stride;
   std::int64_t first_column, last_column;
-  /// e4m3_32 only. The next calls with the same `ahead`, up to `k_behind` products in whole groups,
-  /// must be for the chains behind this one in the same packed rows and panel.
+  /// e4m3_32 only. Precondition: the next calls with the same `ahead`, up to `k_behind` products in
+  /// whole groups, are for the chains after this one in the same packed rows and panel.
   ExponentsAhead* ahead;
   std::int64_t k_behind;
 };
 
-/// Chains by packing, products of a group and, where it is FP16, accumulator.
+/// Chains by packing, products of a group and, if it is FP16, accumulator.
 enum class ChainKind : std::int32_t {
   fp8_32,       ///< numerics::kSm90WgmmaFp8F32
   fp8_32_f16,   ///< numerics::kSm90WgmmaFp8F16
@@ -134,35 +138,35 @@ enum class ChainKind : std::int32_t {
 };
 inline constexpr int kChainKinds = 9;
 
-/// Exact sums of up to kBlockSums neighbouring blocks of products, which a group adds as one term
-/// each: numerics::scaled_group with exact_products (numerics::kSm100Mxf4nvf4).
+/// Exact sums of up to kBlockSums neighbouring blocks of products. A group adds each as one term:
+/// numerics::scaled_group with exact_products (numerics::kSm100Mxf4nvf4).
 struct BlockSumTile {
   std::int64_t blocks, rows, columns;
   const float* sums;     ///< (blocks, rows, columns)
   const float* scale_a;  ///< (blocks, rows), blocks scale_a_stride apart
   const float* scale_b;  ///< (blocks, columns), blocks scale_b_stride apart
   std::int64_t scale_a_stride, scale_b_stride;
-  int scale_exponent;  ///< least exponent of a scale: its subnormals count there
+  int scale_exponent;  ///< smallest exponent of a scale: its subnormals count there
   float* accumulator;  ///< (rows, columns), in and out
   bool from_zero;      ///< the accumulator is taken as +0 and need not be initialised
 };
 inline constexpr std::int64_t kBlockSums = 4;
 
-/// acc[r][j] and p[r][j] by numerics::ScaleOrder with scale_a[r] and scale_b[j]; all tiles (rows,
-/// columns) contiguous.
+/// Arguments of promote(): combines acc[r][j] and p[r][j] by numerics::ScaleOrder with scale_a[r]
+/// and scale_b[j]. All tiles (rows, columns) are contiguous.
 struct PromotionTile {
   numerics::ScaleOrder order;
-  bool f16;  ///< acc + p of FP16 numbers, rounded to FP16; scales do not enter
+  bool f16;  ///< acc + p of FP16 numbers, rounded to FP16, without scales
   std::int64_t rows, columns;
   const float* partial;
   float* accumulator;
-  const float* scale_a;    ///< one a row; unused where none enters
-  const float* scale_b;    ///< one a column; likewise
+  const float* scale_a;    ///< one per row; unused if the order has no scales
+  const float* scale_b;    ///< one per column; likewise
   bool from_zero = false;  ///< the accumulator is taken as +0 and need not be initialised
 };
 
-/// The epilogue of one row (specification.md, "Epilogue and split K"), numerics::finish_element for
-/// each column.
+/// Arguments of finish_row(): the epilogue of one row (specification.md, "Epilogue and split K"),
+/// numerics::finish_element for each column.
 struct EpilogueRow {
   float* accumulator;  ///< overwritten
   std::int64_t columns;
@@ -180,18 +184,18 @@ struct EpilogueRow {
 struct GemmKernels {
   std::int64_t fp8_columns, bf16_columns, f32_columns;  ///< panel widths W
 
-  /// Left operand: ceil(k / group) packed groups of a row, written `group_bytes` apart. BF16 and
-  /// wide: zeros follow the elements of a short last group; FP8: what follows has no meaning. FP8:
-  /// group 16 or 32, BF16: 16, wide: 8, 16 or 32.
+  /// Left operand: packs ceil(k / group) groups of a row, `group_bytes` apart. BF16 and wide: zeros
+  /// follow the elements of a short last group; FP8: the bytes that follow are undefined. Groups:
+  /// FP8 16 or 32 products, BF16 16, wide 8, 16 or 32.
   void (*pack_fp8_row)(const Fp8Source* source, std::int64_t row, std::int64_t k,
                        std::int64_t group, std::byte* out, std::int64_t group_bytes);
   void (*pack_bf16_row)(const Bf16Source* source, std::int64_t row, std::int64_t k, std::byte* out,
                         std::int64_t group_bytes);
   void (*pack_wide_row)(const WideSource* source, std::int64_t row, std::int64_t k,
                         std::int64_t group, std::byte* out, std::int64_t group_bytes);
-  /// Right operand: W columns from `first` on (those at and beyond `rows` become zeros), k entries
-  /// of W * kFp8PanelBytes (f32: W floats, f64: W doubles), or ceil(k / group) groups of W *
-  /// wide_panel_bytes(group), the last one with zeros.
+  /// Right operand: packs W columns from `first` on (those at and beyond `rows` become zeros): k
+  /// entries of W * kFp8PanelBytes (f32: W floats, f64: W doubles), or ceil(k / group) groups of
+  /// W * wide_panel_bytes(group), the last one padded with zeros.
   void (*pack_fp8_panel)(const Fp8Source* source, std::int64_t first, std::int64_t rows,
                          std::int64_t k, std::byte* out);
   void (*pack_bf16_panel)(const Bf16Source* source, std::int64_t first, std::int64_t rows,
@@ -203,9 +207,9 @@ struct GemmKernels {
   void (*pack_f64_panel)(const F32Source* source, std::int64_t first, std::int64_t rows,
                          std::int64_t k, std::byte* out);
 
-  /// With AMX (otherwise has_e4m3 is false): operands of ChainKind::e4m3_32, which takes tiles of
-  /// up to kE4m3Rows rows whose memory has that many. Rows have zeros after K, panels memory for
-  /// whole groups.
+  /// With AMX (otherwise has_e4m3 is false): packs operands of ChainKind::e4m3_32. Its tiles
+  /// have up to kE4m3Rows rows, and memory for that many. Rows have zeros after K, panels
+  /// memory for whole groups.
   bool has_e4m3;
   void (*pack_e4m3_row)(const Fp8Source* source, std::int64_t row, std::int64_t k, std::byte* out,
                         std::int64_t group_bytes);
@@ -213,10 +217,10 @@ struct GemmKernels {
                           std::int64_t k, std::byte* out);
 
   void (*chains[kChainKinds])(const ChainTile* tile);  ///< by ChainKind
-  /// FP32 fused multiply-adds, k ascending, to nearest; not under TowardZero.
+  /// Computes FP32 fused multiply-adds in ascending k, rounded to nearest; not under TowardZero.
   void (*f32_chain)(const ChainTile* tile);
-  /// The same in FP64 of doubles that are FP32 values, into `sums` (rows, f32_columns) instead of
-  /// c.
+  /// As f32_chain, in FP64 on doubles that are FP32 values; writes `sums` (rows,
+  /// f32_columns) instead of c.
   void (*f64_chain)(const ChainTile* tile, double* sums);
   void (*add_block_sums)(const BlockSumTile* tile);  ///< columns = f32_columns; under TowardZero
   void (*promote)(const PromotionTile* tile);
@@ -225,10 +229,10 @@ struct GemmKernels {
   void chain(ChainKind kind, const ChainTile& tile) const { chains[static_cast<int>(kind)](&tile); }
 };
 
-/// The table of active_target().
+/// Returns the table of active_target().
 const GemmKernels& gemm_kernels();
 
-/// Rounds toward zero while it lives, on this thread.
+/// Sets rounding toward zero on this thread during its lifetime.
 class TowardZero {
  public:
   TowardZero() : previous_(std::fegetround()) { std::fesetround(FE_TOWARDZERO); }

@@ -1,4 +1,4 @@
-// Copies a rectangle to staging memory line by line, and measures it. For the SIMD sources only.
+// Copies a rectangle to a staging buffer line by line, and measures it. For the SIMD sources only.
 #pragma once
 
 #include <type_traits>
@@ -10,8 +10,9 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
-/// Takes the lines of a reading of T along its rows: down the columns each lies in a page of its
-/// own. Copied into a loop that steps, its members stay in registers.
+/// Copies the cache lines of a rectangle of T along its rows, because down a column
+/// each line lies in a page of its own. Copy the reader into the loop that steps: its
+/// members then stay in registers.
 template <class T>
 class LineReader {
  public:
@@ -25,7 +26,7 @@ class LineReader {
     *this = at_row(*this, 0);
   }
 
-  /// A line of each of four rows, or nothing when those have been taken.
+  /// Copies one line of each of four rows; does nothing once these rows are finished.
   FP8LAB_INLINE void step() {
     if (lines_left_ == 0) return;
     take<kRows>(from_, to_, largest_);
@@ -34,7 +35,7 @@ class LineReader {
     largest_ += kLineBytes;
     if (--lines_left_ == 0) *this = at_row(*this, row_ + kRows);
   }
-  /// All that is left.
+  /// Copies all remaining lines.
   void finish() {
     while (lines_left_ > 0) step();
     for (std::int64_t r = stepped_rows_; r < prefetch_->rows; ++r) {
@@ -48,7 +49,7 @@ class LineReader {
   using Lanes = std::conditional_t<std::is_same_v<T, float>, Ints, Shorts>;
   static constexpr auto kMagnitude = std::is_same_v<T, float> ? 0x7FFFFFFF : 0x7FFF;
 
-  /// A line of each of so many rows.
+  /// Copies one line of each of kCount rows.
   template <std::int64_t kCount>
   FP8LAB_INLINE void take(const std::byte* from, std::byte* to, std::byte* largest) const {
     for (std::int64_t b = 0; b < kLineBytes; b += kRegisterBytes) {
@@ -63,7 +64,8 @@ class LineReader {
     }
   }
 
-  /// The reader at the beginning of `row`, the first of four, after the ends of all rows before.
+  /// Returns the reader at the beginning of `row`, the first of four, after copying the partial
+  /// last lines of these rows.
   static __attribute__((noinline)) LineReader at_row(LineReader reader, std::int64_t row) {
     const Prefetch& prefetch = *reader.prefetch_;
     const std::int64_t lines = reader.row_size() / kLineBytes;
@@ -87,7 +89,7 @@ class LineReader {
   void clear(std::int64_t row) const {
     std::memset(largest(row), 0, static_cast<std::size_t>(copy_bytes_));
   }
-  /// Of one row the line at `offset`, as far as the row goes.
+  /// Copies the line at `offset` of one row, up to the end of the row.
   void take_part(std::int64_t row, std::int64_t offset) const {
     const std::int64_t rest = row_size() - offset;
     if (rest <= 0) return;

@@ -1,5 +1,5 @@
-// Row kernels, compiled once per instruction set. Loops are written so that the compiler's
-// vectoriser needs no reordering: elementwise, or 32 independent lanes.
+// Row kernels, compiled once per instruction set. The compiler's vectoriser needs no reordering in
+// their loops, which are elementwise or have 32 independent lanes.
 #include "emulation/cpu/simd/pointwise_kernels.hpp"
 
 #include "emulation/numerics/attention_weight.hpp"
@@ -142,8 +142,8 @@ void add_centred(const float* dy, const float* x, RowMoments moments, std::int64
   for (std::int64_t i = 0; i < n; ++i) sum[i] = sum[i] + dy[i] * ((x[i] - mean) * rstd);
 }
 
-/// Largest of load(0..n-1), NaN ignored; -inf when there is none. The order is free: only the sign
-/// of a zero could depend on it, and no user of the maximum sees that sign.
+/// Returns the largest of load(0..n-1), ignoring NaN; -inf if there is none. The order is free:
+/// only the sign of a zero could depend on it, and no user of the maximum sees that sign.
 template <class Load>
 float maximum(std::int64_t n, float start, const Load& load) {
   float lane[kLanes];
@@ -241,7 +241,7 @@ void score_gradient(const ScoreGradientRow* row, float* probabilities, float* ds
 
 constexpr std::int64_t kGroup = 16;
 
-/// kWidth columns of one row of the ideal chain.
+/// Computes kWidth columns of one row of the ideal chain.
 template <int kWidth>
 void ideal_chain_columns(const float* a, std::int64_t a_col, const float* b, std::int64_t ldb,
                          std::int64_t k, float* c) {

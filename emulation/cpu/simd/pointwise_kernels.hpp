@@ -1,7 +1,8 @@
-// Row kernels of the model and optimizer operations, one table per instruction set, same bits.
+// Row kernels of the model and optimizer operations: one table per instruction
+// set, all with the same bits.
 //
-// All arithmetic of these operations happens here, on f32 rows, in the orders that
-// the headers of emulation/ops write down.
+// All arithmetic of these operations happens here, on f32 rows, in the orders that the headers
+// of emulation/ops define.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +33,10 @@ struct ScoreGradientRow {
   const float* dprobs;  ///< chain results dout.v
   std::int64_t first, last, tile;
   float scale, lse, delta;
-  bool is_wide;  ///< weights are those of FP32 operands
+  bool is_wide;  ///< weights as for FP32 operands
 };
 
-/// What a layer norm subtracts from a row and multiplies it by.
+/// Moments of a row: a layer norm subtracts the mean and multiplies by rstd.
 struct RowMoments {
   float mean, rstd;
 };
@@ -44,7 +45,7 @@ struct RowMoments {
 struct PointwiseKernels {
   void (*widen)(const std::uint16_t* bf16, std::int64_t n, float* out);
   void (*narrow)(const float* values, std::int64_t n, std::uint16_t* bf16);
-  /// Copies with NaN replaced by the canonical NaN.
+  /// Copies, and replaces NaN by the canonical NaN.
   void (*canonical)(const float* values, std::int64_t n, float* out);
 
   void (*add)(const float* a, const float* b, std::int64_t n, float* out);
@@ -74,16 +75,17 @@ struct PointwiseKernels {
   float (*sum)(const float* values, std::int64_t n);
   float (*dot)(const float* a, const float* b, std::int64_t n);
 
-  /// Loss of one token; `exponentials` receives exp2((z - m) * log2e) and `sum` their sum.
+  /// Returns the loss of one token. Writes exp2((z - m) * log2e) to
+  /// `exponentials` and their sum to `sum`.
   float (*token_loss)(const float* logits, std::int64_t n, std::int64_t target, float weight,
                       float* exponentials, float* sum);
-  /// exponentials -> dlogits in place.
+  /// Turns exponentials into dlogits in place.
   void (*token_gradient)(float* exponentials, std::int64_t n, std::int64_t target, float sum,
                          float factor);
   std::int64_t (*argmax)(const float* logits, std::int64_t n);
 
-  /// One kv tile of one row; probabilities receive `tile` values. [first, last) must not be empty.
-  /// `is_wide`: of FP32 operands.
+  /// Processes one kv tile of one row and writes `tile` probabilities. Precondition: [first, last)
+  /// is not empty. `is_wide`: of FP32 operands.
   void (*softmax_row)(const float* scores, std::int64_t first, std::int64_t last, std::int64_t tile,
                       float scale, bool is_wide, SoftmaxState* state, float* probabilities);
   /// out = accumulator * (1 / sum); returns lse.
@@ -91,8 +93,8 @@ struct PointwiseKernels {
                        float* out);
   void (*score_gradient)(const ScoreGradientRow* row, float* probabilities, float* dscores);
 
-  /// c (m, n) = chain(c; a, b) with FP32 operands: ascending fma, and +0 added after every 16.
-  /// a(i, k) = a[i * a_row + k * a_col]; b (k, n) and c have rows of `ldb` and `ldc` elements.
+  /// Computes c (m, n) = chain(c; a, b) with FP32 operands: ascending fma, and +0 added after every
+  /// 16. a(i, k) = a[i * a_row + k * a_col]; b (k, n) and c have rows of `ldb` and `ldc` elements.
   void (*ideal_chain)(const float* a, std::int64_t a_row, std::int64_t a_col, const float* b,
                       std::int64_t ldb, std::int64_t m, std::int64_t n, std::int64_t k, float* c,
                       std::int64_t ldc);
@@ -101,7 +103,7 @@ struct PointwiseKernels {
                 float* first_moment, float* second_moment);
 };
 
-/// The table of active_target().
+/// Returns the table of active_target().
 const PointwiseKernels& pointwise_kernels();
 
 }  // namespace fp8lab::cpu

@@ -1,4 +1,4 @@
-// Largest exponents of the products of E4M3 groups by AMX.
+// Finds the largest exponents of the products of E4M3 groups with AMX.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
-/// The tile registers of AMX, all 16 rows of 64 bytes, while it lives.
+/// Configures the tile registers of AMX, all with 16 rows of 64 bytes, during its lifetime.
 class TileRegisters {
  public:
   TileRegisters() {
@@ -21,7 +21,7 @@ class TileRegisters {
       std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } const configuration;
-    __asm__ volatile("" ::: "memory");  // GCC 12: the intrinsic does not name all it reads
+    __asm__ volatile("" ::: "memory");  // GCC 12: the intrinsic does not declare all its inputs
     _tile_loadconfig(&configuration);
   }
   ~TileRegisters() { _tile_release(); }
@@ -29,14 +29,15 @@ class TileRegisters {
   TileRegisters& operator=(const TileRegisters&) = delete;
 };
 
-/// Works on several groups, as the first multiplication after a pause of the unit waits for some
-/// 700 cycles, and the multiply-adds after the last one run at half speed for a while.
-/// TileRegisters must live.
+/// Processes several groups at a time, because the first multiplication after a pause of the unit
+/// waits for some 700 cycles, and the multiply-adds after the last one run at half speed for a
+/// while. Precondition: a TileRegisters exists.
 class PowerSums {
  public:
-  /// One group of `rows` <= kE4m3Rows rows of powers, `row_bytes` apart, by a panel of powers (4
-  /// blocks of 16 columns, pairs of k, columns, 2): `codes` (kE4m3Rows, 64) become the common
-  /// exponents of its products, columns in lane order. Up to 15 rows more are read and written.
+  /// Multiplies one group of `rows` <= kE4m3Rows rows of powers, `row_bytes` apart, by a
+  /// panel of powers (4 blocks of 16 columns, pairs of k, columns, 2). Writes the common
+  /// exponents of the products to `codes` (kE4m3Rows, 64), columns in lane order. Reads and
+  /// writes up to 15 rows more.
   void find(const std::byte* left, std::int64_t row_bytes, std::int64_t rows,
             const std::byte* right, std::byte* codes) {
     _tile_loadd(4, right, kTileRow);
@@ -44,7 +45,7 @@ class PowerSums {
     _tile_loadd(6, right + 2 * kTile, kTileRow);
     _tile_loadd(7, right + 3 * kTile, kTileRow);
     const std::int64_t blocks = (rows + kTileRows - 1) / kTileRows;
-    for (std::int64_t i = 0; i <= blocks; ++i) {  // sums wait a block for their conversion
+    for (std::int64_t i = 0; i <= blocks; ++i) {  // sums are converted one block later
       if (i < blocks) multiply(left + i * kTileRows * row_bytes, row_bytes, sums_[i % 2]);
       if (i > 0) convert(sums_[(i - 1) % 2], codes + (i - 1) * kTile);
     }
@@ -72,8 +73,8 @@ class PowerSums {
   }
 
   static void convert(const float* sums, std::byte* codes) {
-    // Of seven exponent bits the upper five, plus 112: the highest becomes bit 7 and its complement
-    // bits 4 to 6.
+    // Keeps the upper five of seven exponent bits and adds 112: the highest bit becomes bit 7, and
+    // its complement bits 4 to 6.
     const __m512i shift = _mm512_set1_epi64(0x0408102040404040);
     static_assert(Fp8Codes::kExponentBias - Fp8Codes::kSumField == 0x70);
     for (std::int64_t r = 0; r < kTileRows; ++r) {

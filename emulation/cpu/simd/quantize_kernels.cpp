@@ -18,8 +18,9 @@ namespace {
 
 // --- vectors of elements ------------------------------------------------------------------------
 
-/// A register of bf16 elements. Even elements are the low halves of its words and odd ones the high
-/// halves: widening them costs a shift or a mask, and their codes end up as neighbouring bytes.
+/// Encodes a register of bf16 elements. Even elements are the low halves of its words and
+/// odd ones the high halves: widening them takes one shift or mask, and their codes
+/// become neighbouring bytes.
 template <bool kDivide, class Encoder, class Factor>
 FP8LAB_INLINE void encode_vector(const std::uint16_t* x, Encoder encode, Factor factor,
                                  std::uint8_t* codes) {
@@ -34,7 +35,7 @@ FP8LAB_INLINE void encode_vector(const std::uint16_t* x, Encoder encode, Factor 
 template <bool kDivide, class Encoder, class Factor>
 FP8LAB_INLINE void encode_vector(const float* x, Encoder encode, Factor factor,
                                  std::uint8_t* codes) {
-  // Masked: of words whose upper bits matter GCC narrows the elements one by one.
+  // Masked, because GCC narrows elements one by one if the upper bits of the words matter.
   const Words words = encode(scaled<kDivide>(load<Floats>(x), factor.straight())) & 0xFFu;
   const QuarterBytes packed = __builtin_convertvector(words, QuarterBytes);
   std::memcpy(codes, &packed, sizeof packed);
@@ -43,7 +44,7 @@ FP8LAB_INLINE void encode_vector(const float* x, Encoder encode, Factor factor,
 constexpr std::int64_t step_of(const std::uint16_t*) { return kPairLanes; }
 constexpr std::int64_t step_of(const float*) { return kLanes; }
 
-/// n elements; the rest of a register goes through a padded copy.
+/// Encodes n elements; the rest of a register goes through a padded copy.
 template <bool kDivide, class T, class Encoder, class Factor>
 FP8LAB_INLINE void encode_run(const T* x, std::int64_t n, Encoder encode, Factor factor,
                               const T* next, std::uint8_t* codes) {
@@ -87,7 +88,7 @@ FP8LAB_INLINE void spread(const float* factors, std::int64_t n, std::int64_t wid
   }
 }
 
-/// Tiles narrower than a few registers: their factors are spread out first.
+/// Encodes tiles narrower than a few registers, after expanding their factors to one per element.
 template <bool kDivide, class T, class Encoder>
 void encode_narrow(const T* x, const SourceBlock& block, Encoder encode, const CodeBlock& codes) {
   const std::int64_t width = block.tile_width;
@@ -109,8 +110,8 @@ void encode_narrow(const T* x, const SourceBlock& block, Encoder encode, const C
   }
 }
 
-/// A row's whole tiles of kWidth columns; returns how many elements they are. A constant count lets
-/// the loop be unrolled into straight vector code.
+/// Encodes a row's whole tiles of kWidth columns; returns the number of their elements. A constant
+/// count lets the compiler unroll the loop into straight vector code.
 template <std::int64_t kWidth, bool kDivide, class T, class Encoder>
 FP8LAB_INLINE std::int64_t encode_tiles(const T* x, const SourceBlock& block, Encoder encode,
                                         const T* next, std::uint8_t* codes) {
@@ -122,8 +123,8 @@ FP8LAB_INLINE std::int64_t encode_tiles(const T* x, const SourceBlock& block, En
   return i;
 }
 
-/// The same for tiles of at most 32 columns, some or none of them. Of those that fill registers two
-/// registers at a time.
+/// As above for tiles of at most 32 columns; encodes some or none of them. Tiles that fill
+/// registers are encoded two registers at a time.
 template <bool kDivide, class T, class Encoder>
 FP8LAB_INLINE std::int64_t encode_narrow_tiles(const T* x, const SourceBlock& block, Encoder encode,
                                                const T* next, std::uint8_t* codes) {
@@ -163,7 +164,7 @@ FP8LAB_INLINE void encode_row(const T* x, const SourceBlock& block, Encoder enco
   }
 }
 
-/// Rows that all lie in the same tiles.
+/// Encodes rows that all lie in the same tiles.
 template <bool kDivide, class T, class Encoder>
 void encode_row_of_tiles(const T* x, const SourceBlock& block, Encoder encode, CodeBlock codes) {
   const std::int64_t width = block.tile_width;
@@ -180,7 +181,7 @@ void encode_row_of_tiles(const T* x, const SourceBlock& block, Encoder encode, C
   }
 }
 
-/// Part of a block, which begins a tile or lies within one, in each direction.
+/// Returns a part of a block. In each direction it begins a tile or lies within one.
 SourceBlock part_of(const SourceBlock& block, std::int64_t row, std::int64_t rows, std::int64_t col,
                     std::int64_t cols) {
   SourceBlock part = block;
@@ -221,7 +222,8 @@ struct Rows {
     });
   }
 #if defined(__AVX512BW__)
-  /// Transposes the codes of the first `rows` and `cols`, which fill panels, and reads meanwhile.
+  /// Transposes the codes of the first `rows` and `cols`, which fill panels,
+  /// and prefetches meanwhile.
   void write_panels(const SourceBlock& block, std::int64_t rows, std::int64_t cols,
                     const CodeBlock& codes, const Prefetch& prefetch) const {
     LineReader<T> next(prefetch);
@@ -287,7 +289,7 @@ FormatSpec format_of(const EncodeRule& rule) {
           encoding};
 }
 
-/// Calls action(Rows) with the encoder of the rule, if there is one on lanes.
+/// Calls action(Rows) with the rule's vector encoder. Returns false if the rule has none.
 template <class Action>
 bool with_encoder(const EncodeRule& rule, const SourceBlock& block, Action action) {
   using Name = SaturatingFormat;
@@ -310,7 +312,7 @@ bool with_encoder(const EncodeRule& rule, const SourceBlock& block, Action actio
   return true;
 }
 
-/// Every other rounding and format, element by element by the definition itself.
+/// Encodes with any other rounding and format, element by element, by the definition itself.
 void encode_by_definition(const EncodeRule& rule, const RandomStream& random,
                           const SourceBlock& block, const CodeBlock& codes) {
   const FormatSpec format = format_of(rule);
@@ -390,7 +392,7 @@ bool scales(const ScalesRule* rule, const std::uint32_t* amax, std::int64_t coun
 
 constexpr std::int64_t kChunkColumns = 256;
 
-/// Encodes chunks of at most 64 rows by 256 columns and turns their codes. A chunk holds whole
+/// Encodes chunks of at most 64 rows by 256 columns and transposes their codes. A chunk holds whole
 /// tiles across, or lies within one wide tile; likewise down.
 void transpose_by_chunks(const EncodeRule& rule, const RandomStream& random,
                          const SourceBlock& block, const CodeBlock& codes) {
@@ -458,7 +460,7 @@ void encode_transposed(const EncodeRule* rule, const RandomStream* random, const
 #endif
 }
 
-/// Whole lines of 16 scales by 16 columns, as far as they go.
+/// Transposes scales: whole lines of 16 scales by 16 columns as far as they go, then the rest.
 void turn_scales(const float* from, std::int64_t rows, std::int64_t cols, float* to,
                  std::int64_t stride, [[maybe_unused]] bool streamed) {
   std::int64_t lines = 0, wide = 0;

@@ -1,11 +1,12 @@
-// Block kernels of quantization, one table per instruction set, same bits.
+// Block kernels of quantization: one table per instruction set, all with the same bits.
 #pragma once
 
 #include <cstdint>
 
 namespace fp8lab::cpu {
 
-/// How scaled values become codes: a numerics::FormatSpec and policies as plain numbers.
+/// Parameters that turn scaled values into codes: a numerics::FormatSpec and
+/// policies as plain numbers.
 struct EncodeRule {
   std::int32_t exponent_bits, mantissa_bits, bias;
   std::int32_t specials;  ///< numerics::SpecialValues
@@ -21,7 +22,7 @@ struct RandomStream {
   std::uint32_t step, tensor, orientation;
 };
 
-/// Rectangle of a bf16 or f32 matrix that begins at the corner of a tile. Tile (i, j) holds its
+/// Rectangle of a bf16 or f32 matrix whose corner is the corner of a tile. Tile (i, j) holds its
 /// rows [i * tile_height, (i+1) * tile_height) and columns [j * tile_width, (j+1) * tile_width).
 struct SourceBlock {
   const void* data;
@@ -30,27 +31,28 @@ struct SourceBlock {
   std::int64_t rows, row_stride;  ///< elements
   std::int64_t cols;
   std::int64_t tile_height, tile_width;
-  std::int64_t tile_stride;    ///< from tile (i, j) to tile (i+1, j) in `factors` and in amaxes
+  std::int64_t tile_stride;    ///< distance from tile (i, j) to tile (i+1, j)
+                               ///< in `factors` and in amaxes
   const float* factors;        ///< factors[i * tile_stride + j] of tile (i, j); unused by amax
   std::uint64_t first_index;   ///< logical index of the first element, for random bits
-  std::uint64_t index_stride;  ///< of consecutive rows
-  /// Rectangle of the same size that is read soon, brought near while the codes of this one are
-  /// written as they lie; it may end behind the matrix.
+  std::uint64_t index_stride;  ///< distance of consecutive rows
+  /// Rectangle of the same size that is read next. encode() prefetches it while it writes the codes
+  /// of this one. It may end beyond the matrix.
   const void* next;
   std::int64_t next_stride;  ///< elements
 };
 
-/// Codes of one byte. `streamed`: written past the caches, because they hold more than they can
-/// keep until somebody reads the codes.
+/// One-byte codes. `streamed`: written with non-temporal stores, because the caches cannot keep the
+/// codes until they are read.
 struct CodeBlock {
   std::uint8_t* data;
   std::int64_t stride;  ///< bytes
-  bool streamed;  ///< data and stride are multiples of 64; ignored where codes are not transposed
+  bool streamed;  ///< data and stride are multiples of 64; ignored unless codes are transposed
 };
 
-/// A rectangle of a bf16 or f32 matrix whose rows are copied to lie side by side. Turning walks
-/// down columns: the rows of a wide matrix each lie in pages of their own, and where their distance
-/// is a power of two they share few sets of a cache.
+/// A rectangle of a bf16 or f32 matrix to copy into a staging buffer with its rows side by side. A
+/// transpose walks down columns: the rows of a wide matrix lie in different pages, and if their
+/// distance is a power of two they share few sets of a cache.
 struct Prefetch {
   const void* source;
   bool bf16;
@@ -59,8 +61,8 @@ struct Prefetch {
   std::int64_t tile_height;
   void* copy;
   std::int64_t copy_stride;  ///< elements, at least cols and whole lines of 64 bytes
-  /// magnitudes[i * copy_stride + j]: of the elements of column j in the rows of tiles i the
-  /// largest magnitude, of their type.
+  /// magnitudes[i * copy_stride + j]: the largest magnitude of column j over the rows of tiles i,
+  /// in the type of the elements.
   void* magnitudes;
 };
 
@@ -74,18 +76,18 @@ struct ScalesRule {
 };
 
 struct QuantizeKernels {
-  /// amax[i * tile_stride + j] = max(it, FP32 bits of |x|) over the elements x of tile (i, j). The
-  /// order of the bits is the order of the magnitudes, with infinity and then NaN above all
-  /// numbers.
+  /// amax[i * tile_stride + j] = max(itself, FP32 bits of |x|) over the elements x of
+  /// tile (i, j). The order of the bits is the order of the magnitudes, with infinity and
+  /// then NaN above all numbers.
   void (*amax)(const SourceBlock* block, std::uint32_t* amax);
-  /// numerics::tile_scale of `count` amaxes, and the factors as EncodeRule applies them. False, and
-  /// nothing done, where one of them is not ordinary.
+  /// Computes numerics::tile_scale of `count` amaxes, and the factors as EncodeRule applies them.
+  /// Returns false and writes nothing if one of the amaxes is not ordinary.
   bool (*scales)(const ScalesRule* rule, const std::uint32_t* amax, std::int64_t count,
                  float* decode, float* factor);
   /// codes.data[i * codes.stride + j] = encode(x[i][j] * factor).
   void (*encode)(const EncodeRule* rule, const RandomStream* random, const SourceBlock* block,
                  const CodeBlock* codes);
-  /// codes.data[j * codes.stride + i] = encode(x[i][j] * factor). Meanwhile does all of `next`,
+  /// codes.data[j * codes.stride + i] = encode(x[i][j] * factor). Meanwhile performs all of `next`,
   /// which has elements of the same type, or no rows.
   void (*encode_transposed)(const EncodeRule* rule, const RandomStream* random,
                             const SourceBlock* block, const CodeBlock* codes, const Prefetch* next);
@@ -95,7 +97,7 @@ struct QuantizeKernels {
                       std::int64_t stride, bool streamed);
 };
 
-/// The table of active_target().
+/// Returns the table of active_target().
 const QuantizeKernels& quantize_kernels();
 
 }  // namespace fp8lab::cpu

@@ -1,4 +1,4 @@
-// Registers of elements, and the encoders of their lanes. For the SIMD sources only.
+// Vector registers of elements, and encoders of their lanes. For the SIMD sources only.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 #include "emulation/numerics/format.hpp"
 #include "emulation/numerics/nearest_codec.hpp"
 
-/// In the innermost loops: a call would reload every constant of an encoder.
+/// Inlines into the innermost loops: a call would reload every constant of an encoder.
 #define FP8LAB_INLINE inline __attribute__((always_inline))
 
 namespace fp8lab::cpu {
@@ -66,7 +66,7 @@ FP8LAB_INLINE Floats scaled(Floats value, Floats factor) {
 
 // --- factors ---------------------------------------------------------------------------------
 
-/// One factor for all elements (x - 0 is x, and spreads the scalar), or one for each.
+/// One factor for all elements (x - 0 is x, and broadcasts the scalar), or one factor for each.
 struct OneFactor {
   float factor;
   static OneFactor at(const float* factors) { return {*factors}; }
@@ -76,7 +76,7 @@ struct OneFactor {
   Floats straight() const { return factor - Floats{}; }
 };
 
-/// The even (kOffset = 0) or odd lanes of a, then those of b.
+/// Returns the even (kOffset = 0) or odd lanes of a, then those of b.
 template <class Vector, int kOffset, int... kIndex>
 FP8LAB_INLINE Vector every_second(Vector a, Vector b, std::integer_sequence<int, kIndex...>) {
   return __builtin_shufflevector(a, b, (2 * kIndex + kOffset)...);
@@ -103,22 +103,21 @@ struct FactorEach {
 
 // --- encoders -----------------------------------------------------------------------------------
 //
-// An encoder maps FP32 lanes to words whose low 8 bits are the code; the bits above are arbitrary.
-// One with kSignsApart has also codes without their signs, which cost less to add to four codes at
-// once.
+// An encoder maps FP32 lanes to words whose low 8 bits are the code; the upper bits are
+// arbitrary. With kSignsApart it also offers codes without signs: adding the signs to four
+// codes at once costs less.
 
-/// Formats with an encoder of their own.
+/// Formats with a specialised encoder.
 enum class SaturatingFormat : int { e4m3, e5m2, e2m3, e3m2, e2m1 };
 constexpr int kSaturatingFormatCount = 5;
 constexpr FormatSpec kSaturatingFormats[kSaturatingFormatCount] = {
     numerics::kE4M3, numerics::kE5M2, numerics::kE2M3, numerics::kE3M2, numerics::kE2M1};
 
-/// Round to nearest even into a floating format of at most 8 bits, saturating; numerics::
-/// NearestCodec on lanes, with constants that the compiler knows. One FP32 addition of the power of
-/// two whose unit in the last place is the grid spacing rounds the value, so that the low bits of
-/// the sum count grid steps; the exponent adds 2^mantissa_bits for each binade above the
-/// subnormals. What takes off the exponent's offset is even, and rides in the low bits of the
-/// addend.
+/// Rounds to nearest even into a floating format of at most 8 bits, saturating: numerics::
+/// NearestCodec on lanes, with compile-time constants. One FP32 addition of the power of two whose
+/// unit in the last place is the grid spacing rounds the value, so that the low bits of the sum
+/// count grid steps. The exponent adds 2^mantissa_bits for each binade above the subnormals. The
+/// constant that removes the exponent's offset is even, and sits in the low bits of the addend.
 template <SaturatingFormat kName, bool kFinite>
 struct Saturating {
 #if defined(__AVX512BW__)
@@ -141,9 +140,9 @@ struct Saturating {
   }
 
 #if defined(__AVX512BW__)
-  /// The low bits below the sign are the code. vrangeps and vpermd wait for the register that they
-  /// overwrite (Golden Cove), so each overwrites its own operand. The table is not read by memcpy:
-  /// GCC 12 makes zeros of the upper half of a constant array.
+  /// Returns words whose low bits, below the sign, are the code. vrangeps and vpermd wait for the
+  /// register that they overwrite (Golden Cove), so each overwrites its own operand. The table is
+  /// not read by memcpy, because GCC 12 zeroes the upper half of a constant array.
   FP8LAB_INLINE static Words without_sign(Floats value) {
     alignas(64) static constexpr Table kTable = table();
     const __m512i addends = _mm512_load_si512(kTable.addends);
@@ -159,8 +158,8 @@ struct Saturating {
     return (Words)(clamped + (Floats)addend);
   }
 
-  /// Four codes in the bytes of each word, those of `codes` with the top bits of the bytes of
-  /// `signs`.
+  /// Returns four codes in the bytes of each word: `codes` with the top bits
+  /// of the bytes of `signs`.
   FP8LAB_INLINE static Words with_signs(Words codes, Words signs) {
     constexpr std::uint32_t kEach = 0x01010101u, kSignMask = kFormat.sign_mask();
     const Words shifted = kSignMask == 0x80 ? signs : signs >> (8 - kFormat.bits());
@@ -187,8 +186,8 @@ struct Saturating {
   }
 
 #if defined(__AVX512BW__)
-  /// The addend of each binade, with the binade's 2^mantissa_bits in its low bits; by the low bits
-  /// of the exponent field, which tell all binades of the format apart.
+  /// The addend of each binade, with the binade's 2^mantissa_bits in its low bits. The index is the
+  /// low bits of the exponent field, which distinguish all binades of the format.
   static constexpr int kBinades = kName == SaturatingFormat::e5m2 ? 32 : 16;
   struct Table {
     std::int32_t addends[kBinades];
@@ -206,8 +205,8 @@ struct Saturating {
 #endif
 };
 
-/// numerics::NearestCodec on lanes: any signed format of at most 8 bits, with either treatment of
-/// overflow.
+/// numerics::NearestCodec on lanes, for any signed format of at most 8 bits and
+/// either treatment of overflow.
 struct NearestAny : numerics::NearestCodec {
   static constexpr bool kSignsApart = false;
 
@@ -223,7 +222,7 @@ struct NearestAny : numerics::NearestCodec {
     const Words steps = (Words)((Floats)clamped + (Floats)addend) - addend;
     Words code = steps + ((grid - smallest_normal) >> shift);
     code = (Ints)code > static_cast<std::int32_t>(max_code) ? Words{} + overflow : code;
-    // A negative integer is the complement plus one, and has the sign bit by itself.
+    // A negative integer is the complement plus one, which includes the sign bit.
     const Words minus = (Words)((Ints)bits >> 31) & negated;
     code = ((code ^ minus) - minus) & code_mask;
     const Words signed_codes = (Words)(code != 0) | zero_sign;

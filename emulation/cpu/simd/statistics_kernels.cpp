@@ -6,8 +6,8 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
-// What is counted and summed at a time: a register of 32-bit elements, one of doubles. GCC takes
-// comparisons of longer vectors apart.
+// Number of elements counted and summed at a time: a register of 32-bit elements, one of doubles.
+// GCC splits comparisons of longer vectors.
 #if defined(__AVX512F__)
 constexpr int kCounted = 8, kSummed = 8;
 #elif defined(__AVX2__)
@@ -28,7 +28,7 @@ constexpr int kLaneCols = StatisticsOrder::kLaneCols;
 constexpr std::int32_t kMagnitude = 0x7FFFFFFF;
 constexpr std::int32_t kInfinity = 0x7F800000;
 
-/// By reference: how a wide vector is returned by value depends on the instruction set.
+/// By reference, because the instruction set decides how a wide vector is returned by value.
 template <class Vector>
 void load(const void* data, Vector& vector) {
   std::memcpy(&vector, data, sizeof vector);
@@ -38,8 +38,8 @@ void store(const Vector& vector, void* data) {
   std::memcpy(data, &vector, sizeof vector);
 }
 
-/// `mask` ? a : b, for masks of 0 and -1; by these operations, as GCC takes the operator apart
-/// where vectors are shorter.
+/// Computes `mask` ? a : b, for masks of 0 and -1. Uses these operations, because GCC splits the
+/// operator if vectors are shorter.
 [[gnu::always_inline]] inline void select(const Words& mask, const Words& a, const Words& b,
                                           Words& result) {
   result = (a & mask) | (b & ~mask);
@@ -51,8 +51,8 @@ std::int64_t sum_of(const Words& counts) {
   return sum;
 }
 
-/// Counters of the elements that a vector has at the same place, so that equal neighbours do not
-/// wait for each other. The last bin is of elements that do not count.
+/// Counters for each place in a vector, so that equal neighbours do not wait for each other. The
+/// last bin is for elements that do not count.
 struct Histogram {
   std::uint32_t bins[kCounted][kExponentBins + 1] = {};
 
@@ -72,24 +72,24 @@ struct Histogram {
   }
 };
 
-/// What is counted in vectors.
+/// Counts kept in vectors.
 struct Counters {
   Words nonfinite{}, underflow{}, saturated{};
   Histogram histogram;
 };
 
-/// Counts neighbours; raises `amax`, sets what is not finite to zero.
+/// Counts neighbours, raises `amax`, and sets nonfinite elements to zero.
 [[gnu::always_inline]] inline void count(Words& x_bits, Words& y_bits, const Words& limits,
                                          Counters& counters, Words& amax) {
   const Words x_magnitude = x_bits & kMagnitude;
   const Words y_magnitude = y_bits & kMagnitude;
-  // Comparisons of vectors give 0 or -1 in each lane.
+  // Comparisons of vectors return 0 or -1 in each lane.
   const Words finite = (x_magnitude < kInfinity) & (y_magnitude < kInfinity);
   const Words nonzero = finite & (x_magnitude != 0);
   counters.nonfinite -= ~finite;
   counters.underflow -= nonzero & (y_magnitude == 0);
-  // Magnitudes and limits are never negative, so their bits have their order; a NaN x is above
-  // every limit and must not count.
+  // Magnitudes and limits are never negative, so their bits compare as their values do. A NaN x
+  // exceeds every limit and must not count.
   counters.saturated -= (x_magnitude <= kInfinity) & (x_magnitude > limits);
   counters.histogram.add(x_magnitude, nonzero);
   const Words finite_magnitude = x_magnitude & finite;
@@ -102,12 +102,12 @@ struct Counters {
 struct Row {
   alignas(64) float x[kCols], y[kCols];
 };
-/// Rows in which the first elements of all lanes come first, then the second ones and so on.
+/// Transposed rows: the first elements of all lanes, then the second ones and so on.
 struct Turned {
   alignas(64) float x[StatisticsBlock::kRows * kCols], y[StatisticsBlock::kRows * kCols];
 };
 
-/// 4 x 4 at a time.
+/// Transposes 4 x 4 elements at a time.
 void turn(const float* row, float* turned) {
   for (int lane = 0; lane < kLanes; lane += 4) {
     for (int col = 0; col < kLaneCols; col += 4) {
@@ -134,7 +134,7 @@ void turn(const float* row, float* turned) {
   for (int i = 0; i < kSummed; ++i) sum[i] = __builtin_fma(value[i], value[i], sum[i]);
 }
 
-/// Lanes `first` to `first` + kSummed - 1, of `count` elements each.
+/// Adds lanes `first` to `first` + kSummed - 1, of `count` elements each.
 void add_lanes(const Turned& turned, int first, std::int64_t count, StatisticsSums* sums) {
   Doubles xx{}, xxxx{}, yy{}, ee{}, e{}, magnitudes{};
   for (std::int64_t i = 0; i < count; ++i) {

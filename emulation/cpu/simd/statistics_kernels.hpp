@@ -1,4 +1,4 @@
-// The inner loop of operand statistics, one table per instruction set, same bits.
+// The inner loop of operand statistics: one table per instruction set, all with the same bits.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace fp8lab::cpu {
 
-/// The rows of one lane by 64 columns, row by row; zeros beyond `cols`.
+/// The rows of one lane by 64 columns, row-major; zeros beyond `cols`.
 struct StatisticsBlock {
   static constexpr int kRows = StatisticsOrder::kLaneRows, kCols = 64;
   static constexpr int kLanes = kCols / StatisticsOrder::kLaneCols;
@@ -30,13 +30,13 @@ struct StatisticsSums {
 };
 
 struct StatisticsKernels {
-  /// Writes the sums of a block and adds its counts. channel_amax[c] is raised to the FP32 bits of
-  /// the |x| of column c where x and y are finite, for c < cols.
+  /// Writes the sums of a block and adds its counts. For c < cols, raises channel_amax[c] to the
+  /// FP32 bits of each |x| of column c at which x and y are finite.
   void (*compare)(const StatisticsBlock* block, StatisticsSums* sums, StatisticsCounts* counts,
                   std::uint32_t* channel_amax);
 };
 
-/// The table of active_target().
+/// Returns the table of active_target().
 const StatisticsKernels& statistics_kernels();
 
 }  // namespace fp8lab::cpu

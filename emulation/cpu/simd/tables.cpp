@@ -1,4 +1,4 @@
-// Every kernel table is chosen by the active target.
+// Selects every kernel table by the active target.
 #include <simd_sets.hpp>
 
 #include <algorithm>

@@ -20,14 +20,14 @@ namespace {
 constexpr unsigned kAvx512Fp16 = 1u << 23;
 constexpr unsigned kAmx = 1u << 22 | 1u << 24;  // BF16, tiles
 
-/// EDX of CPUID leaf 7: GCC 12 does not know these features for __builtin_cpu_supports.
+/// Returns EDX of CPUID leaf 7: GCC 12 does not know these features for __builtin_cpu_supports.
 unsigned extended_features() {
   unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
   __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
   return edx;
 }
 
-/// Asks Linux once for the tile registers of AMX, which no process has from the start.
+/// Asks Linux once for the tile registers of AMX, which a process does not have from the start.
 bool permits_tiles() {
 #if defined(__linux__) && defined(ARCH_REQ_XCOMP_PERM)
   constexpr long kTileData = 18;  // the state component of XSAVE

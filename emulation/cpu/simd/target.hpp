@@ -1,4 +1,4 @@
-// Which instruction set the hot loops use. Every target gives the same bits.
+// The instruction set of the hot loops. Every target gives the same bits.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,15 @@ enum class SimdTarget : std::uint8_t { portable, avx2, avx512, avx512_fp16, avx5
 
 std::string_view name_of(SimdTarget target);
 
-/// Targets that were compiled in and that this processor runs, slowest first.
+/// Returns the targets that were compiled in and that this processor runs, slowest first.
 std::vector<SimdTarget> available_targets();
 
-/// The target in force: the fastest available one, unless set_active_target changed it. Throws
-/// RuntimeFailure where none is.
+/// Returns the active target: the fastest available one, unless set_active_target changed it.
+/// Throws RuntimeFailure if no target is available.
 SimdTarget active_target();
 
-/// Throws Error when the target is not available here. Not to be called while work is running.
+/// Sets the active target. Throws Error if it is not available here.
+/// Precondition: no work is running.
 void set_active_target(SimdTarget target);
 
 }  // namespace fp8lab::cpu

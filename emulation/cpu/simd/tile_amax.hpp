@@ -1,4 +1,4 @@
-// Largest magnitudes of tiles. For the SIMD sources only.
+// Computes the largest magnitudes of tiles. For the SIMD sources only.
 #pragma once
 
 #include "emulation/cpu/simd/quantize_kernels.hpp"
@@ -8,7 +8,7 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
-/// Largest of the magnitudes in `lanes`, which are never negative.
+/// Returns the largest of the magnitudes in `lanes`, which are never negative.
 inline std::uint32_t largest_lane(Shorts lanes) {
   std::int16_t values[kPairLanes];
   std::memcpy(values, &lanes, sizeof values);
@@ -41,7 +41,8 @@ inline std::uint32_t magnitude_max(const float* x, std::int64_t n) {
   return static_cast<std::uint32_t>(largest);
 }
 
-/// Column maxima over all rows of the block, for tiles one column wide.
+/// Columns at a time of column_max(): column maxima over all rows of a block,
+/// for tiles one column wide.
 constexpr std::int64_t kColumnChunk = 512;
 
 inline void column_max(const std::uint16_t* x, const SourceBlock& block, std::uint32_t* amax) {
@@ -74,18 +75,19 @@ inline void column_max(const float* x, const SourceBlock& block, std::uint32_t* 
 }
 
 #if defined(__AVX512BW__)
-/// The larger lane of each neighbouring two, those of `a` first.
+/// Returns the larger lane of each neighbouring pair, those of `a` first.
 FP8LAB_INLINE Ints fold(Ints a, Ints b) {
   return larger(every_second<0>(a, b), every_second<1>(a, b));
 }
 
-/// Raises the amaxes of the tiles of kWidth columns, 16 at a time, and returns how many those are.
+/// Raises the amaxes of tiles of kWidth columns, 16 tiles at a time. Returns the
+/// number of tiles processed.
 template <int kWidth>
 std::int64_t narrow_amax(const std::uint16_t* x, std::int64_t tiles, std::uint32_t* amax) {
   constexpr int kRegisters = kLanes * kWidth / kPairLanes;
   std::int64_t done = 0;
   for (; done + kLanes <= tiles; done += kLanes, x += kLanes * kWidth) {
-    Ints lanes[kRegisters];  // the larger of each two elements
+    Ints lanes[kRegisters];  // the larger of each pair of elements
     for (int i = 0; i < kRegisters; ++i) {
       const Ints pairs = load<Ints>(x + i * kPairLanes) & 0x7FFF7FFF;
       lanes[i] = larger(pairs & 0x7FFF, pairs >> 16);
@@ -98,7 +100,8 @@ std::int64_t narrow_amax(const std::uint16_t* x, std::int64_t tiles, std::uint32
   }
   return done;
 }
-/// Tiles of few columns, of which a register holds one or two.
+/// Raises the amaxes of narrow tiles, of which a register holds one or two. Returns the
+/// number of tiles processed.
 inline std::int64_t narrow_tiles(const std::uint16_t* x, std::int64_t width, std::int64_t tiles,
                                  std::uint32_t* amax) {
   if (width == 32) return narrow_amax<32>(x, tiles, amax);
@@ -115,7 +118,7 @@ std::int64_t narrow_tiles(const T*, std::int64_t, std::int64_t, std::uint32_t*) 
 }
 #endif
 
-/// A row of tiles: `block.rows` of one tile.
+/// Raises the amaxes of one row of tiles: `block.rows` rows that all lie in it.
 template <class T>
 void row_of_tiles_amax(const T* x, const SourceBlock& block, std::uint32_t* amax) {
   if (block.tile_width == 1) return column_max(x, block, amax);
@@ -125,7 +128,7 @@ void row_of_tiles_amax(const T* x, const SourceBlock& block, std::uint32_t* amax
     std::int64_t j = narrow_tiles(row, width, block.cols / width, amax);
     for (std::int64_t start = j * width; start < block.cols; start += width, ++j) {
       const std::int64_t rest = block.cols - start;
-      // A constant count lets the common tile be unrolled into straight vector code.
+      // A constant count lets the compiler unroll the common tile into straight vector code.
       const std::uint32_t magnitude = width == 128 && rest >= 128
                                           ? magnitude_max(row + start, 128)
                                           : magnitude_max(row + start, rest < width ? rest : width);

@@ -1,4 +1,4 @@
-// Codes of a panel of rows, written as columns: whole cache lines. For the SIMD sources only.
+// Writes the codes of a panel of rows as columns, in whole cache lines. For the SIMD sources only.
 #pragma once
 
 #include <utility>
@@ -12,16 +12,16 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
-/// A panel has so many rows, a line of each column of codes, or twice as many.
+/// One cache line of each code column. A panel is one or two of these high.
 constexpr std::int64_t kPanelRows = 64;
 
 #if defined(__AVX512BW__)
 
-/// Columns of a panel: the elements of a register.
+/// Panel width: the elements of a register.
 constexpr std::int64_t panel_columns(const std::uint16_t*) { return kPairLanes; }
 constexpr std::int64_t panel_columns(const float*) { return kLanes; }
 
-/// Whether tiles end where panels do, or hold whole ones.
+/// Returns whether tiles end at panel borders or hold whole panels.
 inline bool fits_panels(const SourceBlock& block, std::int64_t panel_cols) {
   const std::int64_t height = block.tile_height, width = block.tile_width;
   const bool down = height >= block.rows || height % (2 * kPanelRows) == 0 ||
@@ -29,7 +29,7 @@ inline bool fits_panels(const SourceBlock& block, std::int64_t panel_cols) {
   return down && (width == 1 || width >= block.cols || width % panel_cols == 0);
 }
 
-/// Four rows of codes, one in each byte.
+/// Four rows of codes, one row in each byte.
 constexpr int kGroups = kPanelRows / 4;
 struct CodeGroups {
   Words of[kGroups];
@@ -43,8 +43,8 @@ FP8LAB_INLINE void store_line(Words line, std::uint8_t* destination, bool stream
   }
 }
 
-/// Of 128-bit lanes the words a0 b0 a1 b1, or with kHigh a2 b2 a3 b3; or of registers the lanes
-/// a0 a2 b0 b2, or a1 a3 b1 b3.
+/// Returns, of 128-bit lanes, the words a0 b0 a1 b1, or with kHigh a2 b2 a3 b3; or, of registers,
+/// the lanes a0 a2 b0 b2, or a1 a3 b1 b3.
 template <bool kWithin, int kHigh, int... kIndex>
 FP8LAB_INLINE Words exchange(Words a, Words b, std::integer_sequence<int, kIndex...>) {
   if constexpr (kWithin) {
@@ -56,9 +56,9 @@ FP8LAB_INLINE Words exchange(Words a, Words b, std::integer_sequence<int, kIndex
   }
 }
 
-/// Exchanges the bit kDistance of the number of a line with the upper bit of the place of a word
-/// within its 128-bit lane, or with the lower one of a lane within its register; the other bit of
-/// the place moves there instead.
+/// Exchanges bit kDistance of a line's number with the upper bit of a word's place within its
+/// 128-bit lane, or with the lower bit of a lane's place within its register. The other bit of the
+/// place moves into the position that becomes free.
 template <int kDistance, bool kWithin>
 FP8LAB_INLINE void exchange_all(Words* lines) {
   using Sequence = std::make_integer_sequence<int, kLanes>;
@@ -70,9 +70,9 @@ FP8LAB_INLINE void exchange_all(Words* lines) {
   }
 }
 
-/// Lane i of the groups is column i, which becomes the lines at destination + i * stride, one for
-/// each half: straight after each other, because memory takes two lines side by side, and only so,
-/// nearly as fast as one.
+/// Writes lane i of the groups, which is column i, to the lines at destination + i * stride, one
+/// line for each half. Writes the two lines directly one after the other: only then does memory
+/// take two neighbouring lines nearly as fast as one.
 template <int kHalves>
 void write_columns(const CodeGroups* groups, std::uint8_t* destination, std::int64_t stride,
                    bool streamed) {
@@ -80,7 +80,7 @@ void write_columns(const CodeGroups* groups, std::uint8_t* destination, std::int
   Words lines[kHalves][16];
   for (int half = 0; half < kHalves; ++half) {
     for (int i = 0; i < 16; ++i) lines[half][i] = groups[half].of[i];
-    // Shuffles of two registers that need no third for an index, nor overwrite one.
+    // Shuffles of two registers that need no third register for an index and overwrite no operand.
     exchange_all<2, true>(lines[half]);
     exchange_all<1, true>(lines[half]);
     exchange_all<4, false>(lines[half]);
@@ -99,19 +99,20 @@ inline void write_columns(const CodeGroups* groups, int halves, std::uint8_t* de
   write(groups, destination, stride, streamed);
 }
 
-/// Rows of a panel, the first of which begins a tile or lies in one that ends no sooner than the
-/// panel.
+/// Rows of a panel. The first row begins a tile, or lies in a tile that ends
+/// no sooner than the panel.
 template <class T>
 struct Panel {
-  int halves;  ///< of kPanelRows: one or two
+  int halves;  ///< number of kPanelRows: one or two
   const T* x;
   std::int64_t row_stride;
   const float* factors;  ///< at the first tile and the first column
   std::int64_t tile_stride, tile_height;
-  LineReader<T>* next;  ///< takes lines as the panel does
+  LineReader<T>* next;  ///< copies lines while the panel is encoded
 
   const T* row(std::int64_t r) const { return x + r * row_stride; }
-  /// Calls set(factors) where a tile begins, and encode_group(g) for each group of four rows.
+  /// Calls set(factors) at the first row of each tile, and encode_group(g) for
+  /// each group of four rows.
   template <class Set, class Encode>
   FP8LAB_INLINE void for_groups(Set set, Encode encode_group) const {
     const float* of_tile = factors;

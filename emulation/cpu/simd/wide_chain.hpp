@@ -17,8 +17,8 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
-/// Where the parts of packed wide operands lie, and what a group of them does besides summing: emax
-/// is at least kFloorExponent, and results are rounded to kOutputFormat.
+/// Layout of packed wide operands, and options of a group's sum: emax is at least kFloorExponent,
+/// and results are rounded to kOutputFormat.
 template <std::int64_t kGroupSize, ChainOutput kOutputFormat = ChainOutput::f32,
           int kFloorExponent = -WideCodes::kExponentBias>
 struct WideLayout {
@@ -27,14 +27,16 @@ struct WideLayout {
   static constexpr std::int64_t kGroup = kGroupSize;
   static constexpr ChainOutput kOutput = kOutputFormat;
   static constexpr int kFloor = kFloorExponent + WideCodes::kExponentBias;
-  /// Words of 16 bits that hold one for each product of a group.
+  /// Number of 16-bit words that hold one bit for each product of a group.
   static constexpr int kWords = kGroup > 16 ? static_cast<int>(kGroup) / 16 : 1;
 
-  // One group of a left-operand row: values; pairs of gaps, twice; words of signs, twice.
+  // Byte offsets in one group of a left-operand row: values; pairs of gaps,
+  // twice; words of signs, twice.
   static constexpr std::int64_t kGaps = kGroup * 8;
   static constexpr std::int64_t kLeftSigns = kGaps + kGroup * 2;
   static constexpr std::int64_t kGroupBytes = kLeftSigns + (kWords * 4 + 7) / 8 * 8;
-  // One group of a right-operand panel, likewise: pairs of exponents and words in lane order.
+  // The same for a right-operand panel: values; pairs of exponents and
+  // words of signs in lane order.
   static constexpr std::int64_t kLaneBytes = kColumns * 2;
   static constexpr std::int64_t kExponents = kGroup * kColumns * 8;
   static constexpr std::int64_t kRightSigns = kExponents + kGroup / 2 * kLaneBytes;
@@ -42,7 +44,7 @@ struct WideLayout {
 
   static constexpr std::uint32_t kResultMask = ~0u;
 
-  /// Product k of a column, for the scalar reference.
+  /// Returns product k of a column, for the scalar reference.
   static ProductParts product(const std::byte* a, const std::byte* b, std::int64_t column, int k) {
     std::uint64_t x, y;
     std::memcpy(&x, a + k * 8, sizeof x);
@@ -62,13 +64,13 @@ using Bf16Layout = WideLayout<kBf16Group>;
 static_assert(Bf16Layout::kGroupBytes == wide_group_bytes(kBf16Group));
 static_assert(Bf16Layout::kPanelGroup == Bf16Layout::kColumns * wide_panel_bytes(kBf16Group));
 
-/// One group of some rows of a tile, its packed parts.
+/// Packed parts of one group of some rows of a tile.
 struct WideStep {
   const std::byte* a;
   const std::byte* b;
 };
 
-/// The largest exponents of products of kRows rows, in pairs of bytes, by two products at a time.
+/// The largest exponents of products of kRows rows, in pairs of bytes, two products at a time.
 template <class L, int kRows>
 class LargestExponents {
  public:
@@ -85,7 +87,7 @@ class LargestExponents {
       pairs_[r] = Lanes::max_bytes(pairs_[r], Lanes::subtract_bytes(exponents, gaps));
     }
   }
-  /// As exponent fields of FP64.
+  /// Returns them as exponent fields of FP64.
   Code fields(int r) const {
     return Lanes::add(Lanes::larger_byte(pairs_[r]), Lanes::words(WideCodes::kField));
   }
@@ -94,7 +96,7 @@ class LargestExponents {
   Code pairs_[kRows];
 };
 
-/// The number of negative products of a group of one row.
+/// Returns the number of negative products of a group of one row.
 template <class L>
 [[gnu::always_inline]] inline typename L::Lanes::Code count_negative(const std::byte* a,
                                                                      const std::byte* b) {
@@ -109,14 +111,14 @@ template <class L>
   return counted;
 }
 
-/// What the sums of a group of kRows rows start from, c aside.
+/// The start values of the sums of a group of kRows rows, without c.
 template <class L, int kRows>
 struct WideStart {
   using Lanes = typename L::Lanes;
   typename Lanes::Code anchors[kRows], units[kRows];
-  bool careful[kRows];  ///< results may be no normal numbers of FP32
+  bool careful[kRows];  ///< results may not be normal numbers of FP32
 
-  /// c (kRows, W): the accumulators.
+  /// `c` (kRows, W): the accumulators.
   [[gnu::always_inline]] void set(const WideStep& step, std::int64_t a_row_bytes, const double* c,
                                   const LargestExponents<L, kRows>& exponents) {
     for (int r = 0; r < kRows; ++r) {
@@ -138,8 +140,8 @@ struct WideStart {
   }
 };
 
-/// The group `step` of kRows rows: c (kRows, W) in and out. The largest exponents of `next` are
-/// found on the way, as they and the sums use different units of the processor.
+/// Sums the group `step` of kRows rows: c (kRows, W) in and out. Also finds the largest exponents
+/// of `next`, because they and the sums use different units of the processor.
 template <class L, int kRows>
 [[gnu::always_inline]] inline LargestExponents<L, kRows> sum_rows(const WideStep& step,
                                                                   std::int64_t a_row_bytes,
@@ -201,11 +203,11 @@ template <class L, int kRows>
   return exponents;
 }
 
-/// Rows whose accumulators are kept in FP64 at a time.
+/// Number of rows whose accumulators are in FP64 at a time.
 constexpr std::int64_t kWideRows = 60;
 
-/// All groups of `blocks` > 0 blocks of kRows rows from row `first` of the tile on: c (rows, W) in
-/// and out.
+/// Runs all groups of `blocks` > 0 blocks of kRows rows from row `first` of the tile
+/// on: c (rows, W) in and out.
 template <class L, int kRows>
 void run_wide_rows(const ChainTile& tile, std::int64_t first, std::int64_t blocks, double* c) {
   const std::int64_t groups = (tile.k + L::kGroup - 1) / L::kGroup, row_bytes = tile.a_row_bytes;
@@ -218,7 +220,8 @@ void run_wide_rows(const ChainTile& tile, std::int64_t first, std::int64_t block
   start.set(step, row_bytes, c, exponents);
   for (std::int64_t group = 0; group < groups; ++group) {
     for (std::int64_t i = 0; i < blocks; ++i) {
-      // Behind the last block of the last group comes itself, for nothing.
+      // After the last block of the last group, `next` is that block again;
+      // its exponents are unused.
       const bool last = i + 1 == blocks, end = last && group + 1 == groups;
       WideStep next = step;
       if (!last) {
@@ -227,7 +230,7 @@ void run_wide_rows(const ChainTile& tile, std::int64_t first, std::int64_t block
         next.a = tile.a + (group + 1) * tile.a_group_bytes + first * row_bytes;
         next.b += L::kPanelGroup;
       }
-      // Its part of the panel's next group into the cache, see prefetch_part.
+      // Prefetches this block's part of the panel's next group, see prefetch_part.
       const std::byte* ahead = step.b + L::kPanelGroup + i * bytes_each;
       for (std::int64_t at = 0; at < bytes_each; at += kCacheLine) __builtin_prefetch(ahead + at);
       const auto found =
@@ -238,7 +241,7 @@ void run_wide_rows(const ChainTile& tile, std::int64_t first, std::int64_t block
   }
 }
 
-/// The chain of a tile, every group summed as `model` says.
+/// Runs the chain of a tile; `model` defines the sum of each group.
 template <class L>
 void run_wide_chain(const ChainTile& tile, const numerics::GroupModel& model) {
   alignas(64) double c[kWideRows * L::kColumns];

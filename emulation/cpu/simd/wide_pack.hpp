@@ -1,4 +1,4 @@
-// Packing of wide operands for the emulated GEMM.
+// Packs wide operands for the emulated GEMM.
 #pragma once
 
 #include <algorithm>
@@ -18,32 +18,32 @@ namespace {
 /// Elements along K that share a block scale of WideSource.
 inline constexpr std::int64_t kScaledElements = 32;
 
-/// The exponent of a block scale: a positive power of two, or anything for NaN.
+/// Returns the exponent of a block scale, a positive power of two; any value for NaN.
 inline std::int32_t scale_exponent(float scale) {
   const std::uint32_t bits = float_bits(scale);
   return bits >> 23 != 0 ? static_cast<std::int32_t>(bits >> 23) - 127 : -127;  // 2^-127
 }
 
-/// An un-normalised exponent: numbers below 2^least count there. See WideSource.
+/// Returns an un-normalised exponent: that of numbers below 2^least is `least`. See WideSource.
 constexpr std::int32_t wide_exponent(std::uint32_t bits, std::int32_t least) {
   return std::max(static_cast<std::int32_t>(bits >> 23 & 0xFFu) - 127, least);
 }
-/// All bits of a zero, none of another number. Here and below no conditional expressions, which
-/// GCC 12 turns into branches.
+/// Returns all bits set for a zero, none for other numbers. This and the following functions avoid
+/// conditional expressions, which GCC 12 turns into branches.
 constexpr std::int32_t zero_mask(std::uint32_t bits) {
   return -static_cast<std::int32_t>(bits << 1 == 0);
 }
-/// 1 below zero.
+/// Returns 1 below zero.
 constexpr std::uint32_t is_negative(std::uint32_t bits) {
   return static_cast<std::uint32_t>(bits > 0x80000000u);
 }
 
-/// Whether an element is packed as WideValue::escape says.
+/// Returns whether an element is packed by WideValue::escape.
 inline bool is_escaped(float x, std::int32_t exponent, double factor) {
   return exponent > WideCodes::kMostExponent && (x != 0.0f || std::isnan(factor));
 }
 
-/// One group of a left-operand row.
+/// Packs one group of a left-operand row.
 template <class L>
 inline void pack_wide_group(const float* __restrict x, std::int32_t least, float scale,
                             std::byte* __restrict out) {
@@ -87,7 +87,7 @@ inline void pack_wide_group(const float* __restrict x, std::int32_t least, float
   std::memcpy(out + L::kLeftSigns, words, sizeof words);
 }
 
-/// A left-operand row of BF16 codes.
+/// Packs a left-operand row of BF16 codes.
 template <class L>
 inline void pack_bf16_groups(const std::uint16_t* codes, std::int64_t stride, std::int64_t k,
                              std::byte* out, std::int64_t group_bytes) {
@@ -106,7 +106,7 @@ inline void pack_bf16_groups(const std::uint16_t* codes, std::int64_t stride, st
   }
 }
 
-/// A row of wide values, K contiguous, in groups with one scale for each 32 elements.
+/// Packs a row of wide values, K contiguous, in groups with one scale for each 32 elements.
 template <class L>
 inline void pack_wide_groups(const float* data, const float* scales, int least, std::int64_t k,
                              std::byte* out, std::int64_t group_bytes) {
@@ -136,7 +136,7 @@ struct ColumnScales {
   }
 };
 
-/// One group of a right-operand panel.
+/// Packs one group of a right-operand panel.
 template <class L>
 inline void pack_wide_steps(const float (*__restrict x)[L::kColumns], std::int32_t least,
                             const ColumnScales<L>& scales, std::byte* __restrict out) {
@@ -184,7 +184,8 @@ inline void pack_wide_steps(const float (*__restrict x)[L::kColumns], std::int32
   }
 }
 
-/// A right-operand panel of BF16 codes from row `first` on; columns beyond `rows` are zeros.
+/// Packs a right-operand panel of BF16 codes from row `first` on; columns
+/// beyond `rows` become zeros.
 template <class L>
 inline void pack_bf16_steps(const Bf16Source& source, std::int64_t first, std::int64_t rows,
                             std::int64_t k, std::byte* out) {
@@ -213,7 +214,7 @@ inline void pack_bf16_steps(const Bf16Source& source, std::int64_t first, std::i
   }
 }
 
-/// A right-operand panel of wide values.
+/// Packs a right-operand panel of wide values.
 template <class L>
 inline void pack_wide_panel(const WideSource& source, std::int64_t first, std::int64_t rows,
                             std::int64_t k, std::byte* out) {

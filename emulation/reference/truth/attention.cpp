@@ -24,8 +24,8 @@ Head select(const AttentionShape& shape, std::int64_t b, std::int64_t h, const T
   return {part(q, shape, b, h), part(k, shape, b, kv_head), part(v, shape, b, kv_head)};
 }
 
-/// The queries are those of the last keys. `starts` holds one document start a query; null: all
-/// keys are of one document.
+/// Returns the attention probabilities. The queries belong to the last keys. `starts` holds one
+/// document start per query; null: all keys are of one document.
 Matrix probabilities(const Head& head, const std::int32_t* starts, Eigen::VectorXd& log_sum) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(head.q.cols));
   Matrix p = matrix(head.q) * matrix(head.k).transpose() * scale;

@@ -1,4 +1,4 @@
-// Tensors of the truth path as matrices of Eigen.
+// Tensors of the truth path as Eigen matrices.
 #pragma once
 
 #include <cstdint>

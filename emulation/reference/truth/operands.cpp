@@ -23,15 +23,15 @@ void run(const ops::Dequantize& op) {
 
 void run(const ops::UpdateDelayedScale&) {}
 
-// A transform cancels in the product without roundings, so operands are not transformed.
+// A transform cancels in the product if nothing is rounded, so operands are not transformed.
 void run(const ops::SmoothingFactors&) {}
 
 void run(const ops::RotateBack&) {}
 
-// Nothing is quantized, so that the gradient passes straight through.
+// Nothing is quantized, so the gradient passes through unchanged.
 void run(const ops::EstimatorFactor&) {}
 
-// Nor clamped, so that nothing has been taken away.
+// Nothing is clamped, so there is no residual.
 void run(const ops::Compensate&) {}
 
 void run(const ops::Gemm& op) {

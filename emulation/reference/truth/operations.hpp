@@ -7,7 +7,7 @@
 
 namespace fp8lab::truth {
 
-/// Why ops::MeasureOperand is refused.
+/// The reason for which ops::MeasureOperand is refused.
 inline constexpr const char* kNoStatistics =
     "backend 'truth' quantizes nothing, so it has no operand statistics";
 

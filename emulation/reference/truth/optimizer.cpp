@@ -8,7 +8,7 @@
 namespace fp8lab::truth {
 namespace {
 
-/// A fresh power of 0 stands for beta^0 = 1.
+/// Multiplies a power of beta; a fresh power of 0 stands for beta^0 = 1.
 void multiply_power(double& power, float beta) {
   power = (power == 0 ? 1.0 : power) * static_cast<double>(beta);
 }
@@ -21,7 +21,8 @@ Eigen::ArrayXXd clipped(const TensorView& gradient, const TensorView& scalars) {
   return matrix(gradient.flat()).array() * element(scalars, StepScalar::kClipFactor);
 }
 
-/// w * 2^(-rate * n) away from zero or towards it, by the integer n next to g / sqrt(v).
+/// Computes w * 2^(-rate * n), away from zero or towards it, with the
+/// integer n next to g / sqrt(v).
 void multiply_weights(const ops::UpdateWeights& op, const Eigen::ArrayXXd& gradient, double rate) {
   const double correction = 1 - element(op.scalars, StepScalar::kBeta2Power);
   const auto limit = static_cast<double>(op.spec.gradient_bound);
@@ -73,7 +74,7 @@ void run(const ops::AdamW& op) {
             ((second / correction2).sqrt() + static_cast<double>(op.spec.epsilon));
 }
 
-// States are kept as they are computed.
+// The truth path stores states as they are computed.
 void run(const ops::StoreState& op) { matrix(op.state.codes.flat()) = matrix(op.source); }
 
 void run(const ops::LoadState& op) { matrix(op.destination) = matrix(op.state.codes.flat()); }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kSqrt2OverPi = 0.797884560802865355880;
 
-/// The tanh in GELU.
+/// Returns the tanh term of GELU.
 Eigen::ArrayXXd gelu_tanh(const Eigen::ArrayXXd& x) {
   return (kSqrt2OverPi * (x + 0.044715 * x.cube())).tanh();
 }
