@@ -15,8 +15,8 @@ namespace fp8lab {
 inline constexpr const char* kRatedCard = "NVIDIA H200";
 
 /// Multiply-adds a second of our kernel for such a product at 8192 x 8192 x 8192, as
-/// experiments/results/h200.md has them; nothing for a product that was not measured. A product of
-/// formats that the card has no instruction for is the BF16 tensor core's.
+/// experiments/results/h200_speed.md has them; nothing for a product that was not measured. A
+/// product of formats that the card has no instruction for is the BF16 tensor core's.
 std::optional<double> measured_rate(const GemmSpec& gemm, const QuantSpec& a, const QuantSpec& b);
 
 /// Seconds of the three products of all linear layers but the head in a step of `tokens` tokens; a

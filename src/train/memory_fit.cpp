@@ -21,7 +21,7 @@ namespace {
 /// What Trainer holds of a token of the step: four integers and a weight.
 constexpr std::int64_t kBytesOfToken = 20;
 /// What an element that is read and written costs, in multiply-adds of a product: on an H200 some
-/// hundred (experiments/results/h200.md).
+/// hundred (experiments/results/h200_speed.md).
 constexpr double kMultiplyAddsOfElement = 256;
 constexpr std::int64_t kLargestChunk = 2048;  // tokens; products of fewer are slower
 constexpr std::size_t kNamedChanges = 3;

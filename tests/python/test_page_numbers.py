@@ -173,6 +173,74 @@ def test_numbers_of_pages(here: str, page: str, there: str) -> None:
     assert number_in(here, TEXT) == number_in(there, " ".join(text.split()))
 
 
+# Of pages of results that repeat figures: a page and what it says, the page that they come from.
+REPEATED = [
+    ("h200.md", "| # outputs, 0 mismatches", "h200_bits.md", "the first 361 s | # outputs"),
+    ("h200.md", "| # recordings, and", "h200_bits.md", "(9 steps) | # recordings"),
+    ("h200.md", "and # steps of ten recipes", "h200_bits.md", "| # steps: pre-training"),
+    ("h200.md", "| # kernels broken", "h200_broken.md", "All # device kernels"),
+    ("h200.md", "| # (row, fast)", "h200_speed.md", "| row, fast | 0.967, # |"),
+    ("h200.md", "to # (1x128 by 1x128)", "h200_speed.md", "| 1x128 by 1x128 | 1.158, # |"),
+    ("h200.md", "one layout # to", "h200_speed.md", "| e4m3fn/1x32/e8m0 | # |"),
+    ("h200.md", "one layout 0.96 to #,", "h200_speed.md", "| e4m3fn/row | # |"),
+    ("h200.md", "from one call # to", "h200_speed.md", "| e4m3fn/1x32/e8m0 | 0.96 | 0.94 | # |"),
+    ("h200.md", "one call 0.78 to # |", "h200_speed.md", "128x128 | 1.00 | 0.97 | # |"),
+    ("h200.md", "| forward #, backward", "h200_speed.md", "| 0.252 (409) | 0.212 | # |"),
+    ("h200.md", ", backward # |", "h200_speed.md", "| 0.780 | 1.394 | # |"),
+    ("h200.md", "| bf16 #, infir2", "h200_speed.md", "| 68 600 | #, 1.48, 1.47 |"),
+    ("h200.md", ", infir2 #, te_current", "h200_speed.md", "| 68 600 | 1.14, #, 1.47 |"),
+    ("h200.md", ", te_current # |", "h200_speed.md", "| 68 600 | 1.14, 1.48, # |"),
+    ("h200.md", "| #, with recomputation", "h200_speed.md", "infir2 takes # of bf16's memory"),
+    ("h200.md", "gate and up # |", "h200_speed.md", "| 28.2 | 25.6 | # |"),
+    ("h200.md", "| +# to +32 %", "h200_speed.md", "| Qwen2.5-1.5B | +# to +32 %"),
+    ("h200.md", "| +29 to +# %", "h200_speed.md", "| Qwen2.5-1.5B | +29 to +# %"),
+    ("h200.md", "| # s | `fp8lab train`", "h200_speed.md", "page-locked chunks, # s for 9.3 GB"),
+    ("h200_limits.md", "more | (+# to +32 %", "h200_speed.md", "| Qwen2.5-1.5B | +# to +32 %"),
+    ("h200_limits.md", "more | (+29 to +# %", "h200_speed.md", "| Qwen2.5-1.5B | +29 to +# %"),
+    ("h200_limits.md", "+32 %, # to 3.2 %", "h200_speed.md", "on the warmest | # to 3.2 % |"),
+    ("h200_limits.md", "+32 %, 2.9 to # %", "h200_speed.md", "on the warmest | 2.9 to # % |"),
+    ("h200_limits.md", "`loss_chunk` | (#; 0.85", "h200_speed.md", "| 49.0 | 46.4 | # |"),
+    ("h200_limits.md", "`loss_chunk` | (0.90; #", "h200_speed.md", "| 28.2 | 25.6 | # |"),
+    ("h200_limits.md", "(128x128 #, tensor", "h200_speed.md", "128x128 | 1.00 | 0.97 | # |"),
+    ("h200_limits.md", "tensor # and 0.90", "h200_speed.md", "delayed | 0.98 | 0.96 | # |"),
+    ("h200_limits.md", "tensor 0.88 and #,", "h200_speed.md", "current | 0.98 + | 0.98 + | # + |"),
+    ("h200_limits.md", "0.90, row #,", "h200_speed.md", "n/row | 1.00 | 0.96 + | # + |"),
+    ("h200_limits.md", "1x128 #, 1x32/e8m0", "h200_speed.md", "n/1x128 | 0.97 | 0.94 | # |"),
+    ("h200_limits.md", "0.82, 1x32/e8m0 #)", "h200_speed.md", "n/1x32/e8m0 | 0.96 | 0.94 | # |"),
+    ("h200_limits.md", "by itself; (#) in", "h200_speed.md", "| 6.0 | # | loss |"),
+    ("h200_limits.md", "(28 heads #,", "h200_speed.md", "| 0.621 (387) | 0.450 | # |"),
+    ("h200_limits.md", "64 columns #)", "h200_speed.md", "| 0.506 (238) | 0.312 | # |"),
+    ("h200_limits.md", "(# ms)", "h200_speed.md", "| 1.75 | 0.465 | # |"),
+    ("measured.md", "cuda`: # compared", "h200_bits.md", "the first 361 s | # outputs"),
+    ("measured.md", "and # of every operation", "h200_bits.md", "# outputs, 0 mismatches (34 s)"),
+    (
+        "measured.md",
+        "the # outputs that the H200",
+        "h200_bits.md",
+        "# outputs, 0 mismatches (28 s)",
+    ),
+    ("measured.md", "purpose in # places", "h200_broken.md", "All # device kernels"),
+    ("measured.md", "noticed, # of them there", "h200_broken.md", "are noticed: # on an H200"),
+    ("measured.md", "runs at # tokens/s", "h200_speed.md", "| 46 800 | # | 69 400"),
+    ("measured.md", "in bf16, # in infir2", "h200_speed.md", "| 46 800 | 53 400 | #, 69 100"),
+    ("measured.md", "and # in te_current", "h200_speed.md", "| 69 400, 69 100 | # |"),
+    ("measured.md", "same states, at #: 1.14", "h200_speed.md", "8 x 2048 | # | 53 400"),
+    (
+        "measured.md",
+        "0.85 where gate and up are computed again, # of",
+        "h200_speed.md",
+        "the ratio is # for",
+    ),
+]
+
+
+@pytest.mark.parametrize("page, here, source, there", REPEATED)
+def test_figures_that_pages_repeat(page: str, here: str, source: str, there: str) -> None:
+    texts = [(RESULTS / name).read_text(encoding="utf-8") for name in (page, source)]
+    repeated, measured = (" ".join(text.replace("**", "").split()) for text in texts)
+    assert number_in(here, repeated) == number_in(there, measured)
+
+
 def test_the_outputs_of_kernels() -> None:
     text = (RESULTS / "measured.md").read_text(encoding="utf-8")
     count = int(number_in("--backend cuda`: # compared elements", text).replace(" ", ""))
