@@ -11,8 +11,8 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include "emulation/base/error.hpp"
 #include "emulation/base/default_threads.hpp"
+#include "emulation/base/error.hpp"
 #include "emulation/base/machine.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/simd/target.hpp"

@@ -23,9 +23,6 @@ struct TileShape {
   constexpr bool operator==(const TileShape&) const = default;
   constexpr bool is_tensor() const { return rows == 0 && cols == 0; }
   constexpr bool is_row() const { return rows == 1 && cols == 0; }
-  /// Returns true if the transposed tile is the same tile, so one set of codes
-  /// serves both orientations.
-  constexpr bool is_square() const { return rows == cols; }
 };
 
 /// Source of the amax behind a scale.

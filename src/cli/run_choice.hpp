@@ -18,8 +18,8 @@ void add_scale(Options& options);
 /// Its value, if it is given.
 std::optional<double> chosen_scale(const Values& values, const std::string& command);
 
-/// The run that they name, at its --scale and from its --init-from where the command has those. Throws Error unless exactly
-/// one of --config and --preset is given.
+/// The run that they name, at its --scale and from its --init-from where the command has those.
+/// Throws Error unless exactly one of --config and --preset is given.
 RunConfig chosen_run(const Values& values, const std::string& command);
 
 }  // namespace fp8lab::cli

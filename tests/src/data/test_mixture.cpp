@@ -19,7 +19,8 @@ namespace {
 std::shared_ptr<const Corpus> uniform_corpus(std::int32_t value, int documents) {
   std::vector<Document> list;
   for (int i = 0; i < documents; ++i) {
-    list.push_back({std::vector<std::int32_t>(static_cast<std::size_t>(5 + i % 7), value), 1, {}, ""});
+    list.push_back(
+        {std::vector<std::int32_t>(static_cast<std::size_t>(5 + i % 7), value), 1, {}, ""});
   }
   return make_corpus(std::move(list));
 }
