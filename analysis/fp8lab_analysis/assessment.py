@@ -341,13 +341,18 @@ class Assessment:
             lines.append(f"{least.name} is not told apart from {self.baseline}.")
         if not least.gap.is_known:
             lines.append(
-                f"There are no intervals: {self.tokens.size} documents; at least "
-                f"{LEAST_DOCUMENTS} are needed. Give more documents, not longer ones."
+                f"There are no intervals: {self.facts['sequences']} sequences of "
+                f"{self.facts['sequence_length']} tokens reach {self.tokens.size} documents, and "
+                f"at least {LEAST_DOCUMENTS} are needed. Give more --sequences or more documents, "
+                f"not longer ones."
             )
+        on = ""
         if self.map is not None:
-            lines.append(self.map_sentence(self.map))
+            if self.map.sequences != self.facts["sequences"]:
+                on = f"On {self.map.sequences} of the {self.facts['sequences']} sequences: "
+            lines.append(on + self.map_sentence(self.map))
         if self.suggestion is not None:
-            lines.append(self.suggestion.sentence)
+            lines.append(on + self.suggestion.sentence)
         return lines
 
     def map_sentence(self, found: SensitivityMap) -> str:

@@ -153,8 +153,8 @@ void warn_of_tiles(Slot slot, const QuantSpec& spec, const OperandShape& shape,
   }
   if (slot == Slot::dgrad_dy && spec.tile.rows == 1) {
     out.push_back(
-        fmt::format("{}: tokens masked out of the loss give tiles of amax 0, which take "
-                    "the rule's own scale and are left out of scale statistics",
+        fmt::format("{}: tokens without a loss (the masked prompts of SFT) give tiles of amax 0, "
+                    "which take the rule's own scale and are left out of scale statistics",
                     name));
   }
   if (spec.tile.cols > 0 && k % spec.tile.cols != 0) {
@@ -200,8 +200,9 @@ void warn_of_accumulation(const LinearRecipe& recipe, GemmRole role, std::int64_
                     name, k));
   }
   if (gemm.schedule == Schedule::promote && gemm.promote_interval != 128) {
-    out.push_back(fmt::format("{}: {} is an own kernel's schedule; the library promotes every 128",
-                              name, schedule_name(gemm)));
+    out.push_back(
+        fmt::format("{}: {} is a schedule of our own kernels; cuBLASLt promotes every 128", name,
+                    schedule_name(gemm)));
   }
   if (a.format == numerics::kE5M2 && b.format == numerics::kE5M2) {
     out.push_back(fmt::format("{}: cuBLASLt refuses e5m2 by e5m2", name));

@@ -87,12 +87,38 @@ class MovedWeights {
   std::vector<float> before_;
 };
 
+/// Indices of the linear layers whose forward operands the recipe quantizes.
+std::vector<std::size_t> quantized_layers(const AssessedModel& model, const Recipe& recipe) {
+  const auto count = static_cast<int>(model.model().num_hidden_layers);
+  std::vector<std::size_t> quantized;
+  for (std::size_t i = 0; i < model.linears().size(); ++i) {
+    const LinearRecipe& layer = recipe.for_layer(model.linears()[i].name, count);
+    if (layer.slot(Slot::fprop_x).is_cast() || layer.slot(Slot::fprop_w).is_cast()) {
+      quantized.push_back(i);
+    }
+  }
+  return quantized;
+}
+
 }  // namespace
 
 double SensitivityMap::baseline_loss() const {
   double sum = baseline.loss();
   for (const DocumentLosses& one : replicates) sum += one.loss();
   return sum / static_cast<double>(1 + replicates.size());
+}
+
+std::size_t map_passes(const AssessedModel& model, const Recipe& recipe) {
+  const auto count = static_cast<int>(model.model().num_hidden_layers);
+  const std::vector<std::size_t> quantized = quantized_layers(model, recipe);
+  std::size_t passes = 2 + std::min(kReplicates, quantized.size()) + quantized.size();
+  for (const std::size_t i : quantized) {
+    const LinearRecipe& layer = recipe.for_layer(model.linears()[i].name, count);
+    for (const Slot slot : {Slot::fprop_x, Slot::fprop_w}) {
+      passes += is_quantized_alone(layer.slot(slot)) ? 1 : 0;
+    }
+  }
+  return passes;
 }
 
 SensitivityMap map_sensitivity(
@@ -108,13 +134,7 @@ SensitivityMap map_sensitivity(
     return losses;
   };
   const auto count = static_cast<int>(model.model().num_hidden_layers);
-  std::vector<std::size_t> quantized;
-  for (std::size_t i = 0; i < model.linears().size(); ++i) {
-    const LinearRecipe& layer = recipe.for_layer(model.linears()[i].name, count);
-    if (layer.slot(Slot::fprop_x).is_cast() || layer.slot(Slot::fprop_w).is_cast()) {
-      quantized.push_back(i);
-    }
-  }
+  const std::vector<std::size_t> quantized = quantized_layers(model, recipe);
   map.recipe = losses_under(recipe);
   const std::size_t replicates = std::min(kReplicates, quantized.size());
   const std::size_t parts = replicates + 2 * quantized.size();

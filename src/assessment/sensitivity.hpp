@@ -38,6 +38,9 @@ struct SensitivityMap {
   double baseline_loss() const;
 };
 
+/// Number of forward passes over the data that map_sensitivity needs for this recipe.
+std::size_t map_passes(const AssessedModel& model, const Recipe& recipe);
+
 /// `baseline` multiplies x and w as they are stored (bf16). `progress` is told each layer, its
 /// number and how many there are. Delayed scales count as current ones.
 SensitivityMap map_sensitivity(AssessedModel& model, const Recipe& baseline, const Recipe& recipe,

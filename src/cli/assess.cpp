@@ -291,10 +291,21 @@ std::filesystem::path page_folder(const ModelSource& source, const Values& value
   return output_folder("assess/" + name, "assess: --out");
 }
 
-/// Losses under all recipes; those with the same forward pass are taken once.
+/// Tells how long losses and map will take, unless that is seconds. Other parts are shorter.
+void tell_estimate(double losses, double map, std::size_t passes, bool gradients) {
+  constexpr double kShort = 10;
+  if (losses + map < kShort) return;
+  std::string text = fmt::format("assess: about {:.0f} s for the losses", losses);
+  if (passes > 0) text += fmt::format(", {:.0f} s for the {} passes of the map", map, passes);
+  fmt::print(stderr, "{}, then outliers{}\n", text, gradients ? " and gradients" : "");
+}
+
+/// Losses under all recipes; those with the same forward pass are taken once. `first_taken` gets
+/// the seconds of the baseline's pass over the data.
 ordered_json losses_of(AssessedModel& model, const std::vector<Recipe>& recipes,
                        const DataSources& data, std::int64_t sequences,
-                       std::vector<std::vector<std::string>>& remarks, ordered_json& documents) {
+                       std::vector<std::vector<std::string>>& remarks, ordered_json& documents,
+                       const std::function<void(double seconds)>& first_taken) {
   PartsLine parts(kCommand);
   ordered_json rows = ordered_json::array();
   for (std::size_t i = 0; i < recipes.size(); ++i) {
@@ -308,8 +319,12 @@ ordered_json losses_of(AssessedModel& model, const std::vector<Recipe>& recipes,
     }
     if (!row.contains("same_forward_as")) {
       model.under(model.runnable(recipes[i], remarks[i]), [&](Transformer& transformer) {
+        const Stopwatch of_pass;
         const DocumentLosses losses = document_losses(model, transformer, data, sequences);
-        if (i == 0) documents = to_json(losses.documents);
+        if (i == 0) {
+          documents = to_json(losses.documents);
+          first_taken(of_pass.seconds());
+        }
         row["loss"] = finite_json(losses.mean);
         row["sums"] = ordered_json::array();
         for (const double sum : losses.sums) row["sums"].push_back(finite_json(sum));
@@ -380,13 +395,32 @@ int assess(const std::vector<std::string>& arguments) {
     AssessedModel model(*backend, run, *source.tensors, source.name, histories, shape);
     phase.begin("");
     const Stopwatch of_losses;
-    facts["recipes"] = losses_of(model, recipes, data, sequences, remarks, facts["documents"]);
-    seconds["losses"] = of_losses.seconds();
+    const Recipe* mapped_recipe = nullptr;
     if (values.count("map") != 0) {
-      const Stopwatch of_map;
       const std::string hash = load_recipe(values["map"].as<std::string>()).hash;
-      const auto mapped = std::find_if(recipes.begin(), recipes.end(),
-                                       [&](const Recipe& one) { return one.hash == hash; });
+      mapped_recipe = &*std::find_if(recipes.begin(), recipes.end(),
+                                     [&](const Recipe& one) { return one.hash == hash; });
+    }
+    const auto estimate = [&](double seconds) {
+      std::size_t different = 0;
+      for (std::size_t i = 0; i < recipes.size(); ++i) {
+        different += std::none_of(recipes.begin(), recipes.begin() + static_cast<std::ptrdiff_t>(i),
+                                  [&](const Recipe& one) {
+                                    return have_same_forward(one, recipes[i], model);
+                                  })
+                         ? 1
+                         : 0;
+      }
+      const std::size_t passes = mapped_recipe != nullptr ? map_passes(model, *mapped_recipe) : 0;
+      const double share = static_cast<double>(for_map) / static_cast<double>(sequences);
+      tell_estimate(seconds * static_cast<double>(different),
+                    seconds * share * static_cast<double>(passes), passes, for_gradients > 0);
+    };
+    facts["recipes"] =
+        losses_of(model, recipes, data, sequences, remarks, facts["documents"], estimate);
+    seconds["losses"] = of_losses.seconds();
+    if (const Recipe* mapped = mapped_recipe) {
+      const Stopwatch of_map;
       std::vector<std::string> said;
       const Recipe baseline = model.runnable(recipes.front(), said);
       PartsLine parts(kCommand);

@@ -18,6 +18,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/base/machine.hpp"
 #include "src/cli/version.hpp"
+#include "src/config/experiments.hpp"
 #include "src/config/key_help.hpp"
 #include "src/config/nearest_name.hpp"
 #include "src/io/printable.hpp"
@@ -36,9 +37,11 @@ std::string help_text(const std::vector<Command>& commands) {
          "config, "
          "help recipe\nand help study list the keys of run files, recipes and studies; fp8lab "
          "version, "
-         "--version or -v prints the\nversion.\nEnded by 0: success, 1: the machine failed, 2: bad "
-         "input, 3: a difference "
-         "found,\n4: interrupted after a checkpoint, 5: train is complete, but its loss diverged\n";
+         "--version or -v prints the\nversion.\nExit status 0: success, 1: the machine failed, or "
+         "a "
+         "loss that is not finite stopped a run,\n2: bad input, 3: a difference found, 4: "
+         "interrupted "
+         "after a checkpoint, 5: train is complete,\nbut its loss diverged\n";
 }
 
 std::string command_names(const std::vector<Command>& commands) {
@@ -54,6 +57,11 @@ const Command& find_command(const std::vector<Command>& commands, const std::str
   for (const Command& command : commands) {
     if (command.name == name) return command;
     names.emplace_back(command.name);
+  }
+  const std::vector<std::string> recipes = experiment_names("recipes");
+  if (std::find(recipes.begin(), recipes.end(), name) != recipes.end()) {
+    throw Error(
+        fmt::format("unknown command '{0}'; it is a recipe: fp8lab recipes show {0}", name));
   }
   throw Error(fmt::format("unknown command '{}'{}; accepted: {}", name, did_you_mean(name, names),
                           command_names(commands)));

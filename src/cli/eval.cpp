@@ -45,7 +45,7 @@ Options eval_options() {
       "format of --data (default: running_text for .txt files, records with \"text\" and shards "
       "without a loss mask)");
   options.add("held-out-sequences", value<std::int64_t>(),
-              "number of sequences of the held-out loss");
+              "number of sequences of the held-out loss (default: the run's, else 16)");
   options.add("exact-match", value<std::int64_t>(),
               "number of problems that are answered by greedy decoding");
   options.add("pass-at", value<std::vector<std::int64_t>>(), "a k of pass@k; repeatable");
@@ -339,9 +339,15 @@ int eval(const std::vector<std::string>& arguments) {
   Evaluator evaluator(model.backend(), model.parameters(), model.transformer(), *stage.eval, data,
                       inputs);
   const std::int64_t micro = stage.micro_batch_sequences;
+  const std::int64_t sequences = (stage.eval->sequences + micro - 1) / micro * micro;
+  if (values.count("held-out-sequences") != 0 && sequences != stage.eval->sequences) {
+    print_notes(
+        {fmt::format("{} sequences are evaluated, not {}: whole batches of {} "
+                     "(--sequences-together)",
+                     sequences, stage.eval->sequences, micro)});
+  }
   const std::string repeated =
-      repetition_note(data, (stage.eval->sequences + micro - 1) / micro * micro,
-                      stage.sequence_length, "held-out-sequences");
+      repetition_note(data, sequences, stage.sequence_length, "held-out-sequences");
   if (!repeated.empty()) print_notes({repeated});
   phase.begin("evaluating");
   const Evaluation evaluation = evaluator.evaluate(model.context(), true);

@@ -73,7 +73,9 @@ MatrixOperand make_operand(Backend& backend, NpyArray& values, const std::string
   }
   if (scales.has_value() != spec.has_scale()) {
     throw Error(fmt::format("{}: quantizer {} {}", name, label(spec),
-                            spec.has_scale() ? "needs scales" : "has no scales"));
+                            spec.has_scale()
+                                ? "needs scales"
+                                : "has no scales; give one with scales by --operand-a/-b"));
   }
   check_given_codes(name, values.view(), spec.format);
   QuantizedOperand operand = allocate_operand(backend, spec, values.rows, values.cols);

@@ -53,7 +53,9 @@ Options train_options() {
       "fp8lab train --config FILE | --preset NAME\n"
       "Status 0: complete. 5: complete, but diverged (a loss that is not finite, or a smoothed "
       "loss\n"
-      "that ends more than 0.5 nats above its best of the first third of a stage). 4: interrupted\n"
+      "that ends more than 0.5 nats above its best of the first third of a stage). 1: stopped by "
+      "a\n"
+      "loss that is not finite (logging.nonfinite = \"stop\"), or by the machine. 4: interrupted\n"
       "after a checkpoint");
   add_run_choice(options);
   add_scale(options);
@@ -76,7 +78,8 @@ Options train_options() {
   options.add("resume", "continue the run in --out");
   options.add(
       "dry-run",
-      "print the recipe, estimates of memory and time, and the state of --out; write nothing");
+      "print the recipe, estimates of memory and time, and the state of --out; refuse what a run "
+      "would refuse; write nothing");
   return options;
 }
 

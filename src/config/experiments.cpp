@@ -88,8 +88,10 @@ fs::path find_experiment(const std::string& folder, const std::string& name_or_p
   const std::string prefix = where.empty() ? "" : where + ": ";
   if (is_path(name_or_path)) {
     if (is_file(name_or_path)) return name_or_path;
+    const fs::path path = name_or_path;
     throw Error(
-        fmt::format("{}{} file '{}' does not exist", prefix, singular(folder), name_or_path));
+        fmt::format("{}{} file '{}' does not exist{}", prefix, singular(folder), name_or_path,
+                    path.is_absolute() ? "" : fmt::format(" in {}", fs::current_path().string())));
   }
   const fs::path file = experiments_directory() / folder / (name_or_path + ".toml");
   if (!name_or_path.empty() && is_file(file)) return file;

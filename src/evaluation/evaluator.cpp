@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "src/data/documents.hpp"
 #include "src/evaluation/held_out.hpp"
 #include "src/evaluation/sharpness.hpp"
 
@@ -76,6 +77,19 @@ void check_lengths(const std::vector<Question>& questions, const std::string& fi
   }
 }
 
+/// Throws Error if no reference can be compared with an answer.
+void require_final_answers(const DataSources& data) {
+  for (const auto& corpus : data.corpora) {
+    for (std::int64_t i = 0; i < corpus->size(); ++i) {
+      if (!final_answer(corpus->reference(i)).empty()) return;
+    }
+  }
+  throw Error(
+      "exact_match and pass_at_k compare what follows the last \"####\" of an answer, as in GSM8K; "
+      "no "
+      "held-out answer has one");
+}
+
 }  // namespace
 
 std::vector<Score> scores_of(const Evaluation& evaluation) {
@@ -120,7 +134,7 @@ EvaluationInputs read_evaluation_inputs(const EvalConfig& config, const DataSour
                                         const RecipeTexts& recorded) {
   EvaluationInputs inputs;
   if (config.exact_match > 0 || config.pass_at_k) {
-    for (const auto& corpus : data.corpora) corpus->reference(0);  // may be an Error
+    require_final_answers(data);
   }
   if (!config.multiple_choice.empty()) {
     inputs.questions = read_questions(config.multiple_choice, data.vocabulary(), model.vocab_size);

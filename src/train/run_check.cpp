@@ -113,6 +113,16 @@ void add_recipe_notes(const RunConfig& config, const StageConfig& stage, const O
   }
 }
 
+/// Empty if the stage reaches its final rate, or states none of its own.
+std::string final_rate_note(const StageConfig& stage) {
+  const LearningRateSchedule& rate = stage.learning_rate;
+  const bool decays = rate.kind == ScheduleKind::cosine || rate.kind == ScheduleKind::linear ||
+                      (rate.kind == ScheduleKind::wsd && rate.decay_steps > 0);
+  if (decays || rate.final == LearningRateSchedule{}.final || rate.final == rate.peak) return {};
+  return fmt::format("stage {}: learning_rate.final = {} has no effect: {}", stage.name, rate.final,
+                     rate.kind == ScheduleKind::wsd ? "decay_steps is 0" : "the rate is constant");
+}
+
 }  // namespace
 
 std::vector<std::string> run_notes(const RunConfig& config, const std::vector<OpenedStage>& stages,
@@ -125,6 +135,7 @@ std::vector<std::string> run_notes(const RunConfig& config, const std::vector<Op
       for (std::string& line : vocabulary_notes(*opened.eval, model)) add_note(line, notes);
     }
     add_note(overlap_note(config.stages[i].name, opened), notes);
+    add_note(final_rate_note(config.stages[i]), notes);
     if (opened.eval) {
       const StageConfig& stage = config.stages[i];
       const std::int64_t micro = stage.micro_batch_sequences;

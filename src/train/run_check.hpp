@@ -43,7 +43,7 @@ std::vector<OpenedStage> open_stages(const RunConfig& config, const Backend* bac
 
 /// What a user should know about them, each once: data whose vocabulary is not known for sure
 /// (vocabulary_notes), held-out documents that are trained on in the same stage or read more than
-/// once (repetition_note), and recipes of
+/// once (repetition_note), a final learning rate that is never reached, and recipes of
 /// [stages.fallback] and [[stages.recipe_at]] that change nothing or are never reached.
 std::vector<std::string> run_notes(const RunConfig& config, const std::vector<OpenedStage>& stages,
                                    const ModelVocabulary& model);

@@ -50,6 +50,7 @@ def test_help_and_version() -> None:
 def test_unknown_words() -> None:
     message = refused("trian")
     assert "unknown command 'trian'" in message and "train, " in message
+    assert refused("mxfp8").endswith("it is a recipe: fp8lab recipes show mxfp8\n")
     assert "--colour" in refused("info", "--colour")
     assert "--jso" in refused("info", "--jso")  # no abbreviations
     assert "too many arguments" in refused("recipes", "show", "bf16", "more")

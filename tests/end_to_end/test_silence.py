@@ -102,6 +102,52 @@ def test_held_out_documents_that_are_trained_on(folder: Path) -> None:
     assert notes(folder, "--set", cut[0], "--set", cut[1]) == []
 
 
+def test_a_final_rate_that_is_never_reached(folder: Path) -> None:
+    write_run(folder)
+    rate = "stages.cpt.learning_rate."
+    stated = ("--set", rate + "warmup_steps=1", "--set", rate + "final=1e-5")
+    (line,) = notes(folder, *stated)
+    assert "stage cpt: learning_rate.final = 1e-05 has no effect: decay_steps is 0" in line
+    (line,) = notes(folder, *stated, "--set", rate + "kind=constant")
+    assert "the rate is constant" in line
+    for decay in ("decay_steps=2", "kind=cosine", "kind=linear", "final=1e-4", "final=1e-3"):
+        assert notes(folder, *stated, "--set", rate + decay) == []
+
+
+def test_sequences_of_an_evaluation_come_in_whole_batches(folder: Path) -> None:
+    write_run(folder)
+    assert run("train", "--config", "run.toml", "--out", "out", cwd=folder).returncode == 0
+    words = ("eval", "out", "--sequences-together", 4, "--held-out-sequences")
+    result = run(*words, 5, cwd=folder)
+    said = "8 sequences are evaluated, not 5: whole batches of 4 (--sequences-together)"
+    assert result.returncode == 0 and said in result.stderr
+    assert "whole batches" not in run(*words, 8, cwd=folder).stderr
+
+
+def test_answers_that_nothing_can_be_compared_with_are_refused(folder: Path) -> None:
+    rows = [{"question": f"What is {i}?", "answer": f"It is {i}."} for i in range(20)]
+    (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_run(folder)
+    assert run("train", "--config", "run.toml", "--out", "out", cwd=folder).returncode == 0
+    words = (
+        "eval",
+        "out",
+        "--data",
+        "q.jsonl",
+        "--form",
+        "prompt_response",
+        "--sequence-length",
+        128,
+    )
+    for option in (("--exact-match", 4), ("--pass-at", 1)):
+        said = refused(*words, *option, "--max-new-tokens", 4, cwd=folder)
+        assert 'compare what follows the last "####" of an answer' in said, said
+    rows[7]["answer"] += " #### 7"
+    (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answer = succeeded(*words, "--exact-match", 10, "--max-new-tokens", 4, "--json", cwd=folder)
+    assert json.loads(answer)["exact_match"]["asked"] == 10
+
+
 def test_held_out_documents_that_are_read_again(folder: Path) -> None:
     (folder / "held.txt").write_text("few words\n\nand more\n")
     write_run(folder, sequences=4)

@@ -310,10 +310,18 @@ def test_too_few_documents_are_said() -> None:
         row["sums"] = row["sums"][:4]
     judged = Assessment(found)
     assert not judged.costs[1].gap.is_known
-    assert "There are no intervals: 4 documents; at least 5 are needed." in " ".join(
-        judged.answer()
-    )
+    said = "There are no intervals: 4 sequences of 128 tokens reach 4 documents, and at least 5"
+    assert said in " ".join(judged.answer())
     assert judged.to_json()["recipes"][1]["gap"]["half_width"] is None
+
+
+def test_sentences_of_the_map_say_what_they_were_taken_on() -> None:
+    assert FULL["map"]["sequences"] == FULL["sequences"]
+    of_all = Assessment(FULL).answer()
+    fewer = Assessment({**FULL, "map": {**FULL["map"], "sequences": 2}}).answer()
+    changed = [line for line in fewer if line not in of_all]
+    assert len(changed) == 1 + ("suggestion" in FULL)
+    assert all(line.startswith("On 2 of the 4 sequences: ") for line in changed)
 
 
 def test_the_map_adds_up_to_the_gap_with_its_remainder() -> None:

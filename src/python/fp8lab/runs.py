@@ -64,7 +64,10 @@ class Run:
     events: dict[str, Any]
     """step, kind and message."""
     tensors: dict[str, Any]
-    """layer, slot, format and scale_bits_per_element a logged operand; step: the logged steps."""
+    """layer, slot, format and scale_bits_per_element of each logged operand; step: the logged steps.
+
+    Their statistics, such as sqnr_db: `read_statistic`, by the names of `statistic_names`.
+    """
     complete: bool
     final_weight_hash: int
     """XXH3-64 of the weights of a complete run, else 0."""
