@@ -225,6 +225,22 @@ void Hdf5Dataset::read(void* elements, std::int64_t first, std::int64_t count) c
 
 // --- Hdf5File: opening --------------------------------------------------------------------------
 
+namespace {
+
+/// Throws Error if the file ends before its last allocated byte, which HDF5 1.14 opens all the
+/// same. Releases `id` then.
+void require_whole(hid_t id, const std::filesystem::path& path, const Hdf5Status& status) {
+  haddr_t end = 0;
+  const herr_t known = H5Fget_eoa(id, &end);
+  const std::uintmax_t size = std::filesystem::file_size(path);
+  if (known >= 0 && size >= end) return;
+  H5Fclose(id);
+  status.check(known, "H5Fget_eoa");
+  throw Error(fmt::format("{}: truncated: {} of {} bytes are there", path.string(), size, end));
+}
+
+}  // namespace
+
 Hdf5File::Hdf5File(Hdf5Handle handle, Hdf5Status status)
     : handle_(std::move(handle)), status_(std::move(status)) {}
 
@@ -258,6 +274,7 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
   // A file that no writer holds and none died with opens plainly. That comes first, since a SWMR
   // reader takes damaged metadata for half-written ones and reads them again and again.
   hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());
+  if (id >= 0) require_whole(id, path, status);
   if (id < 0) {
     // It waits twice as long each time, from 1 ns on. The default of 100 attempts never ends on a
     // damaged file; these take half a second.

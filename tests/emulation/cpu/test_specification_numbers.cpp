@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -77,7 +78,11 @@ std::uint32_t word32(const std::string& hexadecimal) {
   return static_cast<std::uint32_t>(std::stoul(hexadecimal, nullptr, 16));
 }
 
-std::string hexadecimal(float value) { return fmt::format("{:a}", value); }
+/// fmt 10 prints a zero as 0x0p-1022.
+std::string hexadecimal(float value) {
+  if (value == 0.0f) return std::signbit(value) ? "-0x0p+0" : "0x0p+0";
+  return fmt::format("{:a}", value);
+}
 
 std::string philox(const Words& arguments) {
   numerics::PhiloxCounter counter;

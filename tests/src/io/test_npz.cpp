@@ -55,6 +55,8 @@ TEST_CASE("npz: stored and deflated arrays by their names") {
 }
 
 TEST_CASE("npz: damaged archives are refused with the reason") {
+  // libzip 1.7 and 1.11 say it in different words.
+  constexpr const char* kMalformed = "malformed .npz archive: ";
   const std::string stored = zip_file(kMembers, false), packed = zip_file(kMembers, true);
   const std::size_t directory = stored.find("PK\x01\x02");
   const auto changed = [](std::string bytes, std::size_t at, char value) {
@@ -63,14 +65,14 @@ TEST_CASE("npz: damaged archives are refused with the reason") {
   };
   const std::pair<std::string, const char*> cases[] = {
       {"", "it is empty"},
-      {stored.substr(0, stored.size() - 1), "Not a zip archive"},
-      {stored.substr(1), "inconsistent"},
-      {changed(stored, stored.size() - 3, 1), "inconsistent"},
-      {changed(stored, directory, 'Q'), "Not a zip archive"},
+      {stored.substr(0, stored.size() - 1), kMalformed},
+      {stored.substr(1), kMalformed},
+      {changed(stored, stored.size() - 3, 1), kMalformed},
+      {changed(stored, directory, 'Q'), kMalformed},
       {changed(stored, directory + 8, 1), "x.npy: No password provided"},
-      {changed(stored, directory + 10, 12), "inconsistent"},
-      {changed(stored, directory + 24, 1), "inconsistent"},
-      {changed(stored, directory + 42, 1), "Not a zip archive"},
+      {changed(stored, directory + 10, 12), kMalformed},
+      {changed(stored, directory + 24, 1), kMalformed},
+      {changed(stored, directory + 42, 1), kMalformed},
       {changed(stored, 200, '!'), "x.npy: CRC error"},
       {changed(packed, packed.find("AA") + 20, '!'), "x.npy: "},
       {changed(changed(packed, packed.find("PK\x01\x02") + 27, 127), 25, 127), "do not deflate to"},
