@@ -297,7 +297,7 @@ void tell_estimate(double losses, double map, std::size_t passes, bool gradients
   if (losses + map < kShort) return;
   std::string text = fmt::format("assess: about {:.0f} s for the losses", losses);
   if (passes > 0) text += fmt::format(", {:.0f} s for the {} passes of the map", map, passes);
-  fmt::print(stderr, "{}, then outliers{}\n", text, gradients ? " and gradients" : "");
+  fmt::print(stderr, "{}, then outliers{} ...\n", text, gradients ? " and gradients" : "");
 }
 
 /// Losses under all recipes; those with the same forward pass are taken once. `first_taken` gets
