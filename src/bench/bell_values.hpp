@@ -1,4 +1,4 @@
-// Reproducible numbers for benchmarks.
+// Reproducible values for benchmarks.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace fp8lab {
 
-/// BF16 sums of four uniform values: bell-shaped, and enough for a benchmark.
+/// Returns BF16 sums of four uniform values: approximately normal, which suffices for a benchmark.
 inline std::vector<std::uint16_t> bell_values(std::int64_t count) {
   std::vector<std::uint16_t> values(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -23,7 +23,7 @@ class Matrix {
     device.fill(memory_.data(), memory_.size());
   }
   const TensorView& view() const { return view_; }
-  /// `count` heads from `first` on.
+  /// Returns `count` heads from `first` on.
   TensorView heads(const AttentionShape& shape, std::int64_t first, std::int64_t count) const {
     return view_.columns(first * shape.head_dim, count * shape.head_dim);
   }
@@ -83,7 +83,7 @@ class Bench {
  private:
   std::int64_t tokens() const { return shape_.batch * shape_.sequence; }
 
-  /// The last `count` tokens of each sequence against a cache of the others.
+  /// Measures the last `count` tokens of each sequence against a cache of the preceding ones.
   DeviceAttentionRow measure_cached(const ops::AttentionForward& forward, std::int64_t count,
                                     int repeats) {
     const std::int64_t batch = shape_.batch, held = shape_.sequence - count;
@@ -111,7 +111,7 @@ class Bench {
     return measure("cached, " + std::to_string(count) + " new", op, 2 * pairs, repeats);
   }
 
-  /// `pairs` of queries and keys, for each head, are the work of the pass.
+  /// Measures a pass. Its work is `pairs` of queries and keys for each head.
   template <class Operation>
   DeviceAttentionRow measure(const std::string& pass, const Operation& op, double pairs,
                              int repeats) {

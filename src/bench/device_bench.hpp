@@ -1,4 +1,4 @@
-// What the benchmarks of CUDA kernels share: a device, values, and time on its stream.
+// Common parts of the benchmarks of CUDA kernels: a device, input values, and timing on its stream.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace fp8lab {
 
-/// Measurements before the first that counts.
+/// Number of warm-up measurements, which are discarded.
 inline constexpr int kBenchWarmUps = 2;
 
 /// An event of a CUDA stream.
@@ -27,18 +27,18 @@ class DeviceEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Device 0. Throws Error without one.
+/// Uses device 0. Throws Error if there is none.
 class DeviceBench {
  public:
   DeviceBench();
 
   cuda::Context& context() { return context_; }
 
-  /// Enqueues: `bytes` at `to` become bell-shaped BF16 values, the same over and over.
+  /// Enqueues a fill of `bytes` bytes at `to` with bell-shaped BF16 values, repeated periodically.
   void fill(std::byte* to, std::size_t bytes);
 
-  /// Seconds from the first to the last of what `action` enqueues, after a write that empties the
-  /// L2 cache and also hides the time of the launch. Waits for it.
+  /// Returns the seconds from the start to the end of the work that `action` enqueues, and waits
+  /// for it. A preceding write evicts the L2 cache and hides the launch latency.
   template <class Action>
   double seconds_of(const Action& action) {
     flush();
@@ -58,7 +58,7 @@ class DeviceBench {
   DeviceEvent start_, stop_;
 };
 
-/// The middle one; of an even number the higher of the two.
+/// Returns the middle value; for an even number of values, the higher of the middle two.
 double median(std::vector<double> values);
 
 }  // namespace fp8lab

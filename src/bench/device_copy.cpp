@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kSizes[] = {std::int64_t{1} << 20, std::int64_t{1} << 24,
                                    std::int64_t{1} << 30};
 
-/// Page-locked memory of the host.
+/// Page-locked host memory.
 class PageLocked {
  public:
   explicit PageLocked(std::size_t bytes) {
@@ -41,7 +41,7 @@ void copy(void* to, const void* from, std::int64_t bytes, cudaMemcpyKind kind) {
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
-/// The memory of one size.
+/// The buffers for one size.
 class Bench {
  public:
   Bench(Backend& backend, std::int64_t bytes, int repeats)

@@ -19,15 +19,16 @@ struct Shape {
   std::string layer;
   std::string pass;
   std::int64_t m, n, k;
-  StorageOrder order_a = StorageOrder::k_contiguous, order_b = order_a;  ///< of what is not copied
+  StorageOrder order_a = StorageOrder::k_contiguous,
+               order_b = order_a;  ///< storage order of operands that are not copied
 };
 
 struct Mode {
   const char* name;
   GemmSpec gemm;
   QuantSpec a, b;
-  bool wgrad;  ///< whether a weight gradient is computed so
-  /// Second orientations are read with their rows contiguous, as training does without quantizers.
+  bool wgrad;  ///< true if this mode computes weight gradients
+  /// Second orientations are read with contiguous rows, as in training without quantizers.
   bool as_stored = false;
 };
 
@@ -85,7 +86,7 @@ std::vector<Shape> shapes() {
   struct Layer {
     const char* name;
     std::int64_t out, in;
-    bool long_batch;  ///< with 16384 tokens as well
+    bool long_batch;  ///< also measured with 16384 tokens
   };
   const Layer layers[] = {{"1.5B.qkv", 2048, 1536, false},     {"1.5B.o", 1536, 1536, false},
                           {"1.5B.gate_up", 17920, 1536, true}, {"1.5B.down", 1536, 8960, true},

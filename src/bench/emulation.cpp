@@ -32,7 +32,7 @@ const char* name_of(Operation operation) {
   return "?";
 }
 
-/// One thread and one SIMD target while it lives.
+/// Sets one thread and one SIMD target for the lifetime of the object.
 class Environment {
  public:
   explicit Environment(cpu::SimdTarget target)
@@ -107,8 +107,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Processor time of this thread: all contenders run on it alone, and time spent on other programs
-/// does not count.
+/// Returns the processor time of this thread: all contenders run only on this thread, and time
+/// spent in other programs does not count.
 double thread_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -121,7 +121,7 @@ double seconds_of(const std::function<void()>& work) {
   return thread_seconds() - begin;
 }
 
-/// A matrix quantized as an accumulator takes it, with its memory.
+/// A matrix quantized for an accumulator, with its memory.
 struct ProfileOperand {
   QuantizedOperand operand;
   std::vector<std::byte> codes;
@@ -144,7 +144,7 @@ struct ProfileOperand {
   }
 };
 
-/// The FP32 libraries with the instructions of a target, as far as they are installed.
+/// The installed FP32 libraries, with the instructions of one target.
 class Peers {
  public:
   explicit Peers(cpu::SimdTarget target) : openblas_(target), list_{eigen_peer(target)} {
@@ -157,7 +157,7 @@ class Peers {
   std::vector<Peer> list_;
 };
 
-/// Times `spec` on the operands, and the peers on the matrices that they come from.
+/// Times `spec` on the operands, and the peers on the matrices from which the operands were made.
 GemmBenchRow measure(const std::string& name, const GemmSpec& spec, const QuantizedOperand& left,
                      const QuantizedOperand& right, const Matrix& a, const Matrix& b,
                      const std::vector<Peer>& peers, int repeats) {
@@ -173,7 +173,7 @@ GemmBenchRow measure(const std::string& name, const GemmSpec& spec, const Quanti
 
   std::vector<double> own;
   std::vector<std::vector<double>> other(peers.size());
-  for (int i = -1; i < repeats; ++i) {  // the first round warms caches and memory up
+  for (int i = -1; i < repeats; ++i) {  // the first round warms caches and memory
     const double time = seconds_of([&] {
       cpu::run(ops::Gemm{spec, left, right, {}, false, view});
     });
@@ -235,7 +235,8 @@ std::vector<GemmBenchRow> bench_gemm(const GemmBenchOptions& options) {
       }
       if (&shape != options.shapes.data()) continue;
       for (const TensorCoreProfile& profile : tensor_core_profiles()) {
-        // Not the same record again, and not what the reference computes element by element.
+        // Skips duplicates of a record, and accumulators that the reference
+        // computes element by element.
         const bool first = profile_of(profile.accumulator) == &profile;
         if (!first || !cpu::fast_method(profile.accumulator)) continue;
         rows.push_back(measure(profile, a, b, peers.list(), options.repeats));

@@ -21,7 +21,7 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{1} << 18;  // elements, as load_parameters reads them
+constexpr std::size_t kPiece = std::size_t{1} << 18;  // elements per read, as in load_parameters
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -29,7 +29,7 @@ double now() {
 
 double processor_now() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-/// A field of /proc/self/status, in bytes.
+/// Returns a field of /proc/self/status, in bytes.
 std::uint64_t status_bytes(const std::string& field) {
   std::ifstream status("/proc/self/status");
   std::string name;
@@ -41,7 +41,7 @@ std::uint64_t status_bytes(const std::string& field) {
   throw RuntimeFailure("/proc/self/status has no " + field);
 }
 
-/// Lets VmHWM begin again from the present resident memory.
+/// Resets VmHWM to the present resident memory.
 void reset_peak() {
   std::ofstream clear("/proc/self/clear_refs");
   if (!(clear << "5" << std::flush)) throw RuntimeFailure("/proc/self/clear_refs is not writable");
@@ -57,12 +57,12 @@ void read_whole(const std::string& path, std::byte* destination) {
   }
 }
 
-/// Memory for a tensor of `dtype` with as many elements.
+/// Allocates a tensor of `dtype` with the number of elements of `tensor`.
 TensorView allocate_like(Backend& backend, const StoredTensor& tensor, DType dtype) {
   return backend.allocate(dtype, 1, static_cast<std::int64_t>(tensor.size()));
 }
 
-/// A type of the backend with elements of the tensor's size.
+/// Returns a backend type with elements of the tensor's size.
 DType raw_type(const StoredTensor& tensor) {
   const std::size_t width = size_of(tensor.type);
   return width == 1 ? DType::u8 : width == 2 ? DType::bf16 : DType::f32;
@@ -113,7 +113,7 @@ class LoadBench {
     const std::size_t mark = backend_.memory_mark();
     prepare();
     reset_peak();
-    for (int i = 0; i <= repetitions_; ++i) {  // once more for the page cache
+    for (int i = 0; i <= repetitions_; ++i) {  // the extra pass fills the page cache
       const double began = now(), began_processor = processor_now();
       work();
       if (i == 0) continue;
@@ -126,7 +126,7 @@ class LoadBench {
     result_.rows.push_back(row);
   }
 
-  /// read(2) asks for more than is there, to see the end.
+  /// Returns a buffer size larger than the file, since read(2) must reach the end.
   std::int64_t bytes_with_room() const {
     return static_cast<std::int64_t>(result_.file_bytes) + (std::int64_t{4} << 20);
   }

@@ -24,7 +24,7 @@ FP8LAB_FOR_EACH_SIMD_SET(FP8LAB_DECLARE_PEERS)
 
 namespace {
 
-// The C interface of CBLAS, as far as it is used here.
+// The part of the CBLAS C interface that is used here.
 constexpr int kRowMajor = 101;
 constexpr int kNoTranspose = 111;
 constexpr int kTranspose = 112;
@@ -40,7 +40,7 @@ void call_openblas(const float* a, const float* b, float* c, std::int64_t m, std
           c, columns);
 }
 
-/// OpenBLAS's name of the kernels for a target.
+/// Returns OpenBLAS's name of the kernels for a target.
 const char* core_type(cpu::SimdTarget target) {
   switch (target) {
     case cpu::SimdTarget::portable: return "Prescott";
@@ -52,7 +52,7 @@ const char* core_type(cpu::SimdTarget target) {
   return "";
 }
 
-/// An environment variable that has another value while this lives.
+/// Sets an environment variable for the lifetime of the object.
 class Setting {
  public:
   Setting(const char* name, const char* value) : name_(name) {
@@ -93,7 +93,7 @@ PeerTranspose eigen_transpose() { return eigen_copy(cpu::available_targets().bac
 
 OpenBlas::OpenBlas(cpu::SimdTarget target) {
   const Setting kernels("OPENBLAS_CORETYPE", core_type(target));
-  // Loaded on demand: linked, it would start its threads in every run of the program.
+  // Loaded on demand: a linked library would start its threads in every run of the program.
   library_ = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
   if (library_ == nullptr) return;
   const auto set_threads =

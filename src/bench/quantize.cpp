@@ -37,7 +37,7 @@ QuantSpec spec_of(const numerics::FormatSpec& format, TileShape tile,
   return spec;
 }
 
-/// One tensor, its codes and scales, and a place to copy it to.
+/// One tensor, its codes and scales, and a buffer to copy it to.
 class Bench {
  public:
   Bench(std::int64_t rows, std::int64_t cols)
@@ -91,12 +91,13 @@ class Bench {
   }
 
   std::vector<std::uint16_t> values_, copy_;
-  cpu::AlignedBuffer codes_;  // on cache lines, as a backend's memory is
+  cpu::AlignedBuffer codes_;  // cache-line aligned like a backend's memory
   std::vector<float> scales_;
   TensorView source_;
 };
 
-/// Readings of the source that quantization by `spec` needs at least, see bench_quantize.
+/// Returns the minimum number of passes over the source for quantization by
+/// `spec`; see bench_quantize.
 int readings(const QuantSpec& spec, bool turned) {
   const bool late = spec.tile.is_tensor() || (spec.tile.is_row() && turned) ||
                     spec.scale.format == numerics::ScaleFormat::nv_two_level;
@@ -133,8 +134,8 @@ class BackendBench {
     return result;
   }
 
-  /// What recipes do beside quantizers: the estimator's factor of a gradient, a product taken out
-  /// of a Hadamard space, and cosines of rows.
+  /// Measures other operations of recipes: the estimator's factor of a gradient, the inverse
+  /// Hadamard transform of a product, and cosines of rows.
   std::vector<QuantizeBenchRow> measure_others(const QuantSpec& estimated, int repetitions) {
     const std::size_t mark = backend_.memory_mark();
     const double elements = static_cast<double>(source_.size());
@@ -165,8 +166,8 @@ class BackendBench {
     return results;
   }
 
-  /// Statistics of operands, each orientation by itself and both at once; without a quantizer, of
-  /// the source itself.
+  /// Measures the statistics of operands, each orientation separately and both at once; without a
+  /// quantizer, the statistics of the source itself.
   std::vector<QuantizeBenchRow> measure_statistics(const std::optional<QuantSpec>& spec,
                                                    int repetitions) {
     const std::size_t mark = backend_.memory_mark();
@@ -204,7 +205,7 @@ class BackendBench {
     return results;
   }
 
-  /// Eigen's transposed copy of the source, in strips of its rows for the threads.
+  /// Measures Eigen's transposed copy of the source, in strips of its rows for the threads.
   QuantizeBenchRow measure_transposed_copy(int repetitions) {
     constexpr std::int64_t kStrip = 64;
     const std::size_t mark = backend_.memory_mark();
@@ -223,7 +224,7 @@ class BackendBench {
     return result;
   }
 
-  /// Norms at the residual stream, in one call and as their parts, and norms by themselves.
+  /// Measures norms at the residual stream, in one call and as their parts, and separate norms.
   std::vector<QuantizeBenchRow> measure_norms(int repetitions) {
     const std::size_t mark = backend_.memory_mark();
     const Norms norms(*this);
@@ -241,7 +242,7 @@ class BackendBench {
     add("rmsnorm_forward", 2, [&] { b.run(forward); });
     add("add_rmsnorm_forward", 4, [&] { b.run(of_sum); });
     add("add_rmsnorm_forward in parts", 4, [&] { b.Backend::run(of_sum); });
-    b.run(forward);  // an rstd for the gradient
+    b.run(forward);  // computes an rstd for the gradient
     add("rmsnorm_backward", 3, [&] { b.run(backward); });
     add("rmsnorm_backward_add", 4, [&] { b.run(added); });
     add("rmsnorm_backward_add in parts", 4, [&] { b.Backend::run(added); });
@@ -249,7 +250,7 @@ class BackendBench {
     return results;
   }
 
-  /// The operations that quantize their result, in one call and as their parts.
+  /// Measures the operations that quantize their result, in one call and as their parts.
   std::vector<QuantizeBenchRow> measure_results(const QuantSpec& spec, int repetitions) {
     const std::size_t mark = backend_.memory_mark();
     const std::int64_t rows = source_.rows, cols = source_.cols / 2;
@@ -280,7 +281,7 @@ class BackendBench {
     const ops::AddRmsNormForward of_sum{source_, norms.branch, norms.forward(norms.sum)};
     add("rmsnorm", 4.0 * elements + of_codes, {norm, {}, state, whole});
     add("add_rmsnorm", 8.0 * elements + of_codes, {of_sum, {}, state, whole});
-    // A row's rstd is known when all of it has been read, and a block of columns has all rows.
+    // A row's rstd requires the whole row, and a block of columns requires all rows.
     add("rmsnorm both", 4.0 * elements + of_both, {norm, {}, state, whole, &turned, false}, 2);
     add("add_rmsnorm both", 8.0 * elements + of_both, {of_sum, {}, state, whole, &turned, false},
         2);
@@ -296,7 +297,7 @@ class BackendBench {
   }
 
  private:
-  /// Tensors of the residual stream and its norms beside the source and its copy.
+  /// Tensors of the residual stream and its norms, besides the source and its copy.
   struct Norms {
     TensorView x, y, branch, sum, weight, rstd, dweight;
 
@@ -313,7 +314,7 @@ class BackendBench {
     ops::RmsNormBackward backward() const { return {branch, x, weight, rstd, y, dweight}; }
   };
 
-  /// A norm of a sum as two operations, and both orientations as one.
+  /// Runs the norm of a sum as two operations, and both orientations separately.
   void run_in_parts(const ops::ProduceQuantize& op) {
     op.for_each_part([this](const auto& part) {
       if constexpr (std::is_same_v<std::decay_t<decltype(part)>, ops::AddRmsNormForward>) {
@@ -331,7 +332,7 @@ class BackendBench {
     return static_cast<double>(operand.codes.size()) + 4.0 * scales_of(operand);
   }
 
-  /// `bytes` moved by `work` beside a copy of the source.
+  /// Times `work`, which moves `bytes` bytes, alternately with a copy of the source.
   template <class Work>
   QuantizeBenchRow time(const Work& work, double bytes, int repetitions) {
     double seconds = std::numeric_limits<double>::infinity(), copy_seconds = seconds;
@@ -437,7 +438,7 @@ std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows
   add_all(bench.measure_statistics(std::nullopt, repetitions));
   if (backend.name() == "cpu") results.push_back(bench.measure_transposed_copy(repetitions));
   for (QuantizeBenchRow& row : bench.measure_norms(repetitions)) results.push_back(std::move(row));
-  if (cols % 2 != 0) return results;  // SwiGLU halves them
+  if (cols % 2 != 0) return results;  // SwiGLU halves the columns
   for (const QuantSpec& spec : {delayed, spec_of(numerics::kE4M3, {1, 0}, ScaleFormat::fp32),
                                 spec_of(numerics::kE4M3, {1, 128}, ScaleFormat::fp32),
                                 spec_of(numerics::kE4M3, {1, 32}, ScaleFormat::e8m0)}) {

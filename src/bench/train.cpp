@@ -21,7 +21,8 @@ double seconds_of(const std::function<void()>& action) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-/// The least seconds of `repeats` runs of an enqueued action, each waited for.
+/// Returns the minimum time in seconds of `repeats` runs of an enqueued action,
+/// each of which is waited for.
 double least_seconds(Backend& backend, int repeats, const std::function<void()>& action) {
   double least = 0;
   for (int i = 0; i <= repeats; ++i) {
@@ -34,7 +35,7 @@ double least_seconds(Backend& backend, int repeats, const std::function<void()>&
   return least;
 }
 
-/// A square BF16 matrix of bell-shaped values.
+/// Returns a square BF16 matrix of bell-shaped values.
 TensorView bell_matrix(Backend& backend, std::int64_t size) {
   const TensorView matrix = backend.allocate(DType::bf16, size, size);
   backend.upload(matrix, bell_values(size * size).data());
@@ -89,7 +90,7 @@ void time_steps(const RunConfig& config, const StageConfig& stage, const Recipe&
     };
     bench.steps = {
         {"step", {}}, {"with a hash of the weights", {}}, {"with statistics and hash", {}}};
-    // In turn, so that a device that grows warmer is as warm for each.
+    // Alternates between the ways, so that a warming device affects each equally.
     for (int i = 0; i < repeats + kWarmUps; ++i) {
       const bool counts = i >= kWarmUps;
       time(bench.steps[0], false, false, counts);
@@ -113,7 +114,7 @@ TrainBench bench_train(const RunConfig& config, Backend& backend, int repeats) {
   const Recipe recipe = load_recipe(recipes_of(config, stage).front().name);
   TrainBench bench;
   bench.tokens = stage.batch_sequences * stage.sequence_length;
-  RunConfig plain = config;  // hashes are timed apart
+  RunConfig plain = config;  // hashes are timed separately
   plain.logging.hash_every_step = false;
   for (const auto& [key, kind] : record_step(plain, stage, recipe, backend)) {
     if (multiplies(kind.work_class)) bench.multiply_adds += kind.work;

@@ -1,4 +1,4 @@
-// Speed of a whole training step.
+// Benchmark of a whole training step.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace fp8lab {
 
-/// One way of taking a step: wall seconds of each, from the first operation to the results on the
-/// host.
+/// One way of running a step: wall time in seconds of each, from the first operation to
+/// the results on the host.
 struct StepTiming {
   std::string name;
   std::vector<double> seconds;
@@ -19,30 +19,31 @@ struct StepTiming {
   double median() const;
 };
 
-/// Operations of one kind in a step of one micro-batch, each waited for: small ones come out dear.
+/// Operations of one kind in a step of one micro-batch. Each is waited for, which
+/// overstates the cost of small ones.
 struct KindTiming {
   std::string kind;
   WorkClass work_class = WorkClass::elementwise;
   std::int64_t calls = 0;
-  double seconds = 0;   ///< of all calls
-  double rate = 0;      ///< units of work a second: multiply-adds, or elements read and written
-  double of_bound = 0;  ///< the rate over the bound of its class
+  double seconds = 0;   ///< sum over all calls
+  double rate = 0;      ///< units of work per second: multiply-adds, or elements read and written
+  double of_bound = 0;  ///< rate / bound of its class
 };
 
 struct TrainBench {
   std::int64_t parameters = 0;
-  std::int64_t tokens = 0;         ///< of a step
-  double multiply_adds = 0;        ///< of a step's products and attention
-  std::int64_t planned_bytes = 0;  ///< of memory for the stage
-  std::vector<StepTiming> steps;   ///< plain; with a hash of the weights; with statistics as well
+  std::int64_t tokens = 0;         ///< tokens per step
+  double multiply_adds = 0;        ///< multiply-adds of a step's GEMMs and attention
+  std::int64_t planned_bytes = 0;  ///< planned memory of the stage
+  std::vector<StepTiming> steps;   ///< plain; with a hash of the weights; also with statistics
   std::vector<KindTiming> kinds;   ///< longest first
-  /// Measured beside it: multiply-adds a second of a large BF16 product, elements a second that a
+  /// Reference rates: multiply-adds per second of a large BF16 GEMM, and elements per second that a
   /// large BF16 copy reads and writes.
   double product_bound = 0, copy_bound = 0;
 };
 
-/// Steps of the first stage of `config` from random weights on random tokens, after two that are
-/// not counted. Memory is given back.
+/// Measures steps of the first stage of `config` from random weights on random tokens, after two
+/// warm-up steps. Releases its memory.
 TrainBench bench_train(const RunConfig& config, Backend& backend, int repeats);
 
 }  // namespace fp8lab

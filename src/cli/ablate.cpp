@@ -1,4 +1,4 @@
-// fp8lab ablate: all arms of a study, continuing what is not complete.
+// fp8lab ablate: trains all arms of a study and resumes those that are not complete.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -56,9 +56,9 @@ Options ablate_options() {
   return options;
 }
 
-constexpr int kLongestLead = 65535;  // the most that sbatch takes
+constexpr int kLongestLead = 65535;  // largest value that sbatch accepts
 
-/// The words that a task of Slurm repeats: which study, with what settings, where.
+/// Returns the arguments that each Slurm task repeats: the study, its settings and its folder.
 std::vector<std::string> command_of_task(const Values& values, const StudyOptions& options) {
   const auto absolute = [](const std::filesystem::path& path) {
     return std::filesystem::absolute(path).string();
@@ -86,7 +86,7 @@ int submit(const Values& values, const StudyConfig& study, StudyOptions options)
   check_slurm_settings(job.settings);
   job.stop_before = values["stop-before"].as<int>();
   job.command = command_of_task(values, options);
-  // The machine that submits need not have the device: what that supports is checked by the tasks.
+  // The submitting machine need not have the device: the tasks check its capabilities.
   options.make_backend = [&](const std::string& name) {
     return make_backend(name == "cuda" ? "cpu" : name, options.threads);
   };
@@ -96,14 +96,14 @@ int submit(const Values& values, const StudyConfig& study, StudyOptions options)
   return stop_requested().load() ? ExitCode::kInterrupted : ExitCode::kSuccess;
 }
 
-/// Threads of the arm of each rank that share the processors of this machine, at most those that
-/// the process is bound to.
+/// Returns the threads of each rank's arm when ranks share the processors of this machine; at most
+/// the number of processors to which the process is bound.
 int threads_beside(int ranks) {
   const auto all = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
   return std::min(available_processors(), std::max(1, all / ranks));
 }
 
-/// The run that --run or --index names; none for all.
+/// Returns the run that --run or --index selects; nothing for all runs.
 std::optional<std::string> chosen_run_of(const Values& values, const StudyPlan& plan) {
   if (values.count("run") != 0) return values["run"].as<std::string>();
   if (values.count("index") == 0) return std::nullopt;
@@ -139,7 +139,7 @@ int run_here(const Values& values, const StudyConfig& study, StudyOptions option
   return result.failed > 0 && speaks_for_all ? ExitCode::kRuntimeFailure : ExitCode::kSuccess;
 }
 
-/// Throws Error for options that have no effect together.
+/// Throws Error for options that have no effect in combination.
 void check_combination(const Values& values) {
   const auto launcher = values["launcher"].as<std::string>();
   const bool only_tells = values.count("list") != 0 || values.count("dry-run") != 0;

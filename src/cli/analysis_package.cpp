@@ -19,7 +19,8 @@
 namespace fp8lab::cli {
 namespace {
 
-/// The package lies beside the experiments, installed as in the source tree.
+/// Returns the package's folder, beside the experiments in both the
+/// installation and the source tree.
 std::filesystem::path analysis_directory() {
   const auto directory = experiments_directory().parent_path() / "analysis";
   if (!is_folder(directory / "fp8lab_analysis")) {
@@ -30,7 +31,7 @@ std::filesystem::path analysis_directory() {
 
 std::string text_of(int error) { return std::error_code(error, std::generic_category()).message(); }
 
-/// Status that waitpid reports of `words`, run to its end.
+/// Runs `words` to completion and returns the status of waitpid.
 int run_interpreter(std::vector<std::string> words, Interrupt interrupt) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());

@@ -9,17 +9,19 @@
 
 namespace fp8lab::cli {
 
-/// --python, the interpreter that runs it; `needs` are its packages in words.
+/// Adds --python, the interpreter of the package; `needs` describes the packages it requires.
 void add_python(Options& options, const std::string& needs);
 
-/// Puts the package before whatever else the interpreter finds. Throws Error where it is missing.
+/// Puts the package first in the interpreter's search path. Throws Error if the package is missing.
 void set_python_path();
 
-/// Whom Ctrl-C ends: program and interpreter, or the interpreter alone, which writes a last page.
+/// The processes that Ctrl-C ends: program and interpreter, or only the interpreter, which
+/// then writes a last page.
 enum class Interrupt : std::uint8_t { both, child };
 
-/// Runs `module` of the package on `words` to its end, and returns its status, 0 to 2. Throws Error
-/// for what is no interpreter, and RuntimeFailure for another end; `what` is then not complete.
+/// Runs `module` of the package with the arguments `words` to completion, and returns its status, 0
+/// to 2. Throws Error if the interpreter cannot be started, and RuntimeFailure if it ends
+/// otherwise; `what` is then incomplete.
 int run_analysis(const std::string& interpreter, const std::string& module,
                  std::vector<std::string> words, const std::string& what,
                  Interrupt interrupt = Interrupt::both);

@@ -1,4 +1,4 @@
-// fp8lab assess: what each recipe costs a checkpoint, and where.
+// fp8lab assess: measures the cost of each recipe for a checkpoint, and locates it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,11 +42,11 @@ using nlohmann::ordered_json;
 
 constexpr const char* kCommand = "assess";
 
-/// Beside the page.
+/// Written beside the page.
 constexpr const char* kFactsFile = "facts.json";
 constexpr const char* kSuggestedFile = "suggested.toml";
 constexpr const char* kBaseline = "bf16";
-constexpr std::int64_t kMostSequences = 150;  ///< unless --sequences says otherwise
+constexpr std::int64_t kMostSequences = 150;  ///< default of --sequences
 
 Options assess_options() {
   Options options(
@@ -84,7 +84,7 @@ Options assess_options() {
 const std::vector<std::string> kUsualRecipes = {"infir2", "infir2_fp32scale", "te_current",
                                                 "mxfp8"};
 
-/// True where the forward passes of two recipes have the same bits.
+/// Returns true if the forward passes of two recipes have the same bits.
 bool have_same_forward(const Recipe& a, const Recipe& b, const AssessedModel& model) {
   if (a.activation_dtype != b.activation_dtype) return false;
   const auto count = static_cast<int>(model.model().num_hidden_layers);
@@ -105,7 +105,7 @@ ordered_json to_json(const std::vector<AssessedDocument>& documents) {
   return json;
 }
 
-/// Text of token `index` of the batch; empty where ids cannot be read as text.
+/// Returns the text of token `index` of the batch; empty if ids cannot be decoded to text.
 std::string text_of(const Vocabulary& vocabulary, const Batch& batch, std::int64_t index) {
   if (!vocabulary.has_text()) return {};
   return vocabulary.decode({batch.tokens[static_cast<std::size_t>(index)]});
@@ -192,7 +192,7 @@ ordered_json to_json(const Suggestion& suggestion) {
   return json;
 }
 
-/// Packed sequences of `data`, one a micro-batch, as they are trained on.
+/// Returns packed sequences of `data`, one per micro-batch, as in training.
 std::vector<Batch> first_batches(const DataSources& data, std::int64_t count, std::int64_t length) {
   Mixture mixture(data, 0, 0);
   std::vector<Batch> batches;
@@ -200,7 +200,7 @@ std::vector<Batch> first_batches(const DataSources& data, std::int64_t count, st
   return batches;
 }
 
-/// The data that --data names, or those that the run evaluates itself.
+/// Opens the data named by --data, or else the run's own evaluation data.
 DataSources open_assessed_data(const ModelSource& source, const Values& values, RunConfig& run) {
   StageConfig& stage = run.stages.back();
   if (!stage.eval) {
@@ -231,7 +231,7 @@ std::vector<Assignment> data_assignments(const Values& values, const std::string
   return result;
 }
 
-/// The baseline, then each named recipe once.
+/// Returns the baseline and then each named recipe once.
 std::vector<Recipe> assessed_recipes(const Values& values) {
   std::vector<std::string> names = {kBaseline};
   const std::vector<std::string> asked =
@@ -257,7 +257,8 @@ std::int64_t positive(const Values& values, const char* option, std::int64_t lea
   return number;
 }
 
-/// Sequences of the losses: what was asked for, or all of the data that is not too much.
+/// Returns the number of sequences for the losses: the requested one, or all
+/// of the data up to a limit.
 std::int64_t loss_sequences(const Values& values, const DataSources& data, std::int64_t length) {
   const std::int64_t whole = sequences_of(data, length);
   if (values.count("sequences") == 0) return std::min(whole, kMostSequences);
@@ -281,7 +282,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 
-/// Folder of the page.
+/// Returns the folder of the page.
 std::filesystem::path page_folder(const ModelSource& source, const Values& values) {
   if (values.count("out") != 0) {
     return output_folder(values["out"].as<std::string>(), "assess: --out");
@@ -300,8 +301,8 @@ void tell_estimate(double losses, double map, std::size_t passes, bool gradients
   fmt::print(stderr, "{}, then outliers{} ...\n", text, gradients ? " and gradients" : "");
 }
 
-/// Losses under all recipes; those with the same forward pass are taken once. `first_taken` gets
-/// the seconds of the baseline's pass over the data.
+/// Computes the losses under all recipes; recipes with the same forward pass are evaluated once.
+/// `first_taken` gets the seconds of the baseline's pass over the data.
 ordered_json losses_of(AssessedModel& model, const std::vector<Recipe>& recipes,
                        const DataSources& data, std::int64_t sequences,
                        std::vector<std::vector<std::string>>& remarks, ordered_json& documents,

@@ -1,4 +1,4 @@
-// fp8lab attribute: which source of error a gradient has, at one step of a run.
+// fp8lab attribute: attributes the error of a gradient, at one step of a run, to its sources.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ Options attribute_options() {
   return options;
 }
 
-/// What the shares of a group leave of the whole; nothing where a part has none.
+/// The part of the total that the shares of a group do not explain; nothing if a part has no share.
 struct Remainder {
   std::optional<double> alone = 1.0;
   double without = 1.0;
@@ -131,7 +131,7 @@ int attribute(const std::vector<std::string>& arguments) {
   const Attribution attribution = attribute_gradient(
       *backend, source.run, source.step, recipe, words_of(values, "group"), threads,
       [&](const std::string& part, std::size_t done, std::size_t total) {
-        // The first, in double precision, takes as long as many of the others.
+        // The first part, in double precision, takes as long as many of the others.
         phase.begin(done == 0 ? part : "");
         if (done > 0) parts.begin(part, done - 1, total - 1);
       });

@@ -1,4 +1,4 @@
-// --backend: the backends that a command accepts, in its help and in its refusals alike.
+// The option --backend: one list of accepted backends for both help and error messages.
 #pragma once
 
 #include <string>
@@ -9,13 +9,14 @@
 
 namespace fp8lab::cli {
 
-/// For commands that execute runs and models.
+/// Returns the backends of commands that execute runs and models.
 std::vector<std::string> all_backends();
 
-/// Without `truth`, which computes in double precision: for commands about what is quantized.
+/// Like all_backends without `truth`, which computes in double precision: for
+/// commands about quantization.
 std::vector<std::string> quantizing_backends();
 
-/// Throws Error when the backend of `run`, which `origin` says, is none that --backend accepts.
+/// Throws Error if the backend of `run`, as set in `origin`, is not one that --backend accepts.
 void require_accepted_backend(const Values& values, const RunConfig& run, const std::string& origin,
                               const std::string& command);
 

@@ -1,4 +1,5 @@
-// fp8lab bench: speed of the emulator and of the CUDA kernels beside what this machine does best.
+// fp8lab bench: speed of the emulator and of the CUDA kernels, compared with the best
+// libraries on this machine.
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -55,7 +56,8 @@ void check_repeats(const Values& values) {
   throw Error(fmt::format("bench: --repeats {}: accepted: 1 to {}", repeats, kMostRepeats));
 }
 
-/// --rows and --cols, of a tensor that fits into memory in bf16, with its codes and scales.
+/// Reads --rows and --cols of a tensor. Throws unless it fits into memory in
+/// bf16, with codes and scales.
 std::pair<std::int64_t, std::int64_t> tensor_shape(const Values& values) {
   const auto rows = values["rows"].as<std::int64_t>(), cols = values["cols"].as<std::int64_t>();
   if (rows < 1 || cols < 1) throw Error("bench: --rows and --cols must be at least 1");
@@ -64,7 +66,8 @@ std::pair<std::int64_t, std::int64_t> tensor_shape(const Values& values) {
   return {rows, cols};
 }
 
-/// Every accumulator by instruction set, from the rows of one shape: the ratios to FP32 GEMM.
+/// Prints a table of every accumulator by instruction set, from the rows of one
+/// shape: ratios to FP32 GEMM.
 void print_ratio_table(const std::vector<GemmBenchRow>& rows,
                        const std::vector<cpu::SimdTarget>& targets) {
   const GemmBenchRow& first = rows.front();
@@ -84,7 +87,7 @@ void print_ratio_table(const std::vector<GemmBenchRow>& rows,
   fmt::print("\n");
 }
 
-/// The fastest row of each peer's arithmetic beside its recorded speed.
+/// Prints the fastest row with each peer's arithmetic and the peer's recorded speed.
 nlohmann::ordered_json print_emulator_peers(const std::vector<GemmBenchRow>& rows) {
   nlohmann::ordered_json json = nlohmann::json::array();
   fmt::print(
@@ -364,7 +367,7 @@ nlohmann::ordered_json bench_training(const Values& values) {
   return json;
 }
 
-/// Runs one bench and writes what it found where --json says.
+/// Runs one benchmark and writes its results to the file of --json.
 template <class Bench>
 int run_bench(const Values& values, Bench bench) {
   check_repeats(values);

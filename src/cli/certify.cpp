@@ -1,4 +1,4 @@
-// fp8lab certify: whether generation has the bits of training.
+// fp8lab certify: checks whether generation has the same bits as training.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ Options certify_options() {
   return options;
 }
 
-/// "1,8,64". Throws Error for anything but numbers from 1 to `most`, each once.
+/// Parses "1,8,64". Throws Error unless the numbers are from 1 to `most` and distinct.
 std::vector<std::int64_t> numbers_of(const Values& values, const char* option, std::int64_t most) {
   const std::string text = values[option].as<std::string>();
   std::vector<std::int64_t> numbers;
@@ -85,7 +85,7 @@ std::vector<std::int64_t> numbers_of(const Values& values, const char* option, s
 
 using Texts = std::vector<std::vector<std::int32_t>>;
 
-/// The first `count` prompts of `data` that leave room for `tokens` in `limit`.
+/// Returns the first `count` prompts of `data` that leave room for `tokens` tokens within `limit`.
 Texts prompts_of(const DataSources& data, std::int64_t count, std::int64_t tokens,
                  std::int64_t limit) {
   Texts prompts;
@@ -118,13 +118,13 @@ std::int64_t shortest(const Texts& texts) {
   return static_cast<std::int64_t>(length);
 }
 
-/// What is completed, how often, and where completions end.
+/// The prompts to complete, the number of completions, and their limits.
 struct Task {
   RunConfig run;
   std::vector<std::int64_t> batches;
-  std::int64_t tokens = 0;    ///< most new ones of a sequence
-  std::int64_t rollouts = 0;  ///< sequences
-  Texts texts;                ///< prompts, at most one a sequence
+  std::int64_t tokens = 0;    ///< maximum number of new tokens per sequence
+  std::int64_t rollouts = 0;  ///< number of sequences
+  Texts texts;                ///< prompts, at most one per sequence
   std::int32_t end = -1, padding = 0;
 };
 
@@ -140,7 +140,7 @@ void take_prompts(const Values& values, const ModelSource& source, Task& task) {
   task.padding = vocabulary.padding();
 }
 
-/// The run whose last stage evaluates on --data.
+/// Returns a run whose last stage evaluates on --data.
 RunConfig run_with_data(const Values& values, const ModelSource& source) {
   const std::string stage = last_stage(model_run(source, values, {})).name;
   const std::string data = "stages." + stage + ".eval.data";
@@ -204,7 +204,7 @@ Task open_task(const Values& values, const ModelSource& source) {
   return task;
 }
 
-/// Those that split a prompt. Throws Error for one that was asked for and splits none.
+/// Returns the chunk sizes that split a prompt. Throws Error for a requested size that splits none.
 std::vector<std::int64_t> chunks_of(const Values& values, const Texts& texts) {
   std::vector<std::int64_t> chunks = numbers_of(values, "chunk", 65536);
   const auto last = std::remove_if(chunks.begin(), chunks.end(), [&](std::int64_t chunk) {
@@ -250,7 +250,7 @@ CertificateConfig certificate_config(const Values& values, const Task& task, std
   return config;
 }
 
-/// Prompt after prompt, and again with the next sample.
+/// Returns all prompts in order, repeatedly with the next sample index.
 std::vector<Prompt> repeated(const Texts& texts, std::int64_t count) {
   std::vector<Prompt> prompts;
   for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
@@ -260,7 +260,7 @@ std::vector<Prompt> repeated(const Texts& texts, std::int64_t count) {
   return prompts;
 }
 
-/// "batch 1, 8, 64; cached, whole, prefill in chunks of 16, 64".
+/// Returns "batch 1, 8, 64; cached, whole, prefill in chunks of 16, 64".
 std::string covered(const CertificateConfig& config) {
   std::vector<std::int64_t> batches, chunks;
   for (const DecodingWay& way : config.ways) {
@@ -320,7 +320,7 @@ void print_rows(const char* heading, const std::vector<Comparison>& comparisons)
   }
 }
 
-/// One line for the tokens between two edges of a histogram.
+/// Prints one line for the tokens between two edges of a histogram.
 void print_distribution(const Comparison& row) {
   fmt::print("\n{}, by position in the completion\n{:>9} {:>9} {:>9} {:>9} {:>9}\n", row.name,
              "from", "tokens", "differ", "largest", "K3");
@@ -378,7 +378,7 @@ ordered_json to_json(const Expectation& expectation) {
   return {{"exact", expectation.is_exact()}, {"reasons", expectation.reasons}};
 }
 
-/// The models at work.
+/// The models being compared.
 struct Pair {
   LoadedModel& model;
   Transformer& training;

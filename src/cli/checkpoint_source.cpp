@@ -18,11 +18,11 @@ using nlohmann::ordered_json;
 
 namespace {
 
-/// Whose data are read to get to a batch.
+/// Limit of the steps whose data are skipped to reach a batch.
 constexpr std::int64_t kMostSteps = 100000;
 
-/// Makes micro-batches of the present stage smaller, where --sequences says so. The data of a step
-/// stay the same.
+/// Reduces the micro-batches of the current stage if --sequences requires it. The data
+/// of a step stay the same.
 void shorten_micro_batch(CheckpointedRun& run, const Values& values, const std::string& command) {
   if (values.count("sequences") == 0) return;
   const auto sequences = values["sequences"].as<std::int64_t>();

@@ -1,4 +1,4 @@
-// A run at its checkpoint as the argument of a command, and the step that follows there.
+// A run at its checkpoint as the argument of a command, and the step that follows the checkpoint.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace fp8lab::cli {
 
-/// Adds --batch, --sequences, --backend, which accepts `backends`, and --threads.
+/// Adds --batch, --sequences, --backend (which accepts `backends`), and --threads.
 void add_step_options(Options& options, std::vector<std::string> backends);
 
 struct CheckpointSource {
@@ -23,19 +23,19 @@ struct CheckpointSource {
   StepBatch step;
 };
 
-/// `path` is a run directory, or a checkpoint beside its run file. The recipe and the data of the
-/// present stage must be those that the run began with. Throws Error for anything else.
+/// Opens `path`, a run directory or a checkpoint beside its run file. Throws Error for anything
+/// else, and if the recipe or the data of the current stage have changed since the run began.
 CheckpointSource open_checkpoint_source(const std::string& path, const Values& values,
                                         const std::string& command);
 
-/// Those of the stage's evaluation, which must be those of the run.
+/// Opens the stage's evaluation data. Throws Error if they differ from those of the run.
 DataSources open_evaluation_data(const CheckpointSource& source);
 
-/// What was captured, in a line and for machines.
+/// Describe the captured step, in one line and as JSON.
 void print_step(const CheckpointSource& source, const Backend& backend);
 nlohmann::ordered_json step_json(const CheckpointSource& source, const Backend& backend);
 
-/// JSON has neither infinity nor NaN: they are null.
+/// Returns null for infinity and NaN, which JSON cannot represent.
 nlohmann::ordered_json finite_json(double value);
 
 }  // namespace fp8lab::cli

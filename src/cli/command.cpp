@@ -69,35 +69,36 @@ const Command& find_command(const std::vector<Command>& commands, const std::str
 
 constexpr const char* kOutputFailure = "standard output cannot be written";
 
-// What went wrong, on one line of bounded length whatever the message holds.
+// Prints the error on one line of bounded length, whatever the message contains.
 int complain(std::string message, int status) {
   constexpr std::size_t kHead = 1500, kTail = 400;
   if (message.size() > kHead + kTail) {
     message.replace(kHead, message.size() - kHead - kTail, " [...] ");
   }
   message = printable(message);
-  // Where standard error takes nothing, the status is all there is to say; fmt::print would throw.
+  // If standard error cannot be written, the exit status is the only
+  // report; fmt::print would throw.
   std::fprintf(stderr, "fp8lab: %s\n", message.c_str());
   return status;
 }
 
 constexpr const char* kOutOfMemory = "out of memory";
 
-/// The handler of operator new. No exception may leave the threads that share a loop: without
-/// memory there, the program ends as it does elsewhere, but at once.
+/// Handler of operator new. Exceptions must not leave the threads of a parallel loop, so if memory
+/// runs out there, the program prints the same message and exits at once.
 void refuse_memory() {
   if (omp_get_level() == 0) throw std::bad_alloc();
   std::_Exit(complain(kOutOfMemory, ExitCode::kRuntimeFailure));
 }
 
-/// A full disk, say; a path that leads nowhere is bad input.
+/// Returns true for errors such as a full disk. An invalid path is bad input.
 bool is_failure_of_machine(const std::error_code& code) {
   return code == std::errc::no_space_on_device || code == std::errc::io_error ||
          code == std::errc::too_many_files_open || code == std::errc::not_enough_memory ||
          code == std::errc::too_many_files_open_in_system;
 }
 
-/// A command, or the keys of a kind of file.
+/// Explains a command, or the keys of a kind of file.
 int explain(const std::vector<Command>& commands, const std::string& topic) {
   const auto page = [](std::string (*text)()) {
     fmt::print("{}", text());
@@ -134,7 +135,7 @@ int dispatch(const std::vector<Command>& commands, const std::vector<std::string
   return find_command(commands, name).run({arguments.begin() + 1, arguments.end()});
 }
 
-/// The names of the actions that read an option, "recipes show, recipes check".
+/// Returns the names of the actions that read an option, "recipes show, recipes check".
 std::string readers_of(const std::string& command, const std::vector<Action>& actions,
                        const std::string& option) {
   std::string names;
@@ -233,7 +234,7 @@ std::vector<Assignment> assignments_of(const Values& values) {
 
 int run(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
   std::set_new_handler(refuse_memory);
-  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of file sizes says so instead
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit returns an error instead
   try {
     omp_set_num_threads(default_threads());
     const int status = dispatch(commands, arguments);
@@ -248,7 +249,7 @@ int run(const std::vector<Command>& commands, const std::vector<std::string>& ar
         fmt::format("{}: {}", error.path1().string(), error.code().message()),
         is_failure_of_machine(error.code()) ? ExitCode::kRuntimeFailure : ExitCode::kBadInput);
   } catch (const std::system_error& error) {
-    // What fmt::print throws once its buffer is full.
+    // fmt::print throws this once its buffer is full.
     const bool is_output = std::ferror(stdout) != 0;
     return complain(is_output ? kOutputFailure : error.what(), ExitCode::kRuntimeFailure);
   } catch (const std::bad_alloc&) {

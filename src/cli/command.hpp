@@ -1,4 +1,4 @@
-// The subcommands of the program and what they share.
+// The subcommands of the program and their shared functions.
 #pragma once
 
 #include <string>
@@ -17,13 +17,13 @@ struct ExitCode {
   static constexpr int kSuccess = 0;
   static constexpr int kRuntimeFailure = 1;
   static constexpr int kBadInput = 2;
-  static constexpr int kMismatch = 3;                ///< also a record that cannot be checked
-  static constexpr int kInterrupted = 4;             ///< after a checkpoint
+  static constexpr int kMismatch = 3;                ///< also: a record that cannot be checked
+  static constexpr int kInterrupted = 4;             ///< after writing a checkpoint
   static constexpr int kDiverged = kDivergedStatus;  ///< `train`: complete, but the loss diverged
 };
 
-/// A subcommand: `run` gets the arguments after its name and returns the exit status. It throws
-/// Error for bad input and RuntimeFailure when the machine fails.
+/// A subcommand. `run` receives the arguments after its name and returns the exit status. It throws
+/// Error for bad input and RuntimeFailure if the machine fails.
 struct Command {
   std::string_view name;
   std::string_view summary;
@@ -54,41 +54,43 @@ int attribute(const std::vector<std::string>& arguments);
 int whatif(const std::vector<std::string>& arguments);
 int bench(const std::vector<std::string>& arguments);
 
-/// One of several things that a command does, chosen by its first word.
+/// One of several actions of a command, selected by its first word.
 struct Action {
   std::string_view name;
-  std::string_view words;                 ///< option that holds the words after the name; or empty
-  std::vector<std::string_view> options;  ///< those that it reads
+  std::string_view words;                 ///< option that holds the words after the name, or empty
+  std::vector<std::string_view> options;  ///< options that the action reads
   int (*run)(const Values& values);
 };
 
 /// Runs the action that option `selector` of `command` names. Throws Error for an unknown name, and
-/// for options and words that were given but that this action does not read.
+/// for options and words that are given but not read by this action.
 int run_action(const std::string& command, const Values& values, const std::string& selector,
                const std::vector<Action>& actions);
 
-/// --threads. Throws Error for what checked_threads refuses.
+/// Returns the value of --threads. Throws Error if checked_threads refuses it.
 int threads_of(const Values& values, const std::string& command);
 
-/// The value of a required option. Throws Error that says what to type; `accepted` may be empty.
+/// Returns the value of a required option. Throws Error that states what to type;
+/// `accepted` may be empty.
 std::string required(const Values& values, const std::string& name, const std::string& command,
                      const std::string& accepted = {});
 
-/// "KEY=VALUE" of --set. Throws Error.
+/// Parses "KEY=VALUE" of --set. Throws Error for other text.
 Assignment parse_assignment(const std::string& text);
 
-/// Those of --set, where that is given.
+/// Returns the assignments of --set, if given.
 std::vector<Assignment> assignments_of(const Values& values);
 
-/// What goes wrong with an unknown `word` of a command line: "COMMAND: unknown WHAT 'WORD' (did you
-/// mean ...?); accepted: ...".
+/// Returns the error for an unknown `word` of a command line: "COMMAND: unknown WHAT 'WORD' (did
+/// you mean ...?); accepted: ...".
 Error unknown_word(const std::string& command, const std::string& what, const std::string& word,
                    const std::vector<std::string>& accepted);
 
-/// A line on standard error that is no failure; each once.
+/// Prints each distinct note on a line of standard error; notes are not failures.
 void print_notes(const std::vector<std::string>& notes);
 
-/// The whole program without the program's name: dispatches, prints errors, returns the status.
+/// Runs the whole program: dispatches `arguments` (without the program's name), prints
+/// errors, and returns the status.
 int run(const std::vector<Command>& commands, const std::vector<std::string>& arguments);
 
 }  // namespace fp8lab::cli

@@ -1,4 +1,4 @@
-// fp8lab compare: the first wrong bit of two runs.
+// fp8lab compare: finds the first differing bit of two runs.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -49,7 +49,7 @@ ordered_json to_json(const StepRecord& record) {
           {"weights", hex16(record.weight_hash)}};
 }
 
-/// What is known so far, printed and gathered for --json.
+/// The results so far, printed immediately and collected for --json.
 class CompareReport {
  public:
   CompareReport(const RecordedRun& a, const RecordedRun& b) : a_(a), b_(b) {
@@ -61,7 +61,7 @@ class CompareReport {
   const ordered_json& json() const { return json_; }
 
  private:
-  /// What executing again says of one side; false where it holds other bits.
+  /// Reports the repeated execution of one side; returns false if its bits differ from the file.
   bool add_side(const char* name, const RecordedRun& run, const std::vector<StepRecord>& executed);
 
   const RecordedRun &a_, &b_;

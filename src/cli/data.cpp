@@ -1,4 +1,4 @@
-// fp8lab data: what token files hold.
+// fp8lab data: describes the contents of token files.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -53,12 +53,12 @@ ordered_json describe(const TokenShard& shard) {
 
 constexpr std::size_t kColumns = 96;
 
-/// Parts of a document, each in lines of their own.
+/// Returns true for parts of a document that are printed on lines of their own.
 bool is_of_document(const std::string& key) {
   return key == "ids" || key == "trained" || key == "text";
 }
 
-/// Ids, in brackets those that are not trained on.
+/// Returns the ids, with those that are not trained on in brackets.
 std::string ids_of(const ordered_json& facts) {
   const auto trained = facts["trained"].get<std::string>();
   std::string text;
@@ -95,7 +95,7 @@ std::string lines_of(const ordered_json& facts) {
   return text;
 }
 
-/// Ids, which of them are trained on, and the text if a table lies beside.
+/// Adds the ids, which of them are trained on, and the text if a token table lies beside the shard.
 void add_document(ordered_json& facts, const TokenShard& shard, std::int64_t index) {
   if (index < 0 || index >= shard.documents()) {
     throw Error(fmt::format("{}: no document {}; accepted: 0 to {}", shard.name(), index,

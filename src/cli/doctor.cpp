@@ -1,4 +1,4 @@
-// fp8lab doctor: whether the files of a run or study are whole.
+// fp8lab doctor: checks whether the files of a run or study are intact.
 #include <fmt/core.h>
 
 #include <array>

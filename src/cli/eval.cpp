@@ -1,4 +1,4 @@
-// fp8lab eval: what a model is worth on held-out data.
+// fp8lab eval: evaluates a model on held-out data.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,7 +69,7 @@ Options eval_options() {
   return options;
 }
 
-/// The assignments that options stand for; `prefix` leads to the table of the evaluation.
+/// The assignments that the options stand for; `prefix` is the path of the evaluation's table.
 class OptionAssignments {
  public:
   OptionAssignments(const Values& values, std::string prefix)
@@ -95,7 +95,7 @@ class OptionAssignments {
   std::vector<Assignment> assignments_;
 };
 
-/// `own` is what the run evaluates by itself.
+/// `own` is the run's own evaluation.
 std::vector<Assignment> eval_assignments(const Values& values, const std::string& stage,
                                          const std::optional<EvalConfig>& own) {
   OptionAssignments out(values, "stages." + stage + ".eval.");
@@ -170,7 +170,7 @@ ordered_json to_json(const Evaluation& evaluation) {
   return json;
 }
 
-/// One row for each number.
+/// Returns a table with one row for each number.
 std::string to_table(const Evaluation& evaluation) {
   const auto row = [](const std::string& name, double value, std::int64_t count,
                       const char* counted) {
@@ -195,7 +195,7 @@ std::string to_table(const Evaluation& evaluation) {
   return text;
 }
 
-/// Throws Error for options of answers that `eval` does not ask for.
+/// Throws Error for options about answers that `eval` does not request.
 void refuse_unused(const Values& values, const EvalConfig& eval) {
   const bool sampled = eval.pass_at_k || eval.rollout;
   if (!sampled) {
@@ -208,7 +208,7 @@ void refuse_unused(const Values& values, const EvalConfig& eval) {
   }
 }
 
-/// True where `key` of the evaluation, or a part of it, is assigned.
+/// Returns true if `key` of the evaluation, or a part of it, is assigned.
 bool names(const std::vector<Assignment>& assignments, const std::string& key) {
   const auto is_named = [&](const Assignment& assignment) {
     const std::size_t at = assignment.key.find(".eval." + key);
@@ -219,7 +219,7 @@ bool names(const std::vector<Assignment>& assignments, const std::string& key) {
   return std::any_of(assignments.begin(), assignments.end(), is_named);
 }
 
-/// True where other documents are named than the run's, or others of them.
+/// Returns true if the assignments select other documents than the run's.
 bool names_files(const std::vector<Assignment>& assignments) {
   const auto replaces = [](const Assignment& assignment) {
     return assignment.key.ends_with(".eval.data");
@@ -228,8 +228,8 @@ bool names_files(const std::vector<Assignment>& assignments) {
          names(assignments, "data.path") || names(assignments, "data.sources");
 }
 
-/// What the evaluation of a run names by paths, at the places where that is now; what `assignments`
-/// name is there already.
+/// Replaces the paths of the run's evaluation by their present locations; paths set by
+/// `assignments` are not changed.
 void locate(const ModelSource& source, const std::vector<Assignment>& assignments,
             StageConfig& stage) {
   if (!source.run) return;
@@ -239,7 +239,7 @@ void locate(const ModelSource& source, const std::vector<Assignment>& assignment
   }
 }
 
-/// Throws Error for contents of the run's evaluation that are no longer what they were.
+/// Throws Error if the contents used by the run's evaluation have changed.
 void require_own_contents(const ModelSource& source, const std::vector<Assignment>& assignments,
                           const std::string& stage, const DataSources& data,
                           const EvaluationInputs& inputs) {
@@ -257,7 +257,7 @@ void require_own_contents(const ModelSource& source, const std::vector<Assignmen
   }
 }
 
-/// Without a run there is no held-out data to fall back on.
+/// Throws Error if there is neither a run nor other held-out data.
 void require_data(const ModelSource& source, const std::vector<Assignment>& assignments) {
   if (source.run || names(assignments, "data")) return;
   throw Error(fmt::format("eval: --data is missing: {} is no run with held-out data of its own",
@@ -276,7 +276,7 @@ void require_finite_loss(const HeldOutLoss& loss, const std::string& source,
                   shell_word(source), recipe));
 }
 
-/// Throws Error for several recipes, with the command that takes them.
+/// Throws Error for several recipes, with the command that accepts them.
 void refuse_recipes(const std::vector<std::string>& arguments) {
   std::string recipes;
   std::int64_t count = 0;
@@ -295,7 +295,7 @@ void refuse_recipes(const std::vector<std::string>& arguments) {
       count, recipes));
 }
 
-/// An evaluation by itself happens once, whatever a stage would do.
+/// Throws Error for schedule settings: a separate evaluation runs exactly once.
 void refuse_schedule(const std::vector<Assignment>& assignments) {
   for (const Assignment& assignment : assignments) {
     if (!assignment.key.ends_with(".eval.every_steps")) continue;

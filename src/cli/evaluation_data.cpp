@@ -21,14 +21,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The form of the first document; prompt_response where that cannot be read, so that whoever opens
-/// the data says why.
+/// Returns the form of the first document. If it cannot be read, returns prompt_response; the code
+/// that opens the data then reports the reason.
 bool is_running_text_file(const fs::path& path, const std::string& kind) {
   if (kind == "text") return true;
   try {
     if (kind == "tokens") return !has_loss_mask(shard_files(path).front());
     const InputFile file(path);
-    constexpr std::uint64_t kMost = 1 << 20;  // bytes in which the first record ends
+    constexpr std::uint64_t kMost = 1 << 20;  // limit in bytes for the end of the first record
     std::string begin(std::min(file.size(), kMost), '\0');
     file.read(0, std::as_writable_bytes(std::span(begin)));
     TextLines lines(begin);

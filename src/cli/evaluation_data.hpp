@@ -1,4 +1,4 @@
-// Documents of the command line as held-out data of a run.
+// Turns documents of the command line into held-out data of a run.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace fp8lab::cli {
 
-/// The value of `[stages.eval] data` that reads `paths`, all of the kind and form of the first:
-/// .jsonl and .txt files, else token shards; running_text for text, records of `text`, and shards
-/// without a loss mask.
+/// Returns the value of `[stages.eval] data` that reads `paths`, all of the kind and form of the
+/// first: .jsonl and .txt files, else token shards; running_text for text, records of `text`, and
+/// shards without a loss mask.
 std::string data_table_of(const std::vector<std::string>& paths);
 
 }  // namespace fp8lab::cli

@@ -1,4 +1,4 @@
-// fp8lab presets and fp8lab models: what has a name.
+// fp8lab presets and fp8lab models: list the built-in names.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace fp8lab::cli {
 namespace {
 
-/// The first sentence of the comment at the top of a file.
+/// Returns the first sentence of the comment at the top of a file.
 std::string summary_of(const std::filesystem::path& file) {
   std::istringstream lines(read_file(file.string()));
   std::string text;
@@ -28,7 +28,7 @@ std::string summary_of(const std::filesystem::path& file) {
   }
   for (std::size_t end = text.find(". "); end != std::string::npos;
        end = text.find(". ", end + 1)) {
-    // "et al. 2021" ends no sentence.
+    // The period of "et al. 2021" does not end a sentence.
     if (end + 2 < text.size() && std::isupper(static_cast<unsigned char>(text[end + 2])) != 0) {
       return text.substr(0, end);
     }
@@ -54,7 +54,7 @@ nlohmann::ordered_json model_row(const std::string& name) {
           {"file", file.string()}};
 }
 
-/// "124.4 M".
+/// Returns "124.4 M".
 std::string millions(double count) { return fmt::format("{:.1f} M", count / 1e6); }
 
 int list(const std::string& command, const std::vector<std::string>& arguments,

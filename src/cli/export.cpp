@@ -1,4 +1,4 @@
-// fp8lab export: a trained model as a folder that transformers and inference engines load.
+// fp8lab export: writes a trained model as a folder that transformers and inference engines load.
 #include <fmt/format.h>
 
 #include <cstdint>

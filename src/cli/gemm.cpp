@@ -1,4 +1,4 @@
-// fp8lab gemm: what would the hardware return?
+// fp8lab gemm: computes what the hardware would return.
 #include <fmt/format.h>
 
 #include <array>
@@ -57,7 +57,7 @@ Options gemm_options() {
   return options;
 }
 
-/// What to multiply: ops::Gemm, or a library call.
+/// The multiplication: ops::Gemm, or a library call.
 using Problem = LibraryCall;
 
 Problem read_problem(const Values& values) {
@@ -91,8 +91,8 @@ bool wants_epilogue(const Values& values) {
          !values["d-scale"].is_default || values.count("c") != 0 || values.count("bias") != 0;
 }
 
-/// The epilogue that the options ask for, with its tensors in memory of `backend`. Throws Error for
-/// options that would have no effect.
+/// Reads the epilogue requested by the options, with its tensors in memory of `backend`. Throws
+/// Error for options that would have no effect.
 cpu::LibraryEpilogue read_epilogue(const Values& values, Backend& backend,
                                    const numerics::FormatSpec& output) {
   cpu::LibraryEpilogue epilogue;
@@ -118,7 +118,7 @@ cpu::LibraryEpilogue read_epilogue(const Values& values, Backend& backend,
   return epilogue;
 }
 
-/// D of a library call, computed by the CPU backend.
+/// Returns D of a library call, computed by the CPU backend.
 TensorView call_library(const Values& values, Backend& backend, const Problem& problem,
                         const QuantizedOperand& a, const QuantizedOperand& b) {
   const cpu::LibraryEpilogue epilogue = read_epilogue(values, backend, problem.output);

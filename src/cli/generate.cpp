@@ -1,4 +1,4 @@
-// fp8lab generate: completions of prompts, in the numerics of a recipe.
+// fp8lab generate: completes prompts in the numerics of a recipe.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ std::int64_t longest(const std::vector<Prompt>& prompts) {
   return static_cast<std::int64_t>(length);
 }
 
-/// What is said of completions that neither the end token nor --max-new-tokens ended.
+/// Returns notes on completions that were ended by neither the end token nor --max-new-tokens.
 std::vector<std::string> cut_short(const std::vector<Completion>& completions,
                                    std::int64_t max_new_tokens, std::int64_t positions) {
   const auto cut =

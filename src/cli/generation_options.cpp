@@ -18,7 +18,7 @@
 namespace fp8lab::cli {
 namespace {
 
-/// Prompts as they were given: JSON strings or lists of ids, and where each is.
+/// Prompts as given: JSON strings or lists of ids, and the location of each.
 struct GivenPrompts {
   std::vector<nlohmann::json> values;
   std::vector<std::string> places;
@@ -42,7 +42,7 @@ struct GivenPrompts {
   }
 };
 
-/// Texts become ids of the tokenizer in `folder`, all at once.
+/// Encodes all texts with the tokenizer in `folder`.
 void encode_texts(const std::filesystem::path& folder, GivenPrompts& prompts) {
   std::vector<std::string> texts;
   for (const nlohmann::json& value : prompts.values) {
@@ -58,7 +58,7 @@ void encode_texts(const std::filesystem::path& folder, GivenPrompts& prompts) {
   }
 }
 
-/// Token ids of the prompts; texts that are still there are bytes.
+/// Returns the token ids of the prompts; remaining texts are encoded as bytes.
 std::vector<std::vector<std::int32_t>> tokens_of(const GivenPrompts& prompts,
                                                  const Vocabulary& vocabulary,
                                                  std::int64_t vocab_size) {
@@ -145,7 +145,7 @@ Vocabulary find_vocabulary(const Values& values, const ModelSource& source, cons
   try {
     return folder_vocabulary(source.vocabulary.folder, run.model.vocab_size);
   } catch (const std::exception& error) {
-    // Where there are texts to encode, that fails for the same reason.
+    // If there are texts to encode, that step reports the same error.
     if (values.count("prompt") == 0) {
       print_notes({fmt::format("ids are not spelled out: {}", error.what())});
     }

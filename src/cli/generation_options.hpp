@@ -1,4 +1,4 @@
-// Prompts and draws as options of commands.
+// Options for prompts and sampling.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ void add_prompt_options(Options& options);
 void add_sampling_options(Options& options, double temperature,
                           const std::string& about_temperature);
 
-/// The value of an option. Throws Error when it is not within [least, most].
+/// Returns the value of an option. Throws Error if it is not within [least, most].
 template <class T>
 T checked_value(const Values& values, const std::string& command, const char* option, T least,
                 T most) {
@@ -31,23 +31,25 @@ T checked_value(const Values& values, const std::string& command, const char* op
   throw Error(fmt::format("{}: --{} {}: accepted: {} to {}", command, option, value, least, most));
 }
 
-/// Throws Error for a value out of range and for what has no effect at temperature 0.
+/// Reads the sampling options. Throws Error for a value out of range, and for options without
+/// effect at temperature 0.
 SamplingConfig read_sampling(const Values& values, const std::string& command);
 
-/// --vocabulary, else that of the run's data, else that of a folder that has one.
+/// Returns the vocabulary of --vocabulary, else of the run's data, else of a folder that has one.
 Vocabulary find_vocabulary(const Values& values, const ModelSource& source, const RunConfig& run,
                            const std::string& command);
 
-/// --end, a token of `vocab_size`, else the end token of the vocabulary.
+/// Returns the token of --end, which must be below `vocab_size`, else the end
+/// token of the vocabulary.
 std::int32_t end_token(const Values& values, const std::string& command,
                        const Vocabulary& vocabulary, std::int64_t vocab_size);
 
-/// Throws Error where --min-new-tokens is more than `most`, which `option` gives.
+/// Throws Error if --min-new-tokens exceeds `most`, the value of `option`.
 void check_shortest(const SamplingConfig& sampling, const std::string& command, std::int64_t most,
                     const std::string& option);
 
-/// Prompts of the command line, then those of the file; texts in the tokenizer of the model's
-/// folder, else in bytes. Throws Error for what is no prompt.
+/// Returns the prompts of the command line, then those of the file; texts are encoded with the
+/// tokenizer of the model's folder, else as bytes. Throws Error for anything that is not a prompt.
 std::vector<std::vector<std::int32_t>> read_prompts(const Values& values, const ModelSource& source,
                                                     const std::string& command,
                                                     const Vocabulary& vocabulary,

@@ -1,4 +1,4 @@
-// fp8lab info: what this build is and what this machine gives it.
+// fp8lab info: describes this build and the resources of this machine.
 #include <fmt/format.h>
 #include <hdf5.h>
 
@@ -52,7 +52,7 @@ nlohmann::ordered_json collect() {
   return facts;
 }
 
-/// "2: the processors that this process may use".
+/// Returns "2: the processors that this process may use".
 std::string threads_text() {
   const char* const why = std::getenv("OMP_NUM_THREADS") != nullptr
                               ? "OMP_NUM_THREADS"

@@ -1,4 +1,4 @@
-// fp8lab init: a complete file to begin with.
+// fp8lab init: writes a complete file to start from.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -19,7 +19,7 @@ namespace {
 struct Kind {
   std::string name;
   std::string (*text)();
-  const char* next;  ///< the command that takes the file, {} for its name
+  const char* next;  ///< command that reads the file, with {} for its name
 };
 
 const std::vector<Kind>& kinds() {

@@ -19,7 +19,8 @@
 namespace fp8lab::cli {
 namespace {
 
-/// Starts `words` with `input` as standard input; without one its words are lost. 0: it cannot.
+/// Starts `words` with `input` as standard input. `is_silent` discards its standard
+/// error. Returns 0 on failure.
 pid_t start_process(std::vector<std::string> words, int input, bool is_silent) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());

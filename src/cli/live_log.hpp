@@ -1,4 +1,4 @@
-// What a run logs, for TensorBoard or trackio, while it trains: a process of the analysis package
+// Logs a run to TensorBoard or trackio during training, through a process of the analysis package
 // that reads the run file.
 #pragma once
 
@@ -12,23 +12,23 @@ namespace fp8lab::cli {
 
 class LiveLog {
  public:
-  /// `kind` is tensorboard or trackio, `out` where their files go. Throws Error with what to
-  /// install where `interpreter` lacks a package.
+  /// `kind` is tensorboard or trackio, `out` the folder of its files. Throws Error with the
+  /// packages to install if `interpreter` lacks one.
   LiveLog(std::string kind, std::string interpreter, std::filesystem::path out);
-  /// Ends the process once it has written everything.
+  /// Waits for the process to write everything, and ends it.
   ~LiveLog();
   LiveLog(const LiveLog&) = delete;
   LiveLog& operator=(const LiveLog&) = delete;
 
-  /// The run file is there; `seconds` is the run's time so far, and steps to `step` are in the
-  /// files of the process that trained them.
+  /// Starts logging; call once the run file exists. `seconds` is the run's time so far. The log
+  /// already contains the steps up to `step`, from the process that trained them.
   void start(const std::filesystem::path& run_file, double seconds, std::int64_t step);
 
  private:
   std::string kind_, interpreter_;
   std::filesystem::path out_;
   pid_t child_ = 0;
-  int input_ = -1;  ///< of the process, which ends when this is closed
+  int input_ = -1;  ///< pipe to the process, which ends when it is closed
 };
 
 }  // namespace fp8lab::cli

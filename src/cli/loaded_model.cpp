@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kDefaultLength = 512;
 
-/// A run of one stage around a model.
+/// Returns a single-stage run for a model without a run.
 std::string made_up_run(const ModelSource& source) {
   const ModelConfig& model = source.require_model();
   return fmt::format(
@@ -91,8 +91,8 @@ const StageConfig& last_stage(const RunConfig& run) { return run.stages.back(); 
 
 namespace {
 
-/// The recipe at work in the checkpoint if that is of the last stage, else the one that the stage
-/// is planned to end with.
+/// Returns the recipe in use at the checkpoint if it is in the last stage, else the recipe with
+/// which the stage is planned to end.
 StageRecipe last_recipe(const ModelSource& source, const RunConfig& run) {
   const StageConfig& stage = last_stage(run);
   std::size_t index = recipe_of_step(stage, stage.steps, false);
@@ -126,10 +126,10 @@ LoadedModel::LoadedModel(const ModelSource& source, const RunConfig& run, const 
   load_parameters(*source.tensors, source.name, *parameters_);
   phase.begin("allocating activations");
   shape_ = {stage.micro_batch_sequences, stage.sequence_length, run.attention, {}};
-  shape_.memory.loss_chunk = run.memory.loss_chunk;  // quantizers of the head may see it
+  shape_.memory.loss_chunk = run.memory.loss_chunk;  // quantizers of the head may depend on it
   transformer_ = make_transformer(Purpose::inference);
   context_.seed = run.seed;
-  // Random roundings of the forward pass are those of the run's evaluation after this step.
+  // Use the random roundings of the run's evaluation after this step.
   if (checkpoint_ != nullptr) {
     context_.step = static_cast<std::uint32_t>(read_checkpoint(*checkpoint_).position.step);
   }

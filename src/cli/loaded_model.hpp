@@ -1,4 +1,4 @@
-// A model that commands run forward: its configuration, weights and numerics.
+// A model for commands that run its forward pass: configuration, weights and numerics.
 #pragma once
 
 #include <filesystem>
@@ -13,31 +13,31 @@
 
 namespace fp8lab::cli {
 
-/// Adds --backend, which accepts `backends`, --threads, --sequence-length, --sequences-together and
-/// --look-in.
+/// Adds --backend (which accepts `backends`), --threads, --sequence-length,
+/// --sequences-together and --look-in.
 void add_pass_options(Options& options, std::vector<std::string> backends);
-/// The same and --recipe.
+/// Adds the options of add_pass_options, and --recipe.
 void add_model_options(Options& options, std::vector<std::string> backends);
 
-/// The run that `source` comes from, or one made up for a model that has none, with the options of
-/// add_pass_options and `assignments` applied in this order.
+/// Returns the run that `source` comes from, or a substitute for a model without a run. Applies the
+/// options of add_pass_options, then `assignments`.
 RunConfig pass_run(const ModelSource& source, const Values& values,
                    const std::vector<Assignment>& assignments);
-/// The same in the numerics of --recipe.
+/// Like pass_run in the numerics of --recipe.
 RunConfig model_run(const ModelSource& source, const Values& values,
                     const std::vector<Assignment>& assignments);
 
-/// The stage whose data and lengths count: the last one.
+/// Returns the last stage, whose data and lengths are used.
 const StageConfig& last_stage(const RunConfig& run);
 
-/// A model at work without memory for training.
+/// A model without memory for training.
 class LoadedModel {
  public:
-  /// Loads the weights, and what the quantizers of a checkpoint remember. Throws Error for delayed
-  /// scaling without a checkpoint that has its history.
+  /// Loads the weights, and the quantizer state of a checkpoint. Throws Error for delayed scaling
+  /// without a checkpoint that contains its history.
   LoadedModel(const ModelSource& source, const RunConfig& run, const Values& values);
 
-  /// Another one with the same recipe, weights and memory of its quantizers.
+  /// Creates another transformer with the same recipe, weights and quantizer state.
   std::unique_ptr<Transformer> make_transformer(Purpose purpose) const;
 
   Backend& backend() { return *backend_; }
@@ -47,7 +47,7 @@ class LoadedModel {
   StepContext context() const { return context_; }
 
  private:
-  OpenCheckpoint checkpoint_;  ///< or null
+  OpenCheckpoint checkpoint_;  ///< may be null
   std::string source_;
   std::unique_ptr<Backend> backend_;
   Recipe recipe_;

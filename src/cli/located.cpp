@@ -15,7 +15,7 @@ std::string hex(std::uint64_t bits, DType dtype) {
   return fmt::format("0x{:0{}x}", bits, 2 * size_of(dtype));
 }
 
-/// "codes of fprop.x, operand a of the GEMM fprop".
+/// Returns "codes of fprop.x, operand a of the GEMM fprop".
 std::string output_words(const TracedOutput& output) {
   if (output.part.empty()) return output.name;
   for (const Slot slot : kSlots) {
@@ -26,7 +26,7 @@ std::string output_words(const TracedOutput& output) {
   return fmt::format("{} of {}", output.name, output.part);
 }
 
-/// "micro-batch 1, backward, layers.1.mlp.down, GEMM dgrad: d of product".
+/// Returns "micro-batch 1, backward, layers.1.mlp.down, GEMM dgrad: d of product".
 std::string place_words(const TracedOutput& output) {
   const Place& place = output.place;
   std::string words = fmt::format("micro-batch {}, {}", place.micro_batch, name_of(place.phase));

@@ -1,4 +1,4 @@
-// The first wrong bit, in words and as JSON.
+// Describes the first differing bit as text and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 namespace fp8lab::cli {
 
-/// Lines that call the two sides `a` and `b`; for a difference that was found.
+/// Returns lines that name the two sides `a` and `b`. Precondition: a difference was found.
 std::string describe(const LocatedDifference& found, const std::string& a, const std::string& b);
 nlohmann::ordered_json to_json(const LocatedDifference& found);
 

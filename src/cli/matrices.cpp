@@ -15,7 +15,7 @@ void upload_scales(Backend& backend, NpyArray scales, const std::string& name,
                    QuantizedOperand& operand) {
   const std::int64_t rows = operand.scales.rows;
   const std::int64_t cols = operand.scales.cols;
-  // One scale a row may come as a vector.
+  // Scales with one value per row may be given as a vector.
   const bool vector = scales.dimensions == 1 && cols == 1 && scales.cols == rows;
   if (vector) std::swap(scales.rows, scales.cols);
   if (scales.dtype != DType::f32 || scales.rows != rows || scales.cols != cols) {

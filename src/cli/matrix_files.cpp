@@ -15,7 +15,7 @@ namespace {
 
 bool is_special(float value) { return !std::isfinite(value); }
 
-/// Empty for codes.
+/// Returns the values; empty for codes.
 std::vector<float> values_of(const NpyArray& array) {
   if (array.dtype != DType::f32 && array.dtype != DType::bf16) return {};
   std::vector<float> values(static_cast<std::size_t>(array.rows * array.cols));
@@ -23,7 +23,8 @@ std::vector<float> values_of(const NpyArray& array) {
   return values;
 }
 
-/// Arithmetic with NaN and infinity is a part of the emulation, but seldom what a file should hold.
+/// Prints a note on NaN and infinity: the emulation supports them, but they are
+/// seldom intended in a file.
 void note_special_values(const NpyArray& array, const std::string& file) {
   const std::vector<float> values = values_of(array);
   const auto count = std::count_if(values.begin(), values.end(), is_special);

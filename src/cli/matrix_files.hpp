@@ -1,4 +1,4 @@
-// Matrices of .npy files.
+// Reads matrices from .npy files.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace fp8lab::cli {
 
-/// A matrix of a .npy file with at least one element. A note says where values are NaN or infinite.
-/// Throws Error naming the file.
+/// Reads a matrix of a .npy file with at least one element. Prints a note if values are NaN or
+/// infinite. Throws Error that names the file.
 NpyArray read_matrix(const std::string& file);
 
-/// How many elements are NaN or infinite; 0 for codes.
+/// Returns the number of elements that are NaN or infinite; 0 for codes.
 std::int64_t count_special(const NpyArray& array);
 
-/// make_operand of `file`: codes (u8) with the scales of `scale_file`, or values that are
-/// quantized.
+/// Calls make_operand for `file`: codes (u8) with the scales of
+/// `scale_file`, or values to quantize.
 MatrixOperand read_operand(Backend& backend, const std::string& file,
                            const std::optional<std::string>& scale_file, const QuantSpec& spec,
                            std::uint64_t seed);

@@ -17,35 +17,35 @@
 
 namespace fp8lab::cli {
 
-/// The weights of a model, from wherever they lie.
+/// The weights of a model and where they come from.
 struct ModelSource {
-  std::string name;  ///< as given
+  std::string name;  ///< name as given
   std::unique_ptr<ModelTensors> tensors;
   std::optional<ModelConfig> model;  ///< nothing for a safetensors file without a config.json
-  std::filesystem::path tokenizer;   ///< the Hugging Face folder behind them; or empty
-  OpenCheckpoint checkpoint;         ///< the file that holds them, if a run wrote it
-  std::optional<RunMeta> run;        ///< what the run file beside that says, if there is one
-  RunPlaces places;                  ///< where files of that run are
-  ModelVocabulary vocabulary = 0;    ///< whose ids the weights know
+  std::filesystem::path tokenizer;   ///< Hugging Face folder of the weights, or empty
+  OpenCheckpoint checkpoint;         ///< file of the weights, if a run wrote it
+  std::optional<RunMeta> run;  ///< contents of the run file beside the checkpoint, if there is one
+  RunPlaces places;            ///< locations of that run's files
+  ModelVocabulary vocabulary = 0;  ///< vocabulary of the weights
 
-  /// Throws Error when nothing describes the model.
+  /// Returns the model. Throws Error if nothing describes it.
   const ModelConfig& require_model() const;
-  /// Throws Error if the run knows the hash of `part` ("recipe of stage sft") and it is not `hash`:
-  /// what the run names has changed since. `instead` says how to name something else.
+  /// Throws Error if the run recorded another hash than `hash` for `part` ("recipe of stage sft"):
+  /// the file it names has changed. `instead` states how to name another one.
   void require_unchanged(const std::string& part, const std::string& hash,
                          const std::string& instead) const;
 };
 
 /// Adds --look-in.
 void add_look_in(Options& options);
-/// Its folders. Throws Error for what is none.
+/// Returns the folders of --look-in. Throws Error for anything that is not a folder.
 std::vector<std::filesystem::path> folders_to_look_in(const Values& values,
                                                       const std::string& command);
 
-/// `given` is a run directory, a checkpoint, a Hugging Face folder, the name of a model in the
-/// Hub's cache, or a safetensors file, beside which a config.json may lie; files of a run are also
-/// looked for in `look_in`. Throws Error for anything else, and for weights that do not fit the
-/// model.
+/// Opens `given`: a run directory, a checkpoint, a Hugging Face folder, the name of a model in
+/// the Hub's cache, or a safetensors file, optionally with a config.json beside it. Files of a
+/// run are also searched for in `look_in`. Throws Error for anything else, and for weights
+/// that do not fit the model.
 ModelSource open_model(const std::string& given, const std::vector<std::filesystem::path>& look_in);
 
 }  // namespace fp8lab::cli

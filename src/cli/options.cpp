@@ -19,12 +19,12 @@ namespace {
 
 namespace po = boost::program_options;
 
-/// "cpu|cuda" of an option with words, "arg" of others.
+/// Returns "cpu|cuda" for an option with accepted words, "arg" for others.
 std::string placeholder_of(const OptionType& type) {
   return type.accepted.empty() ? "arg" : fmt::format("{}", fmt::join(type.accepted, "|"));
 }
 
-/// The option as the library describes it; it takes ownership of the result.
+/// Describes the option for the library, which takes ownership of the result.
 const po::value_semantic* semantic_of(const OptionType& type) {
   return std::visit(
       [&](const auto& held) -> const po::value_semantic* {
@@ -47,7 +47,7 @@ const po::value_semantic* semantic_of(const OptionType& type) {
       type.held);
 }
 
-/// What the library read, as the type of the option.
+/// Converts the library's value to the type of the option.
 OptionValue held_value(const OptionType& type, const po::variable_value& read) {
   return std::visit(
       [&](const auto& held) -> OptionValue {
@@ -61,7 +61,7 @@ OptionValue held_value(const OptionType& type, const po::variable_value& read) {
       type.held);
 }
 
-/// The library reads "-1" for a number without sign as the largest one.
+/// Refuses negative numbers: the library reads "-1" of an unsigned option as the largest value.
 void refuse_negative_count(const std::string& command, const Option& option,
                            const po::parsed_options& parsed) {
   if (!std::holds_alternative<std::uint32_t>(option.type.held) &&
@@ -85,7 +85,7 @@ void refuse_other_word(const std::string& command, const Option& option, const V
                           did_you_mean(word, accepted), alternatives(accepted)));
 }
 
-/// What an option of a type may hold, for one that holds something else.
+/// Describes the accepted values of an option type, for error messages.
 std::string accepted_by(const OptionType& type) {
   return std::visit(
       [](const auto& held) -> std::string {
@@ -105,7 +105,7 @@ std::string accepted_by(const OptionType& type) {
       type.held);
 }
 
-/// Reads each value by itself, so that what is wrong has a name.
+/// Checks each value separately, so that the error names the wrong one.
 void refuse_other_type(const std::string& command, const Option& option,
                        const po::parsed_options& parsed) {
   for (const po::option& word : parsed.options) {
@@ -134,7 +134,7 @@ std::string upper(std::string word) {
   return word;
 }
 
-/// Words that stand without a name come first, as they are typed.
+/// Prints the help; positional arguments come first, in the order in which they are typed.
 void print_help(const Options& options, const std::vector<Positional>& positional) {
   po::options_description described("options");
   std::string words;

@@ -1,5 +1,5 @@
-// The options of a command: declared, read, looked up. Boost.Program_options does the reading, in
-// options.cpp alone, because its templates are slow to compile.
+// Declares, reads and looks up the options of a command. Only options.cpp uses
+// Boost.Program_options, because its templates are slow to compile.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,7 @@
 
 namespace fp8lab::cli {
 
-/// What an option may hold: nothing (it is given or not), one value, or one for each time that it
-/// is given.
+/// The value of an option: none (a flag), a single one, or one for each time that it is given.
 using OptionValue =
     std::variant<std::monostate, std::string, std::int32_t, std::int64_t, std::uint32_t,
                  std::uint64_t, float, double, std::vector<std::string>, std::vector<std::int64_t>>;
@@ -23,8 +22,8 @@ using OptionValue =
 struct OptionType {
   OptionValue held;
   bool has_default = false;
-  std::string default_text = {};           ///< in the help; empty: as it is
-  std::vector<std::string> accepted = {};  ///< the only words of a text; empty: any
+  std::string default_text = {};           ///< default shown in the help; empty: the value itself
+  std::vector<std::string> accepted = {};  ///< accepted words of a text; empty: any
 };
 
 template <class T>
@@ -37,9 +36,10 @@ OptionType value(T usual, std::string text = {}) {
   return {std::move(usual), true, std::move(text)};
 }
 
-/// A text that is one of `accepted`: the help lists these, and parse_arguments refuses others.
+/// Returns the type of a text that must be one of `accepted`: the help lists them, and
+/// parse_arguments refuses others.
 OptionType one_of(std::vector<std::string> accepted);
-/// The same with a default.
+/// Like the above with a default.
 OptionType one_of(std::vector<std::string> accepted, std::string usual);
 
 struct Option {
@@ -50,7 +50,7 @@ struct Option {
 
 class Options {
  public:
-  /// `usage` heads the help.
+  /// `usage` is the first line of the help.
   explicit Options(std::string usage) : usage_(std::move(usage)) {}
 
   void add(std::string name, OptionType type, std::string help) {
@@ -66,7 +66,7 @@ class Options {
   std::vector<Option> options_;
 };
 
-/// Which option holds words that stand without a name, and how many of them; -1: all that follow.
+/// An option for positional arguments, and their number; -1: all that follow.
 struct Positional {
   std::string option;
   int count = 1;
@@ -83,10 +83,10 @@ struct Value {
   }
 };
 
-/// What a command line says: an entry for each option that was given or has a default.
+/// The parsed command line: an entry for each option that was given or has a default.
 class Values {
  public:
-  /// `places` are the options that stand without a name, `usage` the first line of the help.
+  /// `places` are the options of positional arguments, `usage` the first line of the help.
   Values(std::map<std::string, Value> values,
          std::map<std::string, std::vector<std::string>> accepted, std::vector<std::string> places,
          std::string usage)
@@ -96,14 +96,14 @@ class Values {
         usage_(std::move(usage)) {}
 
   std::size_t count(const std::string& option) const { return values_.count(option); }
-  /// Of an option that count() finds.
+  /// Precondition: count() finds the option.
   const Value& operator[](const std::string& option) const { return values_.at(option); }
   const std::map<std::string, Value>& all() const { return values_; }
-  /// The words of an option that is one_of() some, given or not.
+  /// Returns the accepted words of an option of type one_of, given or not.
   const std::vector<std::string>& accepted(const std::string& option) const {
     return accepted_.at(option);
   }
-  /// How to give an option: "--spec", or "SOURCE" of one that stands without a name.
+  /// Returns how to give an option: "--spec", or "SOURCE" for a positional argument.
   std::string spelled(const std::string& option) const;
   const std::string& usage() const { return usage_; }
 
@@ -114,25 +114,24 @@ class Values {
   std::string usage_;
 };
 
-/// Parses `arguments` of the subcommand `name`. Adds --help and -h, and prints the options when it
-/// is given. Abbreviated names, options given twice that hold one value, numbers below 0 for
-/// options that count, and other words than an option accepts are refused. Throws Error with one
-/// line.
+/// Parses `arguments` of the subcommand `name`. Adds --help and -h, and prints the options if it is
+/// given. Throws Error with one line for abbreviated names, single-valued options given twice,
+/// negative numbers for counts, and words that an option does not accept.
 Values parse_arguments(const std::string& name, const Options& options,
                        const std::vector<std::string>& arguments,
                        const std::vector<Positional>& positional = {});
 
-/// "cpu, truth or cuda".
+/// Returns "cpu, truth or cuda".
 std::string alternatives(const std::vector<std::string>& words);
 
-/// What a repeatable option of text was given, in order; nothing where it was not.
+/// Returns the values of a repeatable text option, in order; empty if it was not given.
 std::vector<std::string> words_of(const Values& values, const std::string& option);
 
-/// The value of an option of text; `otherwise` where it was not given and has no default.
+/// Returns the value of a text option; `otherwise` if it was not given and has no default.
 std::string text_of(const Values& values, const std::string& option,
                     const std::string& otherwise = {});
 
-/// Was the option given, not left at its default?
+/// Returns true if the option was given, false if it has its default.
 bool given(const Values& values, std::string_view option);
 
 /// Throws Error "COMMAND: --OPTION WHY" for the first of `options` that was given.

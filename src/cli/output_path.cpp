@@ -35,8 +35,9 @@ void require_writable(const fs::path& folder, const std::string& path, const std
   refuse(what, path, fmt::format("{} may not be written", folder.string()));
 }
 
-/// Makes folders as those from `there` on to `path` in a folder of its own beside them, which is
-/// removed again: not every file system that may be written takes them. Why that failed; or empty.
+/// Tests whether the folders from `there` to `path` can be created, in a temporary folder that is
+/// removed again: some writable file systems refuse new folders. Returns the reason for a
+/// failure, or an empty text.
 std::string why_not_made(const fs::path& path, const fs::path& there) {
   std::string trial = (there / ".fp8lab-XXXXXX").string();
   if (::mkdtemp(trial.data()) == nullptr) {
@@ -50,14 +51,14 @@ std::string why_not_made(const fs::path& path, const fs::path& there) {
   return failed ? failed.message() : std::string();
 }
 
-/// By links as well, and where nothing lies yet.
+/// Compares through links, and also if no file exists yet.
 bool is_same_file(const fs::path& a, const fs::path& b) {
   std::error_code missing;
   if (fs::equivalent(a, b, missing)) return true;
   return fs::weakly_canonical(fs::absolute(a)) == fs::weakly_canonical(fs::absolute(b));
 }
 
-/// JSON that no command writes by --json: it belongs to a model, a tokenizer or token shards.
+/// Returns true for JSON files that no --json writes: those of models, tokenizers and token shards.
 bool belongs_to_folder(const std::string& name) {
   constexpr std::array kNames = {"config.json",
                                  "generation_config.json",
@@ -72,8 +73,8 @@ bool belongs_to_folder(const std::string& name) {
   return name.ends_with(".safetensors.index.json") || name.ends_with(".manifest.json");
 }
 
-/// Throws Error for a file that holds anything but what the result replaces. Read without
-/// open_regular_file, as it is no input.
+/// Throws Error for a file with contents other than those that the result may replace. Does not use
+/// open_regular_file, since the file is not an input.
 void require_replaceable(const std::string& path, const std::string& what, Replaces replaces) {
   std::string first(6, '\0');
   std::ifstream file(path, std::ios::binary);
@@ -112,7 +113,7 @@ fs::path output_file(const std::string& path, const std::string& what, Replaces 
 
 fs::path output_folder(const std::string& path, const std::string& what) {
   if (path.empty()) refuse(what, path, "accepted: the name of a folder");
-  // The deepest part of the path that there is.
+  // The longest existing part of the path.
   fs::path there = path;
   while (!is_present(there) && there != folder_of(there)) {
     std::error_code ignored;

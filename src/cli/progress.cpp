@@ -85,7 +85,7 @@ void PhaseLine::watch() {
     }
     const Clock::time_point began = began_;
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - began);
-    // A log on a busy machine should not fill with what would be short elsewhere.
+    // Keeps the log of a busy machine free of phases that would be short elsewhere.
     const auto unsaid = std::chrono::seconds(terminal_ ? 1 : 5);
     const auto next = began + seconds + unsaid;
     const bool another =

@@ -1,4 +1,4 @@
-// What the program is at, on standard error.
+// Progress messages on standard error.
 #pragma once
 
 #include <unistd.h>
@@ -15,7 +15,7 @@
 
 namespace fp8lab::cli {
 
-/// A terminal sees one line that is rewritten; elsewhere a line appears every ten seconds.
+/// On a terminal, rewrites one line; elsewhere prints a line every ten seconds.
 class ProgressLine {
  public:
   ~ProgressLine() { clear(); }
@@ -40,9 +40,9 @@ class ProgressLine {
   std::chrono::steady_clock::time_point printed_ = std::chrono::steady_clock::now();
 };
 
-/// How far a study is. A terminal sees one line that is rewritten, as much of it as is wide enough;
-/// elsewhere the intervals between lines grow with the time: a hundredth of it, so that the log of
-/// a day is no longer than that of some minutes.
+/// Progress of a study. On a terminal, rewrites one line, cut to its width. Elsewhere the interval
+/// between lines grows to a hundredth of the elapsed time, so that the log of a day is no longer
+/// than that of a few minutes.
 class StudyLine {
  public:
   ~StudyLine() { clear(); }
@@ -59,10 +59,10 @@ class StudyLine {
   Clock::time_point printed_ = began_;
 };
 
-/// Work in parts of about the same length, but for the first: how many are done, and from the
-/// second that is done on how long the rest will take. A terminal sees one line that is rewritten;
-/// elsewhere a line appears at once, with the first estimate, then every ten seconds. What takes
-/// less than five seconds in all stays unsaid.
+/// Progress of work in parts of about the same length, except for the first: the number of
+/// completed parts and, once the second is complete, an estimate of the remaining time. On a
+/// terminal, rewrites one line; elsewhere prints a line at once, then with the first estimate, then
+/// every ten seconds. Work of less than five seconds in total is not reported.
 class PartsLine {
  public:
   explicit PartsLine(std::string command) : command_(std::move(command)) {}
@@ -70,7 +70,7 @@ class PartsLine {
   PartsLine(const PartsLine&) = delete;
   PartsLine& operator=(const PartsLine&) = delete;
 
-  /// `part` begins, `done` of `total` are done.
+  /// Reports that `part` begins and that `done` of `total` parts are complete.
   void begin(const std::string& part, std::size_t done, std::size_t total);
   void clear();
 
@@ -80,11 +80,12 @@ class PartsLine {
   std::string command_;
   bool terminal_ = isatty(STDERR_FILENO) == 1;
   bool dirty_ = false, said_ = false, estimated_ = false;
-  Clock::time_point began_, second_, printed_;  ///< of the first part, of the second one
+  Clock::time_point began_, second_, printed_;  ///< start of the first and of the second part
 };
 
-/// Names a phase that turns out to take long: on a terminal after one second, with the seconds so
-/// far, until it ends; elsewhere after five, on one line. Short phases stay unsaid.
+/// Names a phase that takes long. On a terminal it appears after one second and shows the
+/// elapsed seconds until the phase ends; elsewhere one line is printed after five seconds.
+/// Shorter phases are not reported.
 class PhaseLine {
  public:
   PhaseLine() : watcher_([this] { watch(); }) {}
@@ -92,24 +93,24 @@ class PhaseLine {
   PhaseLine(const PhaseLine&) = delete;
   PhaseLine& operator=(const PhaseLine&) = delete;
 
-  /// Ends the present phase and begins another; "" begins none.
+  /// Ends the current phase and begins another one; "" begins none.
   void begin(const std::string& phase);
 
  private:
   using Clock = std::chrono::steady_clock;
 
   void watch();
-  /// Prints the phase as it is after `seconds`, with the lock held.
+  /// Prints the phase with its `seconds`. Precondition: the lock is held.
   void say(std::int64_t seconds);
 
   const bool terminal_ = isatty(STDERR_FILENO) == 1;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::string phase_;  ///< empty: none that still has to be said
+  std::string phase_;  ///< empty: nothing left to report
   Clock::time_point began_;
-  bool dirty_ = false;  ///< the terminal's line holds a phase
+  bool dirty_ = false;  ///< true if the terminal's line shows a phase
   bool done_ = false;
-  std::thread watcher_;  // last: it reads the others
+  std::thread watcher_;  // last, since it reads the other members
 };
 
 }  // namespace fp8lab::cli

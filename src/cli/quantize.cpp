@@ -1,4 +1,4 @@
-// fp8lab quantize: codes, scales and the error of one matrix.
+// fp8lab quantize: computes codes, scales and the error of one matrix.
 #include <fmt/format.h>
 
 #include <array>
@@ -28,7 +28,7 @@
 namespace fp8lab::cli {
 namespace {
 
-/// What a model's weights are compared under.
+/// The quantizers that a model's weights are compared under.
 const std::vector<std::string> kCompared = {"e4m3fn/tensor",  "e4m3fn/row",  "e4m3fn/1x128",
                                             "e4m3fn/128x128", "e5m2/tensor", "e5m2/row",
                                             "e5m2/1x128",     "e5m2/128x128"};
@@ -79,14 +79,14 @@ Options quantize_options() {
   return options;
 }
 
-/// How X becomes the operand.
+/// The steps from X to the operand.
 struct Plan {
   QuantSpec spec;
   bool transpose = false;
-  std::optional<QuantSpec> first;  ///< quantized by this and dequantized before
-  bool keeps_space = false;        ///< dequantized in the space of its transform
-  bool is_right = false;           ///< B of the product
-  bool partner_transpose = false;  ///< how the other tensor becomes the other operand
+  std::optional<QuantSpec> first;  ///< quantized and dequantized by this first
+  bool keeps_space = false;        ///< dequantized only into the space of its transform
+  bool is_right = false;           ///< true for B of the product
+  bool partner_transpose = false;  ///< orientation of the other operand's tensor
 };
 
 Plan plan_of_slot(const LinearRecipe& recipe, const std::string& name) {
@@ -169,7 +169,7 @@ void print_report(const OperandStatistics& s, const QuantizedOperand& operand, b
     object["rows"] = operand.rows;
     object["k"] = operand.k;
     for (const auto& [name, value] : rows) object[name] = finite_json(value);
-    object["exact"] = is_exact(s);  // JSON has neither infinity nor NaN: null
+    object["exact"] = is_exact(s);  // null for infinity and NaN, which JSON lacks
     fmt::print("{}\n", json_text(object));
     return;
   }
@@ -180,7 +180,8 @@ void print_report(const OperandStatistics& s, const QuantizedOperand& operand, b
   }
 }
 
-/// Says of finite elements that scale * decode(code) are beyond FP32: statistics leave them out.
+/// Prints a note if scale * decode(code) of finite elements exceeds FP32;
+/// statistics leave them out.
 void note_overflow(const NpyArray& x, const OperandStatistics& statistics,
                    const std::string& file) {
   const double overflowed = statistics.nonfinite_count - static_cast<double>(count_special(x));
@@ -191,7 +192,7 @@ void note_overflow(const NpyArray& x, const OperandStatistics& statistics,
       file, overflowed)});
 }
 
-/// Beside the codes.
+/// Returns the path of the scales, beside the codes.
 std::filesystem::path scale_file(std::filesystem::path codes) {
   return codes.replace_extension(".scale.npy");
 }

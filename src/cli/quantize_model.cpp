@@ -34,11 +34,11 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// One quantizer and what it did to one weight.
+/// One quantizer and its errors on one weight.
 struct Measurement {
   std::string quantizer;
   bool of_recipe = false;
-  double scale_bits = 0;  ///< per element
+  double scale_bits = 0;  ///< scale bits per element
   OperandStatistics statistics{};
 };
 
@@ -84,7 +84,7 @@ class ModelQuantizer {
 
   const Recipe& recipe() const { return recipe_; }
 
-  /// All linear weights, in the order of the files.
+  /// Measures all linear weights, in the order of the files.
   std::vector<MeasuredWeight> measure() {
     std::vector<MeasuredWeight> weights;
     ProgressLine progress;
@@ -105,7 +105,7 @@ class ModelQuantizer {
   }
 
  private:
-  /// A tied embedding is the head's weight too.
+  /// Returns the linear layer of a tensor; a tied embedding is also the weight of the head.
   std::optional<std::string> layer_of(const TensorHeader& header) const {
     if (header.shape.size() != 2 || header.size() == 0 || !is_weight_type(header.type)) {
       return std::nullopt;
@@ -150,7 +150,7 @@ class ModelQuantizer {
   Recipe recipe_;
   std::uint64_t seed_;
   std::vector<QuantSpec> others_;
-  std::string tied_embedding_;  ///< empty where the head has weights of its own
+  std::string tied_embedding_;  ///< empty if the head has weights of its own
   int layers_ = 0;
 };
 
@@ -184,7 +184,7 @@ std::vector<std::int64_t> top_channels(const OperandStatistics& s, std::int64_t 
   return top;
 }
 
-/// Length of the longest quantizer.
+/// Returns the length of the longest quantizer's name.
 template <class Row>
 std::size_t widest(const std::vector<Row>& rows) {
   std::size_t width = 0;
@@ -224,8 +224,8 @@ void print_summary(const std::vector<MeasuredWeight>& weights, const std::string
   }
 }
 
-/// The `count` weights whose first quantizer, the recipe's where it has one, has the lowest SQNR;
-/// 0: all, in the order of the files.
+/// Prints the `count` weights with the lowest SQNR under the first quantizer, which is the recipe's
+/// if it has one; 0: all, in the order of the files.
 void print_worst(const std::vector<MeasuredWeight>& weights, std::int64_t count) {
   std::vector<const MeasuredWeight*> order;
   for (const MeasuredWeight& weight : weights) order.push_back(&weight);
@@ -246,7 +246,7 @@ void print_worst(const std::vector<MeasuredWeight>& weights, std::int64_t count)
   for (std::int64_t i = 0; i < count; ++i) print_weight(*order[static_cast<std::size_t>(i)]);
 }
 
-/// JSON has neither infinity nor NaN: null, and `exact` tells which.
+/// Returns null for infinity and NaN, which JSON lacks; `exact` distinguishes them.
 ordered_json finite(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json();
 }

@@ -1,4 +1,4 @@
-// fp8lab quantize on a whole model.
+// fp8lab quantize for a whole model.
 #pragma once
 
 #include <string>
@@ -7,11 +7,12 @@
 
 namespace fp8lab::cli {
 
-/// True for what `quantize` takes as a model: a folder, or a file called *.safetensors.
+/// Returns true for inputs that `quantize` reads as a model: a folder, or a
+/// file called *.safetensors.
 bool is_model(const std::string& input);
 
 /// Measures the weights of the model's linear layers under `values["recipe"]` and under other
-/// quantizers, and writes them in FP8 when asked to. Returns the exit status.
+/// quantizers, and writes them in FP8 if requested. Returns the exit status.
 int quantize_model(const Values& values);
 
 }  // namespace fp8lab::cli

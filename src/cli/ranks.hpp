@@ -1,5 +1,5 @@
-// Which of several processes this one is, where mpirun or srun started it. What they are told by
-// environment variables is enough: no MPI library is linked.
+// Determines the rank of this process when mpirun or srun started it. Uses only environment
+// variables: no MPI library is linked.
 #pragma once
 
 #include "src/study/study.hpp"
@@ -8,11 +8,12 @@ namespace fp8lab::cli {
 
 struct StartedRank {
   StudyRank rank;
-  int on_this_machine = 1;  ///< ranks beside this one and itself
+  int on_this_machine = 1;  ///< number of ranks on this machine, including this one
 };
 
-/// From OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), PMI_RANK and PMI_SIZE (MPICH, Intel MPI), or
-/// SLURM_PROCID and SLURM_NTASKS (srun). Throws Error where none of them is set, or is no rank.
+/// Reads OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), PMI_RANK and PMI_SIZE (MPICH, Intel
+/// MPI), or SLURM_PROCID and SLURM_NTASKS (srun). Throws Error if none of them is set,
+/// or if a value is invalid.
 StartedRank rank_of_this_process();
 
 }  // namespace fp8lab::cli

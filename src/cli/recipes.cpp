@@ -1,4 +1,4 @@
-// fp8lab recipes: the recipes that come with the program, and checks of one's own.
+// fp8lab recipes: lists the built-in recipes and checks recipe files.
 #include <fmt/format.h>
 
 #include <map>
@@ -76,7 +76,7 @@ Json to_json(const Recipe& recipe, const std::vector<std::string>& found) {
   return json;
 }
 
-/// All recipes, those of a system together, both in the order of their names.
+/// Returns all recipes grouped by system, both sorted by name.
 std::map<std::string, std::vector<Recipe>> recipes_by_system() {
   std::map<std::string, std::vector<Recipe>> systems;
   for (const std::string& name : builtin_recipe_names()) {

@@ -1,4 +1,4 @@
-// The options of commands that execute runs again.
+// The options of commands that repeat runs.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace fp8lab::cli {
 
-/// --init-from, --look-in, --threads, --no-graphs and --json.
+/// Adds --init-from, --look-in, --threads, --no-graphs and --json.
 void add_replay_options(Options& options);
 
-/// The run on the backend that `option` names, else on that of its record. Memory is looked at
-/// before anything is executed.
+/// Returns the run on the backend that `option` names, else on that of its record. Checks the
+/// memory before anything is executed.
 ReplaySource chosen_source(const RecordedRun& run, const Values& values, const std::string& option,
                            const std::string& command);
 

@@ -1,4 +1,5 @@
-// fp8lab report: figures, tables and one HTML page from run files, by the Python package.
+// fp8lab report: creates figures, tables and one HTML page from run files,
+// through the Python package.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -47,7 +48,7 @@ Options report_options() {
 
 std::string text_of(int error) { return std::error_code(error, std::generic_category()).message(); }
 
-/// Where the page goes: beside the first input unless --out says otherwise.
+/// Returns the folder of the page: beside the first input unless --out is given.
 std::filesystem::path out_directory(const Values& values, const std::string& first) {
   const std::filesystem::path input = first;
   if (values.count("out") == 0) {
@@ -57,7 +58,7 @@ std::filesystem::path out_directory(const Values& values, const std::string& fir
   return output_folder(values["out"].as<std::string>(), "report: --out");
 }
 
-/// A folder that is removed with all that is in it.
+/// A temporary folder, removed with its contents.
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "fp8lab-XXXXXX").string()) {
@@ -77,7 +78,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// The plan of the study file as study.h5, which is what the package reads.
+/// Writes the plan of the study file as study.h5, which the package reads.
 int print_plan(const Values& values) {
   refuse_given(values, "report --plan", {"out", "title", "beside", "follow", "export"},
                "is for a report");
@@ -97,12 +98,11 @@ int print_plan(const Values& values) {
   return run_analysis(values["python"].as<std::string>(), "report", std::move(words), "the plan");
 }
 
-/// True for a page that was not there before `start`.
+/// Returns true if the page was written after `start`.
 bool was_written(const std::filesystem::path& page, std::filesystem::file_time_type start) {
   std::error_code missing;
   const auto written = std::filesystem::last_write_time(page, missing);
-  return !missing &&
-         written >= start - std::chrono::seconds(2);  // clocks of file systems are coarse
+  return !missing && written >= start - std::chrono::seconds(2);  // file systems have coarse clocks
 }
 
 }  // namespace

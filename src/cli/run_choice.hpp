@@ -1,4 +1,4 @@
-// The options with which a command names a run: a configuration or a preset, and changes to it.
+// Options that select a run: a configuration or a preset, and changes to it.
 #pragma once
 
 #include <optional>
@@ -9,17 +9,17 @@
 
 namespace fp8lab::cli {
 
-/// --config, --preset, --recipe and --set. (--backend is the command's own.)
+/// Adds --config, --preset, --recipe and --set. (--backend belongs to the command.)
 void add_run_choice(Options& options);
 
-/// --scale, of commands that train.
+/// Adds --scale, for commands that train.
 void add_scale(Options& options);
 
-/// Its value, if it is given.
+/// Returns the value of --scale, if given.
 std::optional<double> chosen_scale(const Values& values, const std::string& command);
 
-/// The run that they name, at its --scale and from its --init-from where the command has those.
-/// Throws Error unless exactly one of --config and --preset is given.
+/// Returns the selected run, with --scale and --init-from applied if the command has them. Throws
+/// Error unless exactly one of --config and --preset is given.
 RunConfig chosen_run(const Values& values, const std::string& command);
 
 }  // namespace fp8lab::cli

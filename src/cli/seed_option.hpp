@@ -1,4 +1,4 @@
-// --seed of commands that quantize: refused where nothing is drawn.
+// --seed of commands that quantize: refused if no random bits are drawn.
 #pragma once
 
 #include <span>
@@ -9,10 +9,12 @@
 
 namespace fp8lab::cli {
 
-/// Throws Error where --seed was given and none of `specs` rounds stochastically or draws signs.
+/// Throws Error if --seed was given but none of `specs` rounds
+/// stochastically or draws random signs.
 void check_seed(const Values& values, const std::string& command, std::span<const QuantSpec> specs);
 
-/// How the weights of linear layers may be quantized: fprop.w of a recipe and of its overrides.
+/// Returns the quantizers of the weights of linear layers: fprop.w of a
+/// recipe and of its overrides.
 std::vector<QuantSpec> weight_specs(const Recipe& recipe);
 
 }  // namespace fp8lab::cli

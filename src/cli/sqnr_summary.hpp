@@ -1,4 +1,5 @@
-// SQNR of several operands in one line: what has none, or an infinite one, enters no mean.
+// Summarizes the SQNR of several operands in one line; undefined and infinite values
+// are left out of the mean.
 #pragma once
 
 #include <cmath>
@@ -13,7 +14,8 @@
 
 namespace fp8lab::cli {
 
-/// Represented without an error; an operand without a nonzero element is neither exact nor not.
+/// Returns true if the operand has no error. An operand without a nonzero element
+/// is undefined, not exact.
 inline bool is_exact(const OperandStatistics& statistics) {
   return statistics.sqnr_db == std::numeric_limits<double>::infinity();
 }
@@ -38,18 +40,18 @@ class SqnrSummary {
     }
   }
 
-  /// Over the operands with a finite SQNR; NaN without any.
+  /// Returns the mean over the operands with a finite SQNR; NaN if there are none.
   double mean() const {
     if (finite_ == 0) return std::numeric_limits<double>::quiet_NaN();
     return sum_ / static_cast<double>(finite_);
   }
-  /// NaN where no operand has an error.
+  /// Returns the lowest SQNR; NaN if no operand has an error.
   double lowest() const { return lowest_; }
   const std::string& lowest_name() const { return lowest_name_; }
   std::int64_t exact() const { return exact_; }
   std::int64_t undefined() const { return undefined_; }
 
-  /// What the mean leaves out: ", 2 exact, 1 all zero", or nothing.
+  /// Describes the operands left out of the mean: ", 2 exact, 1 all zero", or nothing.
   std::string left_out() const {
     std::string text;
     if (exact_ > 0) text += fmt::format(", {} exact", exact_);
@@ -63,7 +65,7 @@ class SqnrSummary {
   std::int64_t finite_ = 0, exact_ = 0, undefined_ = 0;
 };
 
-/// A number of decibels in columns; "-": undefined, "exact": without an error.
+/// Formats decibels for a column; "-": undefined, "exact": no error.
 inline std::string decibel_text(double decibels, int digits) {
   if (std::isnan(decibels)) return "-";
   if (decibels == std::numeric_limits<double>::infinity()) return "exact";

@@ -25,7 +25,7 @@
 namespace fp8lab::cli {
 namespace {
 
-/// Of the recipes that the stages run under, each once.
+/// Returns the hashes of the recipes of the stages, each once.
 std::string recipe_hashes(const RunConfig& config) {
   std::string text;
   for (const StageConfig& stage : config.stages) {
@@ -37,13 +37,13 @@ std::string recipe_hashes(const RunConfig& config) {
   return text;
 }
 
-/// What a run needs, or why that is unknown.
+/// The requirements of a run, or the reason why they are unknown.
 struct KnownNeeds {
   RunNeeds needs;
-  std::string unknown;  ///< empty: it is known
+  std::string unknown;  ///< reason; empty if they are known
 };
 
-/// What runs need; those that differ in name and seed alone are planned once.
+/// The requirements of runs; runs that differ only in name and seed are planned once.
 class NeedsOfRuns {
  public:
   explicit NeedsOfRuns(int threads) : threads_(threads) {}
@@ -78,7 +78,7 @@ class NeedsOfRuns {
   PhaseLine phase_;
 };
 
-/// "a, b, c and 9 more".
+/// Returns "a, b, c and 9 more".
 std::string listed(const std::vector<std::string>& names) {
   constexpr std::size_t kNamed = 3;
   const std::size_t shown = std::min(kNamed, names.size());
@@ -90,10 +90,11 @@ std::string listed(const std::vector<std::string>& names) {
 
 double mib(std::int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
-/// The reason why runs cannot be planned, and their names.
+/// The reasons why runs cannot be planned, with the names of the runs.
 using Unknown = std::vector<std::pair<std::string, std::vector<std::string>>>;
 
-/// Prints what each of `runs` needs, and returns that; what cannot be planned goes to `unknown`.
+/// Prints and returns the requirements of each of `runs`; adds runs that cannot
+/// be planned to `unknown`.
 std::vector<RunNeeds> print_each(const std::vector<const RunConfig*>& runs, NeedsOfRuns& needs,
                                  Unknown& unknown) {
   std::vector<RunNeeds> known;
@@ -114,7 +115,7 @@ std::vector<RunNeeds> print_each(const std::vector<const RunConfig*>& runs, Need
   return known;
 }
 
-/// The memory of runs that are trained `jobs` at once.
+/// Prints the memory of runs of which `jobs` are trained in parallel.
 void print_memory(const char* what, const std::vector<RunNeeds>& runs, std::size_t jobs) {
   if (runs.empty()) return;
   const MemoryTogether memory = memory_together(runs, jobs);
@@ -127,7 +128,8 @@ void print_memory(const char* what, const std::vector<RunNeeds>& runs, std::size
              memory.device == 0 ? "" : fmt::format("; on devices {:.1f}", mib(memory.device)));
 }
 
-/// Of runs that are trained `jobs` at once: the work is shared, and no run is faster than alone.
+/// Returns the time of runs of which `jobs` are trained in parallel: the work is divided, but no
+/// run is faster than on its own.
 double seconds_of(const std::vector<RunNeeds>& runs, int jobs) {
   double sum = 0, longest = 0;
   for (const RunNeeds& run : runs) {
@@ -158,7 +160,7 @@ void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, 
   for (const RunConfig& run : plan.shared) shared.push_back(&run);
   for (const PlannedArm& arm : plan.arms) arms.push_back(&arm.config);
   const std::size_t all = shared.size() + arms.size();
-  // What a device of another machine supports is checked there.
+  // The capabilities of a device on another machine are checked there.
   RunCheck check([&](const std::string& name) {
     return make_backend(name == "cuda" ? "cpu" : name, threads);
   });

@@ -1,4 +1,4 @@
-// What a study would run, printed without running it.
+// Prints the runs of a study without running them.
 #pragma once
 
 #include <filesystem>
@@ -7,14 +7,14 @@
 
 namespace fp8lab::cli {
 
-/// The runs with the hashes of configuration and recipes, and their pairing.
+/// Prints the runs with the hashes of configuration and recipes, and their pairing.
 void print_runs(const StudyPlan& plan);
 
-/// Memory, checkpoint and time of every run that is not complete in `directory`, which may be empty
-/// for none, from operations timed here with `threads`; and memory and time of all, `jobs` at once,
-/// the shared runs before the arms. Warns of steps that take longer than the `stop_before` seconds
-/// that a scheduler leaves a run to end. Throws Error as RunCheck::check
-/// does for one of them.
+/// Prints memory, checkpoint size and time of every run that is not complete in `directory` (empty
+/// path: every run), from operations timed on this machine with `threads`; then memory and time of
+/// all runs, `jobs` in parallel, the shared runs before the arms. Warns about steps longer than
+/// the `stop_before` seconds that a scheduler gives a run to end. Throws Error under the
+/// conditions of RunCheck::check.
 void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, int jobs,
                  int threads, int stop_before);
 

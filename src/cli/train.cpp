@@ -1,4 +1,4 @@
-// fp8lab train: one run through all its stages.
+// fp8lab train: trains one run through all its stages.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Those that this build has and this processor runs.
+/// Returns the SIMD targets that this build contains and this processor supports.
 std::vector<std::string> simd_names() {
   std::vector<std::string> names;
   for (const cpu::SimdTarget target : cpu::available_targets()) {
@@ -83,8 +83,8 @@ Options train_options() {
   return options;
 }
 
-/// Steps: the last line of a terminal is rewritten; elsewhere a line appears every so many seconds.
-/// What has to be told of the run stays, a line each.
+/// Prints steps: on a terminal, rewrites the last line; elsewhere prints a line at the set
+/// interval. Other messages about the run are printed on lines of their own.
 class RunPrinter {
  public:
   explicit RunPrinter(double every_seconds) : every_(every_seconds) {}
@@ -127,14 +127,14 @@ void choose_simd(const Values& values, const std::string& backend) {
   }
 }
 
-/// An open descriptor other than that of input, output and errors.
+/// Returns an open descriptor other than those of input, output and errors.
 int step_descriptor(const Values& values) {
   const int descriptor = values["step-descriptor"].as<int>();
   if (descriptor > STDERR_FILENO && ::fcntl(descriptor, F_GETFD) != -1) return descriptor;
   throw Error(fmt::format("train: --step-descriptor {} is none that is open beyond 2", descriptor));
 }
 
-/// What --dry-run says of the options that a plan does not depend on.
+/// Describes, for --dry-run, the options that do not affect the plan.
 std::string describe_options(const TrainerOptions& options, const RunConfig& config) {
   std::string text;
   if (!config.init_from.empty()) {
@@ -145,7 +145,7 @@ std::string describe_options(const TrainerOptions& options, const RunConfig& con
   return text + fmt::format("output {}: {}\n", options.directory.string(), found);
 }
 
-/// Why this machine or device would refuse the run; empty where it fits.
+/// Returns the reason why this machine or device would refuse the run; empty if it fits.
 std::string describe_refusal(const RunConfig& config, const Backend& backend) {
   try {
     require_memory_of(config, backend);
@@ -155,7 +155,7 @@ std::string describe_refusal(const RunConfig& config, const Backend& backend) {
   return {};
 }
 
-/// The closing lines of a complete run; the status of the command.
+/// Prints the closing lines of a complete run and returns the exit status.
 int tell_ending(const fs::path& directory) {
   const fs::path file = directory / "run.h5";
   const RunEnding ending = describe_ending(read_run(file));
@@ -167,7 +167,7 @@ int tell_ending(const fs::path& directory) {
   return ending.diverged ? ExitCode::kDiverged : ExitCode::kSuccess;
 }
 
-/// That of --log, or nothing.
+/// Creates the log of --log; null if it is not given.
 std::unique_ptr<LiveLog> live_log(const Values& values, const fs::path& directory) {
   if (values.count("log") == 0) {
     refuse_given(values, "train", {"log-dir", "python"}, "is for --log");
@@ -244,7 +244,7 @@ int train(const std::vector<std::string>& arguments) {
     };
   }
   options.stop = &stop_flag();
-  // Until the run begins nothing is written, and Ctrl-C ends the program as it is.
+  // Nothing is written before the run begins, and until then Ctrl-C simply ends the program.
   Trainer trainer(config, *backend, options);
   print_notes(trainer.notes());
   catch_stop_signals();

@@ -1,4 +1,4 @@
-// fp8lab validate: the arithmetic against recordings of the hardware.
+// fp8lab validate: compares the arithmetic with recordings of the hardware.
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -78,7 +78,7 @@ Options validate_options() {
   return options;
 }
 
-/// The one folder that was given, or nothing.
+/// Returns the folder that was given, or an empty text.
 std::string directory_of(const Values& values) {
   if (values.count("directory") == 0) return {};
   const auto& given = values["directory"].as<std::vector<std::string>>();
@@ -104,7 +104,7 @@ std::vector<Row> check_codecs(const Values& values) {
 }
 
 #if defined(FP8LAB_HAVE_CUDA)
-/// Of FP8 as recorded, of bf16 by the codec on the CPU.
+/// Returns the expected hashes: recorded ones for FP8, those of the codec on the CPU for bf16.
 std::vector<std::uint64_t> conversion_hashes(cuda::SweptFormat format) {
   if (format != cuda::SweptFormat::bf16) {
     const auto& recorded = kConversionHashes[format == cuda::SweptFormat::e5m2 ? 1 : 0];
@@ -118,7 +118,7 @@ std::vector<std::uint64_t> conversion_hashes(cuda::SweptFormat format) {
 }
 #endif
 
-/// The conversions of all 2^32 floats on the device, by our codec and by the instruction.
+/// Compares the conversions of all 2^32 floats on the device, by the codec and by the instruction.
 std::vector<Row> check_codecs_on_device() {
 #if defined(FP8LAB_HAVE_CUDA)
   if (cuda::device_count() == 0) throw Error("validate: --backend cuda: no CUDA device is present");
@@ -239,8 +239,8 @@ void write_mutants_json(const std::string& path, const MutantOutcome& outcome) {
   write_json(path, json);
 }
 
-/// The shipped CPU backend; what it does not offer alone (single casts, scales, instructions and
-/// elements) comes from the scalar reference.
+/// Returns the shipped CPU backend; functions that it does not offer separately (single casts,
+/// scales, instructions and elements) come from the scalar reference.
 Implementation shipped_implementation(Backend& backend) {
   Implementation implementation = scalar_implementation();
   Implementation shipped = backend_implementation(backend);
@@ -338,7 +338,7 @@ int check_kernels(const Values& values) {
   options.only = values["only"].as<std::string>();
   ProgressLine progress;
   std::size_t printed = 0;
-  // As they are found: a comparison may be broken off.
+  // Printed immediately, since a comparison may be interrupted.
   options.progress = [&](const std::string& kernel, const KernelOutcome& so_far) {
     for (; printed < so_far.mismatches.size(); ++printed) {
       progress.clear();
@@ -361,7 +361,7 @@ int check_kernels(const Values& values) {
   return outcome.good() ? ExitCode::kSuccess : ExitCode::kMismatch;
 }
 
-/// Prints the result of a check, and writes it where --json says.
+/// Prints the result of a check, and writes it to the file of --json.
 int report_rows(const Values& values, const std::string& what, const std::vector<Row>& rows,
                 const std::vector<GoldenMismatch>& differences) {
   for (const Row& row : rows) {

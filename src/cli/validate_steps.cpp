@@ -28,18 +28,18 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// What was compared, for --json.
+/// The comparisons, collected for --json.
 class StepReport {
  public:
   bool good() const { return good_; }
 
-  /// Prints the outcome of one comparison of so many steps.
+  /// Prints the outcome of one comparison of `steps` steps.
   void add(const std::string& name, std::size_t steps, const std::string& weights,
            const StepDifference& difference);
-  /// Prints which operation a difference comes from.
+  /// Prints the operation that causes a difference.
   void add_located(const LocatedDifference& located, const std::string& expected,
                    const std::string& tested);
-  /// Prints that a record is of another configuration.
+  /// Prints that a record has another configuration.
   void add_other_configuration(const std::string& file, const GoldenSteps& golden,
                                const RunConfig& config);
   void write(const Values& values, const std::string& device) const;
@@ -143,7 +143,7 @@ int replay_steps(const Values& values, const MakeBackend& make) {
   return report.good() ? ExitCode::kSuccess : ExitCode::kMismatch;
 }
 
-/// One file for each recipe, called by its name.
+/// Writes one file for each recipe, with the recipe's name.
 void record_steps(const Values& values, const GoldenSteps& golden) {
   const std::filesystem::path folder = values["record"].as<std::string>();
   make_directories(folder);

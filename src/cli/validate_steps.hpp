@@ -1,4 +1,4 @@
-// fp8lab validate step: whole training steps on two backends, or against recorded ones.
+// fp8lab validate step: compares whole training steps between two backends, or with recorded ones.
 #pragma once
 
 #include "src/cli/options.hpp"

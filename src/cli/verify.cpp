@@ -1,4 +1,4 @@
-// fp8lab verify: steps of somebody's run, executed again.
+// fp8lab verify: executes steps of a recorded run again and compares them.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -39,7 +39,7 @@ Options verify_options() {
   return options;
 }
 
-/// A number from `least` on, or nothing.
+/// Returns a number that must be at least `least`, or nothing.
 std::optional<std::int64_t> counted(const Values& values, const std::string& option,
                                     std::int64_t least) {
   if (values.count(option) == 0) return std::nullopt;

@@ -16,8 +16,9 @@ struct Setting {
   const char* value;
 };
 
-// GOMP_SPINCOUNT outranks the policy in GCC's runtime, KMP_BLOCKTIME in LLVM's. The count is some
-// tenths of a millisecond: most waits between two operations are shorter, a time slice is longer.
+// GOMP_SPINCOUNT overrides the policy in GCC's runtime, KMP_BLOCKTIME in LLVM's. The count
+// corresponds to some tenths of a millisecond: longer than most waits between two operations,
+// shorter than a time slice.
 constexpr std::array kSettings = {Setting{"OMP_WAIT_POLICY", "passive"},
                                   Setting{"GOMP_SPINCOUNT", "5000"}, Setting{"KMP_BLOCKTIME", "0"}};
 

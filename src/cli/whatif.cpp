@@ -1,4 +1,4 @@
-// fp8lab whatif: which tensor breaks under which recipe, at one step of a run.
+// fp8lab whatif: shows which tensor breaks under which recipe, at one step of a run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -88,7 +88,7 @@ struct Product {
   const OperandStatistics& operand(Slot slot) const { return layer->operands[slot]; }
 };
 
-/// By falling error; equal ones by recipe, layer and GEMM as they come.
+/// Returns the GEMMs by descending error; ties in the order of recipe, layer and GEMM.
 std::vector<Product> products_of(const std::vector<RecipeReplay>& replays) {
   std::vector<Product> products;
   for (const RecipeReplay& replay : replays) {
@@ -102,7 +102,7 @@ std::vector<Product> products_of(const std::vector<RecipeReplay>& replays) {
   return products;
 }
 
-/// Length of the longest of `texts`, and of `heading`.
+/// Returns the length of the longest of `texts` and `heading`.
 std::size_t width_of(const std::string& heading, const std::vector<std::string>& texts) {
   std::size_t width = heading.size();
   for (const std::string& text : texts) width = std::max(width, text.size());
@@ -120,7 +120,7 @@ Widths widths_of(const std::vector<RecipeReplay>& replays) {
   return {width_of("recipe", recipes), width_of("layer", layers)};
 }
 
-/// "-": not known.
+/// Formats an error; "-": unknown.
 std::string part_text(double error) {
   return std::isnan(error) ? "-" : fmt::format("{:.3g}", error);
 }
@@ -155,10 +155,10 @@ void print_products(const std::vector<RecipeReplay>& replays, std::int64_t most)
   }
 }
 
-/// A slot under one recipe, over the layers that round there.
+/// A slot under one recipe, over the layers that round in it.
 struct SlotSummary {
   std::int64_t layers = 0;
-  SqnrSummary sqnr;  ///< names layers
+  SqnrSummary sqnr;  ///< by layer
   double most_underflow = 0, most_saturation = 0;
 };
 
@@ -175,10 +175,10 @@ SlotSummary summarize(const RecipeReplay& replay, Slot slot) {
   return summary;
 }
 
-/// A GEMM of all layers under one recipe.
+/// A GEMM under one recipe, over all layers.
 struct GemmSummary {
   double rms_error = 0, largest_error = 0;
-  std::string largest;  ///< layer
+  std::string largest;  ///< layer with the largest error
 };
 
 GemmSummary summarize(const RecipeReplay& replay, GemmRole role) {
@@ -225,7 +225,7 @@ void print_summaries(const std::vector<RecipeReplay>& replays) {
   }
 }
 
-/// What a replay does otherwise than a run of its recipe would, one sentence each.
+/// Describes how a replay differs from a run of its recipe, one sentence each.
 std::vector<std::string> remarks(const RecipeReplay& replay) {
   std::vector<std::string> sentences;
   std::int64_t tensors = 0, layers = 0;

@@ -1,4 +1,5 @@
-// A run described completely: model, stages, data, optimizer, logging. Read from TOML, strictly.
+// The complete description of a run: model, stages, data, optimizer, logging.
+// Read strictly from TOML.
 #pragma once
 
 #include <cstdint>
@@ -20,23 +21,24 @@ namespace fp8lab {
 enum class RopeType : std::uint8_t {
   unscaled,  ///< "default"
   linear,    ///< every frequency divided by `factor`
-  dynamic,   ///< unscaled up to max_position_embeddings, beyond which no sequence goes
+  dynamic,   ///< unscaled up to max_position_embeddings, the longest sequence that is accepted
   yarn,      ///< Peng et al. 2023 (arXiv:2309.00071): by parts, from beta_fast to beta_slow
   llama3,    ///< by parts, from high_freq_factor to low_freq_factor
 };
 
-/// How rotary frequencies are stretched beyond the pre-training length. Names, formulas and
-/// defaults are those of transformers 5 (modeling_rope_utils.py).
+/// How rotary frequencies are scaled to sequences beyond the pre-training length. Names, formulas
+/// and defaults are those of transformers 5 (modeling_rope_utils.py). Rotations are counted over
+/// the pre-training length.
 struct RopeScaling {
   RopeType type = RopeType::unscaled;
   double factor = 1.0;
   std::int64_t original_max_position_embeddings = 0;  ///< yarn and llama3: pre-training length
-  double low_freq_factor = 1.0;   ///< llama3: rotations over that length below which all is scaled
-  double high_freq_factor = 4.0;  ///< llama3: and above which nothing is
-  double beta_fast = 32.0;        ///< yarn: such rotations above which nothing is scaled
-  double beta_slow = 1.0;         ///< yarn: and below which all is
-  bool truncate = true;           ///< yarn: the ramp between the two begins and ends at whole pairs
-  double attention_factor = 0.0;  ///< yarn: of cosines and sines; 0: 0.1 ln(factor) + 1
+  double low_freq_factor = 1.0;   ///< llama3: frequencies with fewer rotations are fully scaled
+  double high_freq_factor = 4.0;  ///< llama3: frequencies with more rotations are not scaled
+  double beta_fast = 32.0;        ///< yarn: frequencies with more rotations are not scaled
+  double beta_slow = 1.0;         ///< yarn: frequencies with fewer rotations are fully scaled
+  bool truncate = true;           ///< yarn: the ramp begins and ends at whole pairs
+  double attention_factor = 0.0;  ///< yarn: factor of cosines and sines; 0: 0.1 ln(factor) + 1
   bool operator==(const RopeScaling&) const = default;
 };
 
@@ -55,8 +57,9 @@ enum class PositionKind : std::uint8_t {
   learned,  ///< a table of max_position_embeddings rows is added to the embedding
 };
 
-/// Decoder-only transformer of the Llama, Qwen2, Qwen3 and GPT-2 families; field names follow
-/// Hugging Face config.json, whose attention_bias of Llama and Qwen3 is qkv_bias and o_bias.
+/// Decoder-only transformer of the Llama, Qwen2, Qwen3 and GPT-2 families. Field names
+/// follow Hugging Face config.json; qkv_bias and o_bias together are the
+/// attention_bias of Llama and Qwen3.
 struct ModelConfig {
   std::int64_t vocab_size = 272;
   std::int64_t hidden_size = 256;
@@ -74,10 +77,10 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   double layer_norm_eps = 1e-5;
   double initializer_range = 0.02;
-  bool scaled_residual_init = false;  ///< attention.o and mlp.down begin smaller (GPT-2)
+  bool scaled_residual_init = false;  ///< smaller attention.o and mlp.down (GPT-2)
   bool qkv_bias = true;
   bool o_bias = false;
-  bool mlp_bias = false;  ///< of the feed-forward layers
+  bool mlp_bias = false;  ///< bias on the feed-forward layers
   bool qk_norm = false;   ///< RMSNorm over each head of q and k before the rotation (Qwen3)
   bool tie_word_embeddings = true;
   bool operator==(const ModelConfig&) const = default;
@@ -91,11 +94,11 @@ enum class DataKind : std::uint8_t {
 };
 
 enum class DataForm : std::uint8_t {
-  running_text,     ///< every token is trained on (pretrain, cpt)
-  prompt_response,  ///< the prompt is masked (sft)
+  running_text,     ///< trains on every token (pretrain, cpt)
+  prompt_response,  ///< masks the prompt (sft)
 };
 
-/// How a file of tokens without document boundaries is cut. -1: not at all; at most one is set.
+/// How to split a file of tokens without document boundaries. -1: unused; at most one field is set.
 struct DocumentDelimiter {
   std::int64_t begin = -1;  ///< the token that starts every document
   std::int64_t end = -1;    ///< the token that ends every document
@@ -105,28 +108,28 @@ struct DocumentDelimiter {
 /// One source of documents.
 struct SourceConfig {
   DataKind kind = DataKind::arithmetic;
-  std::vector<std::filesystem::path> paths;  ///< files in order; tokens: or folders
+  std::vector<std::filesystem::path> paths;  ///< files in order; for tokens also folders
   double range_begin = 0.0;  ///< fraction of the documents, [begin, end), in file order
   double range_end = 1.0;
-  DocumentDelimiter delimiter;        ///< tokens: of files that do not hold their boundaries
+  DocumentDelimiter delimiter;        ///< tokens: delimiter for files without document boundaries
   std::vector<std::string> families;  ///< arithmetic: problem families; empty for all
   std::int64_t problems = 20000;      ///< arithmetic: size of the generated corpus
-  std::uint64_t corpus_seed = 1;      ///< arithmetic: which corpus
+  std::uint64_t corpus_seed = 1;      ///< arithmetic: seed that selects the corpus
   bool held_out = false;              ///< arithmetic: problems disjoint from every training corpus
-  double weight = 1.0;                ///< share of the tokens of a mixture, relative to the others
+  double weight = 1.0;                ///< relative share of a mixture's tokens
   bool operator==(const SourceConfig&) const = default;
 };
 
 /// The documents of a stage or of an evaluation.
 struct DataConfig {
   DataForm form = DataForm::running_text;
-  std::vector<SourceConfig> sources = {SourceConfig{}};  ///< one, or the parts of a mixture
+  std::vector<SourceConfig> sources = {SourceConfig{}};  ///< one, or those of a mixture
   bool operator==(const DataConfig&) const = default;
 };
 
 enum class StageKind : std::uint8_t { pretrain, cpt, sft };
 enum class ScheduleKind : std::uint8_t { wsd, cosine, linear, constant };
-/// How wsd goes from `peak` to `final`.
+/// Shape of the decay from `peak` to `final` in a wsd schedule.
 enum class DecayShape : std::uint8_t { cosine, linear, one_minus_sqrt };
 
 /// Learning rate over the `steps` of one stage.
@@ -141,35 +144,36 @@ struct LearningRateSchedule {
 };
 
 enum class StressKind : std::uint8_t {
-  outlier_channels,  ///< channels become large, the function stays
-  aligned_swiglu,  ///< channels whose gate is a multiple of their other half; the function changes
-  spike,           ///< large activations for one step, which only quantizers see
+  outlier_channels,  ///< scales channels up; keeps the function
+  aligned_swiglu,    ///< makes gates a multiple of their other half; changes the function
+  spike,             ///< large activations in one step, visible to quantizers only
 };
 
-/// What a stage does to a model to try its numerics, the same under every recipe
-/// (src/model/stress.hpp).
+/// A change to the model at a given step that tests its numerics; the same under every
+/// recipe (src/model/stress.hpp).
 struct StressConfig {
   StressKind kind = StressKind::outlier_channels;
-  std::int64_t at_step = 0;  ///< steps of the stage before it
+  std::int64_t at_step = 0;  ///< steps of the stage before the stress is applied
   std::int64_t channels = 1;
-  double gain = 1.0;            ///< outlier_channels: a power of two
-  std::int64_t over_steps = 0;  ///< outlier_channels: steps in which the gain is reached; 0: one
-  double factor = 1.0;          ///< aligned_swiglu, spike: a power of two
+  double gain = 1.0;                ///< outlier_channels: a power of two
+  std::int64_t over_steps = 0;      ///< outlier_channels: steps until the gain is reached; 0: one
+  double factor = 1.0;              ///< aligned_swiglu, spike: a power of two
   std::string layers = "layers.*";  ///< aligned_swiglu: pattern of layers, as in recipes
   bool operator==(const StressConfig&) const = default;
 };
 
-/// How the next token is drawn (src/evaluation/sampling.hpp).
+/// How generation draws the next token (src/evaluation/sampling.hpp).
 struct SamplingConfig {
   double temperature = 1.0;  ///< 0: the token with the largest logit
   std::int64_t top_k = 0;    ///< 0: all tokens
   double top_p = 1.0;
-  std::int64_t min_new_tokens = 0;  ///< before them the end token is never chosen
+  std::int64_t min_new_tokens = 0;  ///< number of tokens before the end token may be drawn
   std::uint64_t seed = 1;
   bool operator==(const SamplingConfig&) const = default;
 };
 
-/// Sampled answers: how many of `samples` are right, and from that the chance that one of k is.
+/// pass@k: draws `samples` answers per problem, counts the correct ones, and estimates the
+/// probability that at least one of k answers is correct.
 struct PassAtKConfig {
   std::int64_t problems = 64;
   std::int64_t samples = 8;
@@ -178,49 +182,49 @@ struct PassAtKConfig {
   bool operator==(const PassAtKConfig&) const = default;
 };
 
-/// Completions generated under `recipe` and scored under the recipe of training.
+/// Generates completions under `recipe` and scores them under the training recipe.
 struct RolloutConfig {
-  std::string recipe;  ///< name or file; empty: the recipe of training
+  std::string recipe;  ///< name or file; empty: the training recipe
   std::int64_t prompts = 32;
-  double clip = 2.0;         ///< ratios above it count as clipped
-  std::int64_t bucket = 32;  ///< positions whose gaps are averaged together
+  double clip = 2.0;         ///< ratio above which a token counts as clipped
+  std::int64_t bucket = 32;  ///< number of positions whose gaps are averaged together
   SamplingConfig sampling;
   bool operator==(const RolloutConfig&) const = default;
 };
 
 struct EvalConfig {
   DataConfig data;
-  std::int64_t every_steps = 50;  ///< also at the end of the stage
-  std::int64_t sequences = 16;    ///< held-out loss on this many packed sequences
-  bool weights_in_bf16 = true;    ///< also the held-out loss in BF16, after the stage
+  std::int64_t every_steps = 50;  ///< interval in steps; also evaluated at the end of the stage
+  std::int64_t sequences = 16;    ///< packed sequences of the held-out loss
+  bool weights_in_bf16 = true;    ///< also measures the held-out loss in BF16 after the stage
   double sharpness = 0.0;         ///< epsilon of src/evaluation/sharpness.hpp; 0: not measured
-  std::int64_t exact_match = 0;   ///< greedy answers compared, end of the stage; 0: none
+  std::int64_t exact_match = 0;   ///< greedy answers compared at the stage's end; 0: none
   std::int64_t max_new_tokens = 64;
-  // Taken at the end of the stage, where they are asked for.
+  // The following are evaluated at the end of the stage, if they are set.
   std::filesystem::path multiple_choice;  ///< file of questions; empty: none
   std::optional<PassAtKConfig> pass_at_k;
   std::optional<RolloutConfig> rollout;
   bool operator==(const EvalConfig&) const = default;
 };
 
-/// Another recipe for the linear layers, within a stage.
+/// A change of the linear layers' recipe within a stage.
 struct RecipeSwitch {
-  std::int64_t step = 0;  ///< steps of the stage that are taken before
+  std::int64_t step = 0;  ///< steps of the stage before the change
   std::string recipe;     ///< name or file
   bool operator==(const RecipeSwitch&) const = default;
 };
 
-/// What makes a stage fall back (src/train/fallback.hpp). 0: not a criterion.
+/// Criteria that make a stage fall back (src/train/fallback.hpp). 0: criterion not used.
 struct FallbackCriteria {
-  double loss_spike = 0.0;     ///< the loss, over its running mean
-  double gradient_norm = 0.0;  ///< the norm of all gradients, over its running mean
-  double saturation = 0.0;     ///< share of an operand's elements, at a logged step
-  bool nonfinite = false;      ///< a loss or gradient norm; the update of that step is left out
-  std::int64_t window = 16;    ///< steps of the running means
+  double loss_spike = 0.0;     ///< ratio of the loss to its running mean
+  double gradient_norm = 0.0;  ///< ratio of the norm of all gradients to its running mean
+  double saturation = 0.0;     ///< share of saturated elements of an operand, at a logged step
+  bool nonfinite = false;      ///< a non-finite loss or gradient norm; the step's update is skipped
+  std::int64_t window = 16;    ///< length of the running means, in steps
   bool operator==(const FallbackCriteria&) const = default;
 };
 
-/// The recipe with which a stage goes on after the step at which a criterion holds.
+/// The recipe that a stage uses after the step at which a criterion is met.
 struct FallbackConfig {
   std::string recipe;  ///< name or file
   FallbackCriteria when;
@@ -232,36 +236,38 @@ struct StageConfig {
   StageKind kind = StageKind::pretrain;
   DataConfig data;
   std::int64_t steps = 100;
-  std::int64_t batch_sequences = 4;        ///< sequences of one optimizer step
-  std::int64_t micro_batch_sequences = 4;  ///< sequences of one forward/backward; divides the batch
+  std::int64_t batch_sequences = 4;        ///< sequences in one optimizer step
+  std::int64_t micro_batch_sequences = 4;  ///< sequences in one pass; divides the batch
   std::int64_t sequence_length = 256;
   LearningRateSchedule learning_rate;
   std::optional<EvalConfig> eval;
   std::vector<StressConfig> stress;
   std::string recipe;           ///< name or file; empty: the run's recipe
-  bool reset_optimizer = true;  ///< moments start from zero with the stage
-  /// Delayed scaling starts without a history, as in a new run.
+  bool reset_optimizer = true;  ///< resets the moments to zero at the start of the stage
+  /// Delayed scaling starts with an empty history, as in a new run.
   bool reset_amax_history = false;
-  /// The data start from their beginning, though an earlier stage of the same kind read them.
+  /// The data start from their beginning, even if an earlier stage of the
+  /// same kind read part of them.
   bool restart_data = false;
   std::vector<RecipeSwitch> recipe_at;     ///< ascending
-  std::optional<FallbackConfig> fallback;  ///< once it has happened, recipe_at does nothing more
+  std::optional<FallbackConfig> fallback;  ///< disables recipe_at once it is in effect
   bool operator==(const StageConfig&) const = default;
 };
 
-/// Rates of the parameters whose name matches; of several groups the first.
+/// Rates of the parameters whose name matches. If several groups match, the first applies.
 struct OptimizerGroup {
-  std::string match;           ///< as layer_pattern_matches reads it, "layers.*.mlp", "embedding"
+  std::string match;           ///< pattern of layer_pattern_matches: "layers.*.mlp", "embedding"
   float learning_rate = 1.0f;  ///< factor of the stage's learning rate
-  float weight_decay = -1.0f;  ///< below 0: as without the group
+  float weight_decay = -1.0f;  ///< below 0: the value that applies without the group
   bool operator==(const OptimizerGroup&) const = default;
 };
 
-/// The update rule, and what the optimizer's states are stored as (spec/state_rules.hpp).
+/// The update rule, and the storage formats of the optimizer's states (spec/state_rules.hpp).
 struct OptimizerConfig {
   UpdateSpec update;
-  QuantSpec weights = plain_state(DType::f32);  ///< that are updated; bf16: there is no FP32 master
-  /// Of a whole step. bf16: of the weights of linear layers, in steps of one micro-batch.
+  QuantSpec weights = plain_state(DType::f32);  ///< updated weights; bf16: no FP32 master
+  /// Format of the gradients of a whole step. bf16: applies to the weights of linear layers, in
+  /// steps of one micro-batch.
   QuantSpec gradients = plain_state(DType::f32);
   QuantSpec first_moment = plain_state(DType::f32);
   QuantSpec second_moment = plain_state(DType::f32);
@@ -274,39 +280,40 @@ enum class NonfinitePolicy : std::uint8_t { stop, keep_going };
 struct LoggingConfig {
   std::int64_t every_steps = 1;                ///< /metrics rows
   std::int64_t statistics_every_steps = 20;    ///< /tensors rows; 0: never
-  std::int64_t update_errors_every_steps = 0;  ///< /scores rows of UpdateErrors; 0: never
-  std::int64_t checkpoint_every_steps = 100;   ///< 0: only at the end of a stage
+  std::int64_t update_errors_every_steps = 0;  ///< UpdateErrors rows of /scores; 0: never
+  std::int64_t checkpoint_every_steps = 100;   ///< checkpoints; 0: only at a stage's end
   bool hash_every_step = true;
   NonfinitePolicy nonfinite = NonfinitePolicy::stop;
-  double print_every_seconds = 1.0;  ///< lines of progress outside a terminal
+  double print_every_seconds = 1.0;  ///< interval of progress lines outside a terminal
 };
 
-/// Online detectors of training that is about to break (src/train/early_warning.hpp), and from what
-/// level on each of them warns.
+/// Warning levels of the online detectors of imminent training failure
+/// (src/train/early_warning.hpp).
 struct WarningsConfig {
   bool enabled = true;
-  double outlier_channels = 6.0;   ///< deviations
-  double swiglu_alignment = 0.85;  ///< magnitude of a cosine
-  double kurtosis = 12.0;          ///< deviations
-  double scale_drift = 12.0;       ///< deviations
-  double amax_lag = 4.0;           ///< ratio
-  double gradient_norm = 12.0;     ///< deviations
+  double outlier_channels = 6.0;   ///< in deviations
+  double swiglu_alignment = 0.85;  ///< absolute value of a cosine
+  double kurtosis = 12.0;          ///< in deviations
+  double scale_drift = 12.0;       ///< in deviations
+  double amax_lag = 4.0;           ///< as a ratio
+  double gradient_norm = 12.0;     ///< in deviations
   bool operator==(const WarningsConfig&) const = default;
 };
 
-/// Which layer of a shallower model a layer of the grown one copies.
+/// Maps each layer of the grown model to the layer of the shallower model that it copies.
 enum class GrowthOrder : std::uint8_t {
-  interpose,  ///< each layer is followed by its copies: 0 0 1 1
-  stack,      ///< all layers once more: 0 1 0 1
+  interpose,  ///< copies follow their layer: 0 0 1 1
+  stack,      ///< the whole stack is repeated: 0 1 0 1
 };
 
 /// Depth growth: the run's model starts from the weights of one with fewer layers ("Recycling
 /// pretrained checkpoints: orthogonal growth of mixture-of-experts").
 struct GrowthConfig {
-  std::int64_t from_layers = 1;  ///< of init_from; those of the model are a multiple
+  std::int64_t from_layers = 1;  ///< layers of init_from; divide those of the model
   GrowthOrder order = GrowthOrder::interpose;
-  /// Copies add nothing to the residual stream: what attention and feed-forward write there starts
-  /// at zero, so that the function is that of init_from.
+  /// Copies contribute nothing to the residual stream: the output weights of their
+  /// attention and feed-forward blocks start at zero, so that the grown model computes the
+  /// same function as init_from.
   bool silent_copies = false;
   bool operator==(const GrowthConfig&) const = default;
 };
@@ -316,32 +323,32 @@ struct AttentionConfig {
   std::int64_t q_tile = 64;
 };
 
-/// Activation checkpointing: which activations the backward pass computes again, from those before
-/// them, and no layer keeps.
+/// Activation checkpointing: which activations the backward pass recomputes from earlier ones
+/// instead of keeping them in every layer.
 enum class Recompute : std::uint8_t {
   none,
-  gate_up,       ///< of each layer what goes into the activation, and the norm before it
-  feed_forward,  ///< and what comes out of the activation: all that follows the sum behind
-                 ///< attention
-  layer,         ///< of each layer everything but its input
+  gate_up,       ///< each layer's inputs of the activation function, and the norm before them
+  feed_forward,  ///< also the outputs of the activation function: everything after the residual sum
+                 ///< that follows attention
+  layer,         ///< everything in a layer except its input
 };
 
-/// How long the quantized weights of linear layers live.
+/// Lifetime of the quantized weights of linear layers.
 enum class WeightCodes : std::uint8_t {
-  keep,    ///< both orientations, for the step
-  remake,  ///< one orientation, for one product
+  keep,    ///< both orientations are kept for the whole step
+  remake,  ///< one orientation is quantized again for each product
 };
 
-/// What a step keeps in memory. Each choice costs work for what is computed again.
+/// What a step keeps in memory. Keeping less costs time for recomputation.
 struct MemoryConfig {
   Recompute recompute = Recompute::none;
   WeightCodes weight_codes = WeightCodes::keep;
-  /// Tokens whose logits exist at once; divides those of a micro-batch. 0: all of it.
+  /// Tokens per chunk of logits in memory; divides the tokens of a micro-batch. 0: all of them.
   std::int64_t loss_chunk = 0;
   bool operator==(const MemoryConfig&) const = default;
 };
 
-/// TOML of recipes by what a run file calls them, a name or a path.
+/// TOML texts of recipes. The keys are the names or paths by which a run file refers to them.
 using RecipeTexts = std::map<std::string, std::string>;
 
 struct RunConfig {
@@ -349,13 +356,14 @@ struct RunConfig {
   std::string recipe = "bf16";  ///< name or file
   std::string backend = "cpu";  ///< cpu, truth or cuda
   std::uint64_t seed = 1;
-  /// Weights that start the first stage: a checkpoint, a Hugging Face folder, or a safetensors
-  /// file; empty: random. Without a [model] the run has that of the folder's config.json.
+  /// Weights that the first stage starts from: a checkpoint, a Hugging Face folder, or a
+  /// safetensors file; empty: random. If the run has no [model], the folder's
+  /// config.json defines the model.
   std::filesystem::path init_from;
-  /// Sources of error that exact arithmetic replaces, by their names (src/error_sources), "all", or
-  /// alone "all but NAME".
+  /// Names of the error sources (src/error_sources) that are replaced by exact arithmetic, or
+  /// "all", or, as the only entry, "all but NAME".
   std::vector<std::string> exact;
-  std::optional<GrowthConfig> growth;  ///< of the weights of init_from
+  std::optional<GrowthConfig> growth;  ///< depth growth of the weights of init_from
   ModelConfig model;
   OptimizerConfig optimizer;
   LoggingConfig logging;
@@ -363,17 +371,17 @@ struct RunConfig {
   AttentionConfig attention;
   MemoryConfig memory;
   std::vector<StageConfig> stages;
-  RecipeTexts recorded;  ///< of a run read back from its run file: what its recipes are, wherever
+  RecipeTexts recorded;  ///< recipes stored in the run file; replace recipe files
 
-  std::string text;  ///< to_toml: what a run stores, and can be run again
-  /// 16 hex digits, XXH3-64 of the keys that matter, are not at their default, and are part of what
-  /// tells two configurations apart: not the run's name, its backend, and the spelling of what has
-  /// a content of its own: recipes, data, questions, initial weights (src/train/identity.hpp).
+  std::string text;  ///< result of to_toml: stored with the run; can be run again
+  /// 16 hex digits, XXH3-64 of all keys that have an effect, are not at their default, and identify
+  /// the configuration. The run's name, its backend, and the spelling of anything hashed by its
+  /// content (recipes, data, questions, initial weights) are left out (src/train/identity.hpp).
   std::string hash;
 };
 
-/// Assignment "dotted.key=value" from --set or a study axis; the value is TOML ("3", "\"bf16\"",
-/// "[1,2]"); a bare word that is not TOML is taken as a string. "stages.NAME.key" and
+/// Assignment "dotted.key=value" from --set or a study axis. The value is TOML ("3", "\"bf16\"",
+/// "[1,2]"); a bare word that is not TOML is read as a string. "stages.NAME.key" and
 /// "stages.*.key" address stages.
 struct Assignment {
   std::string key;
@@ -382,94 +390,96 @@ struct Assignment {
 
 inline constexpr double kLargestScale = 1000;
 
-/// Throws Error, "WHERE SCALE: ...", unless the scale of a run is above 0 and at most the largest.
+/// Throws Error, "WHERE SCALE: ...", unless the scale is above 0 and at most
+/// the largest accepted one.
 void check_scale(double scale, const std::string& where);
 
-/// Reads `file` and applies `assignments` in order. Then everything that counts steps of training
-/// is multiplied by `scale`: rounded to the nearest, at least 1; fractions are of the scaled steps.
-/// Relative data paths are resolved against the working directory. Unknown keys, wrong types and
-/// impossible values throw Error with file:line.
+/// Reads `file` and applies `assignments` in order, then multiplies every key that counts training
+/// steps by `scale`, rounded to the nearest integer, at least 1. Fractions refer to the scaled
+/// steps. Relative data paths are resolved against the working directory. Throws Error with
+/// file:line for unknown keys, wrong types and impossible values.
 RunConfig load_run_config(const std::filesystem::path& file,
                           const std::vector<Assignment>& assignments, double scale = 1.0);
 
-/// load_run_config of a preset that comes with the program. Throws Error listing their names.
+/// Calls load_run_config for a built-in preset. Throws Error that lists the known names.
 RunConfig load_preset(const std::string& name, const std::vector<Assignment>& assignments,
                       double scale = 1.0);
 
-/// The same from text; `origin` stands for the file name in messages. Recipes of the names in
-/// `recorded` are those, whatever files there are.
+/// Like load_run_config, but reads `text`; messages name `origin` as the file. Recipes named in
+/// `recorded` are taken from there, even if files of those names exist.
 RunConfig parse_run_config(const std::string& text, const std::string& origin,
                            const std::vector<Assignment>& assignments, double scale = 1.0,
                            const RecipeTexts& recorded = {});
 
-/// The complete configuration as TOML, every key that matters explicit; parse_run_config reads it
-/// back unchanged. load_run_config and parse_run_config store it in RunConfig::text.
+/// Returns the complete configuration as TOML, with every key that has an effect. parse_run_config
+/// reads it back unchanged. load_run_config and parse_run_config store it in RunConfig::text.
 std::string to_toml(const RunConfig& config);
 
-/// The same without keys at their defaults, so that it stays as it is when keys are added; reads
-/// back unchanged as well.
+/// Like to_toml, but leaves out keys at their defaults, so that new keys do not change the text.
+/// parse_run_config reads it back unchanged.
 std::string canonical_text(const RunConfig& config);
 
-/// One point of a study.
+/// One arm of a study.
 struct StudyArm {
   std::string name;  ///< folder name, unique, for example "infir2-seed1"
   std::vector<Assignment> assignments;
-  std::string shared_run;  ///< the run of the shared stages that it starts from; empty: none
-  bool is_alone = false;   ///< shared = false: its own stages, from its own initial weights
+  std::string shared_run;  ///< name of the shared run that the arm starts from; empty: none
+  bool is_alone = false;   ///< shared = false: own stages, from own initial weights
 };
 
-/// A run of the shared stages.
+/// A run of a study's shared stages.
 struct SharedRun {
-  std::string name;  ///< folder name: "shared", with `shared_axes` for example "shared-seed1"
+  std::string name;  ///< folder name: "shared", or with `shared_axes` for example "shared-seed1"
   std::vector<Assignment> assignments;
 };
 
 /// A grid of runs over one base configuration.
 struct StudyConfig {
   std::string name;
-  std::string title;                       ///< one line for the report
+  std::string title;                       ///< one-line title of the report
   std::filesystem::path base;              ///< run configuration file, relative to the study file
-  std::vector<Assignment> assignments;     ///< applied to every arm first
-  double scale = 1.0;                      ///< of the steps of every run
-  std::vector<std::string> shared_stages;  ///< leading stages that arms start from, run before them
-  std::vector<std::string> shared_axes;    ///< keys with a shared run for each value that arms have
+  std::vector<Assignment> assignments;     ///< assignments applied to every arm first
+  double scale = 1.0;                      ///< factor of the steps of every run
+  std::vector<std::string> shared_stages;  ///< leading stages that the arms start from
+  std::vector<std::string> shared_axes;    ///< keys with one shared run for each value
   std::vector<SharedRun> shared_runs;      ///< in the order of the arms that need them
-  std::string baseline = "bf16";           ///< recipe that the others are compared with
-  std::vector<Assignment> baseline_set;    ///< settings that baselines have besides; mostly none
-  /// Those that a stage names itself, by stage, of the base configuration.
+  std::string baseline = "bf16";           ///< recipe that others are compared with
+  std::vector<Assignment> baseline_set;    ///< additional settings of baseline arms; usually none
+  /// The recipes that stages of the base configuration name themselves, by stage.
   std::map<std::string, std::vector<std::string>> stage_recipes;
   std::vector<StudyArm> arms;         ///< the expanded grid, in order
-  std::optional<StudyDesign> design;  ///< of [design]; nothing: none is stated
-  std::string text;  ///< TOML of the study; assignments from elsewhere follow as comments
+  std::optional<StudyDesign> design;  ///< table [design]; nothing: the study states no design
+  std::string text;  ///< TOML of the study; assignments from elsewhere are appended as comments
   std::string hash;  ///< of `text` and of every run's resolved configuration
 };
 
-/// True for an arm that others are compared with, as far as recipes go: its own is the baseline,
-/// with all its errors, and no stage has another than that or the base configuration's.
+/// Returns true if the arm can be a baseline as far as recipes are concerned: its recipe is the
+/// study's baseline, no error source is exact, and each stage uses either that recipe or the
+/// recipes of the base configuration.
 bool runs_baseline(const StudyConfig& study, const RunConfig& arm);
 
-/// The configuration of one run of the study, with all its stages. Throws Error that names the
-/// study and `what`, for example "arm 'bf16'".
+/// Returns the configuration of one run of the study, with all its stages. Throws Error that names
+/// the study and `what`, for example "arm 'bf16'".
 RunConfig configure(const StudyConfig& study, const std::string& what,
                     const std::vector<Assignment>& assignments);
 
-/// `configure` of an arm with the settings of baselines in place of its own: but for the recipe,
-/// that of the run which it is compared with.
+/// Like `configure` for an arm, but with the settings of baselines instead of the arm's own. Except
+/// for the recipe, the result is the configuration of the run that the arm is compared with.
 RunConfig configure_as_baseline(const StudyConfig& study, const StudyArm& arm);
 
-/// Reads `file`; `assignments` (--set) come after its own [set], and `scale` stands for its own.
-/// Every run of the study is checked. Throws Error with file:line.
+/// Reads `file` and checks every run of the study. `assignments` (--set) are applied after the
+/// file's own [set]; `scale` replaces the file's own scale. Throws Error with file:line.
 StudyConfig load_study_config(const std::filesystem::path& file,
                               const std::vector<Assignment>& assignments = {},
                               std::optional<double> scale = std::nullopt);
 
-/// A model by name (built in), by the path of its TOML file, or the one that a Hugging Face folder
-/// describes. Throws Error listing the known names.
+/// Loads a model by name (built in), by the path of its TOML file, or from a Hugging Face folder.
+/// Throws Error that lists the known names.
 ModelConfig load_model(const std::string& name_or_path);
 
-/// A recipe by name (built in) or by file path. Throws Error listing the known names.
+/// Loads a recipe by name (built in) or by file path. Throws Error that lists the known names.
 Recipe load_recipe(const std::string& name_or_path);
-/// What `name` stands for in a run: as the run file recorded it, else load_recipe.
+/// Returns the recipe recorded under `name` in the run file, else load_recipe(name).
 Recipe load_recipe(const std::string& name, const RecipeTexts& recorded);
 /// Names of the built-in recipes, sorted.
 std::vector<std::string> builtin_recipe_names();

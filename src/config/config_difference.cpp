@@ -32,7 +32,7 @@ std::string text_of(const toml::node* node) {
   return text.str();
 }
 
-/// The keys of a table as they were written; toml++ keeps them by the alphabet.
+/// The keys of a table in the order in which they were written; toml++ sorts them by name.
 Children children_of(const toml::table& table) {
   Children children;
   for (const auto& [key, value] : table) children.emplace_back(key.str(), &value);
@@ -42,7 +42,7 @@ Children children_of(const toml::table& table) {
   return children;
 }
 
-/// The tables of a list under their names, or under their numbers where not each has its own.
+/// The tables of a list by their names, or by number unless every table has a name of its own.
 Children children_of(const toml::array& list) {
   Children named;
   Children numbered;
@@ -122,7 +122,7 @@ std::vector<std::string> run_differences(const std::string& stored_toml,
   try {
     stored = parse_run_config(stored_toml, "the stored configuration", {}).text;
   } catch (const Error&) {
-    // A key that is gone since, or a recipe file: the text as it is says more than nothing.
+    // The text has a key that no longer exists, or is a recipe file: compare it unparsed.
   }
   return differences(stored, new_toml);
 }

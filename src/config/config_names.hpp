@@ -1,4 +1,4 @@
-// The words of run files and the values they stand for: one table for reading and for writing.
+// The words of run files and the values they stand for: one table for both reading and writing.
 #pragma once
 
 #include "emulation/spec/recipe_names.hpp"
@@ -6,7 +6,7 @@
 
 namespace fp8lab {
 
-/// What RunConfig::backend may be.
+/// Accepted values of RunConfig::backend.
 inline constexpr std::array<std::string_view, 3> kBackendNames = {"cpu", "truth", "cuda"};
 
 inline constexpr std::array<Named<RopeType>, 5> kRopeTypeNames = {{

@@ -1,5 +1,5 @@
-// The [data] tables of run files: one source, whose keys stand in the table itself, or a mixture of
-// several, [[data.sources]].
+// The [data] tables of run files: a single source, with its keys in the table itself, or a mixture
+// of several, [[data.sources]].
 #include <algorithm>
 
 #include "src/config/config_names.hpp"
@@ -123,7 +123,7 @@ void check_source(const TomlReader& reader, const SourceConfig& source) {
               "document_begin or document_end");
 }
 
-/// A source of a mixture.
+/// One source of a mixture.
 const Table<SourceConfig>& part_table() {
   static const Table<SourceConfig> table = [] {
     Table<SourceConfig> part{source_fields(), {}, check_source};
@@ -180,7 +180,7 @@ class Sources : public InnerTable<DataConfig> {
   }
 
  private:
-  /// What absent keys mean: those of the one source of `defaults`.
+  /// Defaults of absent keys: those of the only source of `defaults`.
   static SourceConfig usual(const DataConfig& defaults) {
     return defaults.sources.size() == 1 ? defaults.sources.front() : SourceConfig{};
   }

@@ -1,4 +1,4 @@
-// The [stages.eval] tables of run files: what is evaluated, sampled and rolled out.
+// The [stages.eval] tables of run files: evaluations, samples and rollouts.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -5,12 +5,14 @@
 
 namespace fp8lab {
 
-/// A file that `train --dry-run`, `recipes check` or `ablate --dry-run` accepts as it is.
+/// Returns an example file that `train --dry-run`, `recipes check` or `ablate
+/// --dry-run` accepts unchanged.
 std::string run_example();
 std::string recipe_example();
 std::string study_example();
 
-/// The example, and after it all keys with what they mean, as comments: a file like the example.
+/// Returns the example followed by all keys with their help, as comments. The template is
+/// accepted like the example.
 std::string run_template();
 std::string recipe_template();
 std::string study_template();

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "recipes" -> "recipe": how messages call one file of a folder.
+// "recipes" -> "recipe": the word for one file of a folder in messages.
 std::string singular(const std::string& folder) {
   return folder == "studies" ? "study" : folder.substr(0, folder.size() - 1);
 }
@@ -29,14 +29,15 @@ bool is_path(const std::string& name) {
          (name.size() > 5 && name.compare(name.size() - 5, 5, ".toml") == 0);
 }
 
-// The shared object that holds this code, by its full path; for a program, what it was called by.
+// Returns the full path of the shared object that contains this code; for a program,
+// the name it was called by.
 fs::path containing_file() {
   Dl_info info{};
   const bool found = ::dladdr(reinterpret_cast<const void*>(&is_path), &info) != 0;
   return found && info.dli_fname != nullptr ? fs::path(info.dli_fname) : fs::path();
 }
 
-/// That of the source tree which `file`, built in a folder of it, lies in; or empty.
+/// Returns the experiments folder of the source tree above `file`, or an empty path.
 fs::path experiments_above(const fs::path& file) {
   for (fs::path folder = file.parent_path(); folder.has_relative_path();
        folder = folder.parent_path()) {
@@ -59,7 +60,7 @@ fs::path experiments_directory() {
     const fs::path installed = program.parent_path().parent_path() / "share/fp8lab/experiments";
     if (is_folder(installed)) return installed;
   }
-  // A tree that was moved after its build still holds it: build/PRESET/src/fp8lab.
+  // A source tree moved after the build still contains the program: build/PRESET/src/fp8lab.
   for (const fs::path& file : {program, package}) {
     if (const fs::path moved = experiments_above(file); !moved.empty()) return moved;
   }
@@ -96,7 +97,7 @@ fs::path find_experiment(const std::string& folder, const std::string& name_or_p
   const fs::path file = experiments_directory() / folder / (name_or_path + ".toml");
   if (!name_or_path.empty() && is_file(file)) return file;
   const std::vector<std::string> names = experiment_names(folder);
-  // More names than anybody reads are listed elsewhere.
+  // Longer lists of names are not printed in messages.
   constexpr std::size_t kMostNames = 20;
   const std::string accepted = names.size() <= kMostNames
                                    ? fmt::format("{}", fmt::join(names, ", "))

@@ -21,7 +21,7 @@ fs::path variable(const char* name) {
   return value == nullptr ? fs::path() : fs::path(value);
 }
 
-/// As huggingface_hub finds it; empty without a home.
+/// Finds the cache as huggingface_hub does; empty if no home directory is set.
 fs::path hub_folder() {
   if (const fs::path own = variable("HF_HUB_CACHE"); !own.empty()) return own;
   if (const fs::path home = variable("HF_HOME"); !home.empty()) return home / "hub";
@@ -32,7 +32,8 @@ fs::path hub_folder() {
   return home.empty() ? fs::path() : home / ".cache/huggingface/hub";
 }
 
-/// A part of the name of a repository: letters, digits, '-', '_' and '.', at most 96 of them.
+/// Returns true if `part` can be one part of a repository name: letters, digits, '-', '_' and
+/// '.', at most 96 characters.
 bool is_part(std::string_view part) {
   const auto is_allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -42,7 +43,7 @@ bool is_part(std::string_view part) {
          std::all_of(part.begin(), part.end(), is_allowed);
 }
 
-/// Names of files that commands take where they take models.
+/// Returns true for names of files that commands accept in place of models.
 bool is_file_name(const std::string& name) {
   constexpr std::array<std::string_view, 8> kEndings = {".safetensors", ".toml",  ".npy", ".npz",
                                                         ".h5",          ".jsonl", ".txt", ".gguf"};
@@ -50,7 +51,7 @@ bool is_file_name(const std::string& name) {
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-/// ORGANIZATION/MODEL, and nothing of that name is here.
+/// Returns true for ORGANIZATION/MODEL, unless a file or folder of that name exists.
 bool can_be_of_hub(const std::string& name) {
   const std::size_t slash = name.find('/');
   if (slash == std::string::npos || is_file_name(name)) return false;
@@ -63,7 +64,7 @@ std::string without_space(std::string text) {
   return text;
 }
 
-/// The folder of the snapshot that main refers to; empty where there is none.
+/// Returns the folder of the snapshot that main refers to; empty if there is none.
 fs::path snapshot_of(const std::string& name) {
   const fs::path hub = hub_folder();
   if (hub.empty()) return {};

@@ -1,4 +1,4 @@
-// Models by their names on the Hugging Face Hub, where they have been downloaded.
+// Finds models of the Hugging Face Hub by name in the local download cache.
 #pragma once
 
 #include <filesystem>
@@ -6,14 +6,14 @@
 
 namespace fp8lab {
 
-/// The folder of the model `name`, "ORGANIZATION/MODEL", in the local cache of the Hub: the
-/// snapshot that its branch main refers to. Looked up in $HF_HUB_CACHE, else $HF_HOME/hub, else
-/// $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub. `name` itself where something
-/// lies at that path, for other names, and for models that are not in the cache.
+/// Returns the folder of the model `name`, "ORGANIZATION/MODEL", in the local cache of the Hub: the
+/// snapshot that its branch main refers to. The cache is $HF_HUB_CACHE, else $HF_HOME/hub, else
+/// $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub. Returns `name` unchanged if that
+/// path exists, if it has another form, or if the model is not in the cache.
 std::string model_path(const std::string& name);
 
-/// The same. Throws Error with the command that downloads it where `name` can only be that of a
-/// model of the Hub that is not in the cache: no path, and in no folder that is here.
+/// Like model_path, but throws Error with the download command if `name` can only be a model of the
+/// Hub that is not in the cache: it is not an existing path and its folder does not exist.
 std::string require_model_path(const std::string& name);
 
 }  // namespace fp8lab

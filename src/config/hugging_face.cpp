@@ -33,7 +33,7 @@ const Family& read_family(JsonFields& fields) {
                                         did_you_mean(type, accepted), accepted));
 }
 
-/// Idle fields must have the value under which they are.
+/// Throws Error unless every idle field has the value that makes it idle.
 void read_idle(std::span<const IdleField> idle, JsonFields& fields) {
   for (const IdleField& field : idle) {
     if (std::string_view(field.value) == "*") {

@@ -1,4 +1,4 @@
-// Strict reading of JSON objects: TomlReader's counterpart for files of other programs.
+// Strict reading of JSON objects: the counterpart of TomlReader for files of other programs.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,25 @@
 
 namespace fp8lab {
 
-/// The fields of one object. A null counts as absent. Getters throw Error naming the field when it
-/// does not fit, and remember it; finish() then rejects every field that nothing asked for. The
-/// object must outlive the reader.
+/// The fields of one object. A null counts as absent. Getters throw Error that names the field if
+/// its value does not fit, and mark the field as read; finish() then rejects every field that was
+/// not read. The object must outlive the reader.
 class JsonFields {
  public:
-  /// `where` opens the messages: the file, and the object within it.
+  /// `where` begins every message: the file, and the object within it.
   JsonFields(const nlohmann::json& object, std::string where);
 
   bool has(const std::string& key);
-  /// Without a fallback the field must be there.
+  /// Reads an integer. Without a fallback the field is required.
   std::int64_t integer(const std::string& key, std::optional<std::int64_t> fallback,
                        std::int64_t minimum, std::int64_t maximum);
   double number(const std::string& key, std::optional<double> fallback, double minimum,
                 double maximum);
   bool boolean(const std::string& key, bool fallback);
   std::string text(const std::string& key, const std::string& fallback);
-  /// The value, or null when it is absent.
+  /// Returns the value, or null if it is absent.
   const nlohmann::json& value(const std::string& key);
-  /// The field must be absent or `accepted`.
+  /// Throws Error unless the field is absent or equal to `accepted`.
   void require(const std::string& key, const nlohmann::json& accepted);
   void ignore(std::initializer_list<std::string_view> keys);
   void finish() const;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kLineWidth = 100;
 
-/// `text` in lines that begin after `indent` blanks.
+/// Wraps `text` into lines indented by `indent` blanks.
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string result, line;
   const auto end_line = [&] {

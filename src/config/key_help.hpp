@@ -1,4 +1,4 @@
-// All keys of run files, recipes and studies in words, from the tables that read them.
+// Help texts of all keys of run files, recipes and studies, from the tables that read them.
 #pragma once
 
 #include <string>
@@ -6,30 +6,31 @@
 
 namespace fp8lab {
 
-/// What is said about one key.
+/// The help of one key.
 struct KeyHelp {
-  std::string path;       ///< "stages.learning_rate.peak"
-  std::string accepted;   ///< "a number from 0 to 10"
-  std::string usual;      ///< "default 0.001", "default batch_sequences", "required"
-  std::string needs;      ///< when it matters: kind = "wsd"; empty: always
-  std::string help;       ///< what it is for
-  bool is_table = false;  ///< a heading, [path] or [[path]]
+  std::string path;      ///< "stages.learning_rate.peak"
+  std::string accepted;  ///< "a number from 0 to 10"
+  std::string usual;     ///< "default 0.001", "default batch_sequences", "required"
+  std::string needs;  ///< condition under which the key has an effect: kind = "wsd"; empty: always
+  std::string help;   ///< purpose of the key
+  bool is_table = false;  ///< true for a heading, [path] or [[path]]
 };
 
-/// The keys of run files, which are also those of --set, with their tables as headings.
+/// Returns the keys of run files, which --set also accepts, with their tables as headings.
 std::vector<KeyHelp> run_keys();
-/// The keys of recipe files.
+/// Returns the keys of recipe files.
 std::vector<KeyHelp> recipe_keys();
 
-/// The keys of study files.
+/// Returns the keys of study files.
 std::vector<KeyHelp> study_keys();
 
-/// All keys in words, without an example.
+/// Returns the help of all keys, without an example.
 std::string run_key_list();
 std::string recipe_key_list();
 std::string study_key_list();
 
-/// The page that `fp8lab help config`, `help recipe` or `help study` prints: the keys, and a file.
+/// Returns the page that `fp8lab help config`, `help recipe` or `help study` prints: the
+/// keys and an example file.
 std::string run_key_page();
 std::string recipe_key_page();
 std::string study_key_page();

@@ -9,13 +9,13 @@ namespace fp8lab {
 
 class TomlReader;
 
-/// Reads table `model` of `document`; without one, the defaults of ModelConfig.
+/// Reads table `model` of `document`; if it is absent, returns the defaults of ModelConfig.
 ModelConfig read_model_table(TomlReader& document);
 
-/// The table as text, every key that matters explicit.
+/// Returns the table as text, with every key that has an effect.
 std::string model_table_text(const ModelConfig& model);
 
-/// The model of such a text. Throws Error naming `origin`.
+/// Parses such a text. Throws Error that names `origin`.
 ModelConfig parse_model_table(const std::string& text, const std::string& origin);
 
 }  // namespace fp8lab

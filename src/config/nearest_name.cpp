@@ -9,7 +9,7 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::size_t kLongestWord = 64;  ///< longer ones are no mistyped names
+constexpr std::size_t kLongestWord = 64;  ///< longer words are not taken for mistyped names
 constexpr std::size_t kShortestPrefix = 3;
 
 std::string folded(std::string_view word) {
@@ -20,7 +20,7 @@ std::string folded(std::string_view word) {
   return result;
 }
 
-/// Optimal string alignment distance (Damerau and Levenshtein, no part edited twice).
+/// Optimal string alignment distance (Damerau and Levenshtein; no substring is edited twice).
 std::size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> before_last(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
@@ -57,7 +57,7 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
     const bool begins = wanted.size() >= kShortestPrefix && candidate.starts_with(wanted);
     if (begins && (longer.empty() || name.size() < longer.size())) longer = name;
   }
-  // An end of two letters that was left out is one slip.
+  // Omitting an ending of up to two letters counts as one mistake.
   constexpr std::size_t kShortEnd = 2;
   const bool lacks_its_end = !longer.empty() && longer.size() <= word.size() + kShortEnd;
   if (lacks_its_end && least > 0) return longer;

@@ -1,4 +1,4 @@
-// The accepted name that a mistyped one was meant to be.
+// Finds the accepted name that a mistyped one was meant to be.
 #pragma once
 
 #include <string>
@@ -7,18 +7,19 @@
 
 namespace fp8lab {
 
-/// The name that is nearest to `word`: fewest letters inserted, left out, replaced or swapped with
-/// their neighbour, where capitals and small letters are one letter, and so are '-' and '_'. Else
-/// the shortest name that begins with `word`. Empty where none is near: at most a third of the
-/// letters may differ. The first of several equally near ones.
-/// A name that is `word` and at most two letters more comes before them.
+/// Returns the name nearest to `word`, by the number of letters inserted, omitted, replaced or
+/// swapped with their neighbour. Case is ignored, and '-' equals '_'. At most a third of the
+/// letters may differ. If no name is that near, returns the shortest name that begins with `word`,
+/// else an empty text. Among equally near names the first is chosen.
+/// A name that extends `word` by at most two letters takes precedence.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& names);
 
-/// " (did you mean 'infir2'?)" for messages about an unknown `word`; empty where no name is near.
+/// Returns " (did you mean 'infir2'?)" for messages about an unknown `word`;
+/// empty if no name is near.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& names);
 
-/// did_you_mean with the names of a list for messages, "bf16, fp32, or a path": what holds a space
-/// is no name.
+/// did_you_mean with the names of a printed list, "bf16, fp32, or a path"; entries that
+/// contain a space are not names.
 std::string did_you_mean(std::string_view word, std::string_view accepted);
 
 }  // namespace fp8lab

@@ -1,4 +1,5 @@
-// The [optimizer] table of run files: the update rule, its rates, and how states are stored.
+// The [optimizer] table of run files: the update rule, its rates, and the
+// storage formats of its states.
 #include <optional>
 #include <string>
 
@@ -14,7 +15,7 @@ using namespace fields;  // NOLINT: the vocabulary of the tables below
 bool is_madam(const UpdateSpec& spec) { return spec.rule == UpdateRule::madam; }
 bool is_adamw(const UpdateSpec& spec) { return spec.rule == UpdateRule::adamw; }
 
-/// Keys that a file may say of every rule, so that a study can exchange the rule alone.
+/// Keys that a file may give for every rule, so that a study can replace the rule alone.
 Fields<UpdateSpec> shared_update_fields() {
   using S = UpdateSpec;
   const auto has_beta2 = [](const S& spec) { return spec.rule != UpdateRule::sgd; };
@@ -65,7 +66,7 @@ Field<OptimizerConfig> state_field(std::string word, QuantSpec OptimizerConfig::
       const QuantSpec spec = parse_state_spec(std::string(words));
       if (!refuse_state(spec)) return spec;
     } catch (const Error&) {
-      // What is accepted says enough.
+      // The message with the accepted values suffices.
     }
     return std::nullopt;
   };

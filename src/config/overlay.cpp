@@ -8,7 +8,8 @@
 
 namespace fp8lab {
 
-// A copy would lose the file and line, and a key that stays would keep those of the value it had.
+// Moves instead of copying: a copy would lose file and line, and an existing key would
+// keep those of its old value.
 void move_into(toml::table& table, const toml::key& key, toml::node& node) {
   table.erase(key.str());
   node.visit([&](auto& value) { table.insert(key, std::move(value)); });
@@ -16,7 +17,7 @@ void move_into(toml::table& table, const toml::key& key, toml::node& node) {
 
 namespace {
 
-/// Keys of tables with a `kind` that only some kinds have.
+/// A key that only some kinds of a table with a `kind` have.
 struct KeyOfKinds {
   std::string_view key;
   std::array<std::string_view, 3> kinds;

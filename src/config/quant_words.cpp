@@ -1,4 +1,4 @@
-// "FORMAT[/WORD...]" and "RECIPE:SLOT": a quantizer in a few words.
+// Parses "FORMAT[/WORD...]" and "RECIPE:SLOT", the short notation of a quantizer.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 
 using Row = Field<QuantSpec>;
 
-/// The value that a word writes for a field: a number where it is one.
+/// Returns the value that a word gives to a field: a number if the word is one.
 FieldValue value_of_word(const Row& field, const std::string& word) {
   if (field.is_text) return word;
   if (const std::optional<std::int64_t> integer = number_of<std::int64_t>(word)) return *integer;
@@ -31,10 +31,11 @@ FieldValue value_of_word(const Row& field, const std::string& word) {
   return word;
 }
 
-/// What is alone a word about the elements, or about nothing.
+/// Returns true for words that, without a key, refer to the elements or to nothing.
 bool is_ambiguous(const std::string& word) { return word == "nearest" || word == "none"; }
 
-/// Fields that have words: alone, as KEY:VALUE, or the latter where the value alone is ambiguous.
+/// Returns true for fields that can be given as a value alone or as KEY:VALUE (the latter if the
+/// value alone is ambiguous).
 bool has_words(const Row& field) {
   for (const char* other : {"format", "scale_source", "static_scale"}) {
     if (field.word == other) return false;
@@ -56,7 +57,7 @@ std::string as_words(std::string text) {
   return text;
 }
 
-/// All words, for messages.
+/// Returns the list of all words, for messages.
 const std::string& accepted_words() {
   static const std::string words = [] {
     std::string text;
@@ -79,7 +80,8 @@ const std::string& accepted_words() {
 
 enum class Of : std::uint8_t { operand, state };
 
-/// A quantizer while its words are read. Every word is about one key of a recipe's slot table.
+/// The state of a quantizer while its words are read. Every word sets one key
+/// of a recipe's slot table.
 class QuantWords {
  public:
   QuantWords(const std::string& text, Of of)
@@ -103,7 +105,7 @@ class QuantWords {
   Of of_;
   QuantSpec spec_;
   bool is_ocp_ = false;
-  SettledOnce said_;  ///< by key
+  SettledOnce said_;  ///< words read so far, by key
 };
 
 void QuantWords::read_format(const std::string& word) {
@@ -119,7 +121,7 @@ void QuantWords::read_format(const std::string& word) {
                    word, did_you_mean(word, field.names), field.accepted));
 }
 
-/// "delayed" and "static:NUMBER": the source of the scale, and its value.
+/// Reads "delayed" or "static:NUMBER": the source of the scale, and its value.
 bool QuantWords::take_source(const std::string& word) {
   constexpr std::string_view kStatic = "static:";
   if (word == "delayed") {
@@ -137,7 +139,7 @@ bool QuantWords::take_source(const std::string& word) {
   return true;
 }
 
-/// KEY:VALUE.
+/// Reads KEY:VALUE.
 bool QuantWords::take_pair(const std::string& word) {
   const std::size_t colon = word.find(':');
   if (colon == std::string::npos) return false;
@@ -158,7 +160,7 @@ bool QuantWords::take_pair(const std::string& word) {
   return true;
 }
 
-/// A value without its key.
+/// Reads a value without its key.
 bool QuantWords::take_alone(const std::string& word) {
   if (is_ambiguous(word)) return false;
   for (const Row& field : quant_fields()) {
@@ -182,7 +184,7 @@ void QuantWords::read_word(const std::string& word) {
                    accepted_words()));
 }
 
-/// Some word is about what only a scale has.
+/// Returns true if some word requires a scale.
 bool QuantWords::asks_for_scale() const {
   if (spec_.has_codebooks()) return true;
   for (const auto& [key, word] : said_.words()) {
@@ -240,7 +242,7 @@ QuantSpec quantizer_of(const RecipeSlot& choice, const std::string& text) {
   const LinearRecipe recipe = load_recipe(choice.recipe).linear;
   QuantSpec spec = recipe.slot(choice.slot);
   const OrientationSource source = spec.orientation_source;
-  // The quantizer alone: what it is applied to is the caller's matrix.
+  // The result describes the quantizer alone; the caller provides the matrix.
   spec.orientation_source = OrientationSource::high_precision;
   spec.weight_source = WeightSource::bf16;
   spec.estimator = {};
@@ -255,7 +257,7 @@ QuantSpec quantizer_of(const RecipeSlot& choice, const std::string& text) {
 }  // namespace
 
 std::optional<RecipeSlot> recipe_slot_from_text(const std::string& text) {
-  // "hadamard:16" holds a colon as well; a recipe's comes before any slash of a spec.
+  // "hadamard:16" contains a colon as well; the colon of a recipe precedes every slash of a spec.
   const std::size_t colon = text.rfind(':');
   const bool is_words = format_by_name(text.substr(0, text.find('/'))).has_value();
   if (is_words || colon == std::string::npos) return std::nullopt;
@@ -265,7 +267,7 @@ std::optional<RecipeSlot> recipe_slot_from_text(const std::string& text) {
     if (word == slot_name(slot)) return RecipeSlot{text.substr(0, colon), slot};
     names += (names.empty() ? "" : ", ") + slot_name(slot);
   }
-  // A path may hold slashes, but so do words after a mistyped format.
+  // A path may contain slashes, but so may the words after a mistyped format.
   if (text.find('/') != std::string::npos) return std::nullopt;
   throw Error(fmt::format("quantizer '{}': unknown slot '{}'{}; accepted: {}", text, word,
                           did_you_mean(word, names), names));

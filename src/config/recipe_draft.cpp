@@ -34,7 +34,7 @@ DType default_output(DType activations, GemmRole role) {
   return role == GemmRole::wgrad ? DType::f32 : activations;
 }
 
-// The operands whose quantizer a key of a slot table is about.
+// Returns the operands among `reached` whose quantizer a key of a slot table sets.
 std::vector<Slot> slots_of_key(const TomlReader& table, const std::string& key,
                                const std::vector<Slot>& reached) {
   if (key == "orientation_source") {
@@ -59,7 +59,8 @@ std::vector<Slot> slots_of_key(const TomlReader& table, const std::string& key,
              "slots.dgrad.w");
 }
 
-// Location of `leaf` in a table reached by `path`, else of that table, else nothing.
+// Returns the location of `leaf` in the table at `path`, else the location of that
+// table, else an empty text.
 std::string locate(const toml::table& document, const std::vector<std::string>& path,
                    const std::string& leaf, const std::string& origin) {
   const toml::table* table = &document;
@@ -110,7 +111,7 @@ void RecipeDraft::read_slots(TomlReader& slots) {
     read_if_present(slots, tensor_name(tensor),
                     {first_orientation(tensor), second_orientation(tensor)});
   }
-  // Both [slots."wgrad.dy"] and [slots.wgrad.dy], which TOML reads as a table inside a table.
+  // Accepts both [slots."wgrad.dy"] and [slots.wgrad.dy], which TOML reads as a nested table.
   for (const GemmRole role : kGemmRoles) {
     std::optional<TomlReader> nested = slots.table(gemm_role_name(role));
     for (const Slot slot : {a_slot(role), b_slot(role)}) {
@@ -141,7 +142,7 @@ void RecipeDraft::read_slot_table(TomlReader& table, const std::vector<Slot>& re
   table.finish();
 }
 
-// mx32 and nv16 say the scale format too, and mx32 how its scales are rounded.
+// mx32 and nv16 also set the scale format, and mx32 the rounding of its scales.
 void RecipeDraft::read_tile_alias(TomlReader& table, const std::vector<Slot>& reached) {
   const std::string tile = table.text("tile", "");
   const bool mx = tile == "mx32", nv = tile == "nv16";
@@ -167,7 +168,7 @@ std::string parameter_text(const TomlReader& table, std::string_view key, const 
   table.fail("accumulator", fmt::format("{} is neither an integer nor a word", key));
 }
 
-/// The value of `accumulator`: a name, or a table of parameters.
+/// Reads the value of `accumulator`: a name, or a table of parameters.
 void read_accumulator(TomlReader& table, const Field<GemmSpec>& field, GemmSpec& spec) {
   const toml::table* const parameters = table.node(field.word)->as_table();
   try {
@@ -198,7 +199,7 @@ void RecipeDraft::read_gemm_table(TomlReader& table, const std::vector<GemmRole>
       if (field.word != "output") draft.is_inherited = false;
     }
   }
-  // [gemm] states the output of activations and their gradients; weight gradients are always FP32.
+  // [gemm] sets the output of activations and their gradients; weight gradients are always FP32.
   const bool general = reached.size() > 1;
   if (general && table.has("output")) {
     gemms_[GemmRole::wgrad].spec.output = DType::f32;
@@ -224,7 +225,8 @@ GemmSpec RecipeDraft::resolve_gemm(GemmRole role, const QuantSpec& a, const Quan
   const bool needs_fp32 = a.format == numerics::kFP32 || b.format == numerics::kFP32;
   const GemmSpec plain = high_precision_gemm(needs_fp32 ? DType::f32 : DType::bf16, output);
   const bool codes_unit = !draft.says("accumulator") || draft.spec.accumulator.takes_codes();
-  // An override that takes a layer out of FP8 need not repeat that its GEMMs leave the FP8 unit.
+  // An override that takes a layer out of FP8 need not state that its GEMMs no longer
+  // use the FP8 tensor core.
   if (!quantized && codes_unit && draft.is_inherited) return plain;
   GemmSpec spec = draft.spec;
   spec.output = output;
@@ -255,8 +257,9 @@ LinearRecipe RecipeDraft::resolve() const {
       return use.field->word == "orientation_source" &&
              std::find(use.reached.begin(), use.reached.end(), slot) != use.reached.end();
     });
-    // An inherited requantization ends with the quantized copy it read, one in the space of a
-    // transform with that.
+    // If an override removes the quantized copy that an inherited requantization
+    // reads, the requantization ends too; if it removes the transform, so does a copy
+    // in the transformed space.
     QuantSpec& spec = recipe.slot(slot);
     const QuantSpec& first = recipe.slot(other_orientation(slot));
     const bool reads_copy = first.is_quantized() && spec.is_quantized();

@@ -1,4 +1,4 @@
-// A recipe while its tables are read: what was said so far about each operand and GEMM.
+// The state of a recipe while its tables are read: the settings so far of each operand and GEMM.
 #pragma once
 
 #include <set>
@@ -11,29 +11,30 @@
 
 namespace fp8lab {
 
-/// The settings of one operand; what no table has said yet depends on the rest.
+/// The settings of one operand. Values that no table has set yet depend on the others.
 struct SlotDraft {
   QuantSpec spec;
-  std::set<std::string> said;  ///< keys that some table has
-  bool is_ocp_scaled = false;  ///< the scale format is that of mx32
+  std::set<std::string> said;  ///< keys set by some table
+  bool is_ocp_scaled = false;  ///< true if the scale format is that of mx32
 
   bool says(const std::string& key) const { return said.count(key) != 0; }
 };
 
-/// Whether `field` may be written for an operand: it matters to the resolved `spec`, or `written`
-/// says what is so anyway.
+/// Returns true if `field` may be written for an operand: it has an effect on the resolved `spec`,
+/// or `written` states the value that holds anyway.
 bool may_say(const Field<QuantSpec>& field, const QuantSpec& spec, const QuantSpec& written);
 
 /// The settings of one GEMM.
 struct GemmDraft {
   GemmSpec spec;
   std::set<std::string> said;
-  bool is_inherited = false;  ///< the override being read says nothing about it
+  bool is_inherited = false;  ///< true if the override being read does not mention this GEMM
 
   bool says(const std::string& key) const { return said.count(key) != 0; }
 };
 
-/// A key that was set and the operands it reaches; it must matter to at least one of them.
+/// A key that was set and the operands it applies to; it must have an effect
+/// on at least one of them.
 struct SlotKeyUse {
   std::string location;  ///< file:line:column
   std::string path;      ///< "slots.default.history"
@@ -41,20 +42,20 @@ struct SlotKeyUse {
   std::vector<Slot> reached;
 };
 
-/// Everything said about a linear layer.
+/// All settings of a linear layer.
 class RecipeDraft {
  public:
   explicit RecipeDraft(DType activations) : activations_(activations) {}
 
-  /// The draft an override starts from.
+  /// Returns the draft that an override starts from.
   RecipeDraft inherited() const;
 
-  /// Reads [slots...] and [gemm...] below `reader`: default, then x, w and dy, then single
-  /// operands.
+  /// Reads [slots...] and [gemm...] below `reader`: first default, then x, w and
+  /// dy, then single operands.
   void read(TomlReader& reader);
 
-  /// The complete numerics, without fields that have no effect. Throws Error when a key that was
-  /// read has no effect on any operand.
+  /// Returns the complete numerics; fields without effect have their defaults. Throws Error if a
+  /// key that was read has no effect on any operand.
   LinearRecipe resolve() const;
 
  private:
@@ -71,12 +72,12 @@ class RecipeDraft {
   std::vector<SlotKeyUse> uses_;
 };
 
-/// Numerics of a layer kept in high precision: operands in the activations' type, the BF16 tensor
-/// core for bf16 and ideal FP32 sums for fp32.
+/// Returns the numerics of a layer kept in high precision: operands in the activations' type, the
+/// BF16 tensor core for bf16 and ideal FP32 sums for fp32.
 LinearRecipe high_precision_recipe(DType activations);
 
-/// Location of the value behind a key of RecipeError within the tables of `document`, most specific
-/// first; the location of the document when nothing was written.
+/// Returns the location of the value behind a key of RecipeError within the tables of `document`,
+/// trying the most specific table first; the location of the document if no table sets it.
 std::string locate_recipe_key(const toml::table& document, const std::string& key,
                               const std::string& origin);
 

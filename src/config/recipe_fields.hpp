@@ -6,7 +6,7 @@
 
 namespace fp8lab {
 
-/// name, summary and activations.
+/// Returns the fields name, summary and activations.
 const Fields<Recipe>& recipe_fields();
 
 }  // namespace fp8lab

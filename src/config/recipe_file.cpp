@@ -23,8 +23,8 @@
 namespace fp8lab {
 namespace {
 
-// The keys of a slot or GEMM that matter and are not at their default: a key that is added leaves
-// the hashes of recipes that do not use it.
+// Returns the keys of a slot or GEMM that have an effect and are not at their default. A new key
+// therefore does not change the hashes of recipes that do not use it.
 template <class S>
 std::string canonical_text(const Fields<S>& fields, const S& spec) {
   const S plain;
@@ -48,7 +48,8 @@ std::string canonical_text(const LinearRecipe& recipe) {
   return text;
 }
 
-// Every number of the recipe and nothing else: two files that mean the same have the same hash.
+// Returns all settings of the recipe that affect the arithmetic and nothing else: two files with
+// the same meaning have the same hash.
 std::string canonical_text(const Recipe& recipe) {
   std::string text =
       fmt::format("fp8lab recipe 2\nactivations {}\n", name_of(recipe.activation_dtype));
@@ -62,7 +63,7 @@ std::string canonical_text(const Recipe& recipe) {
 
 constexpr std::size_t kMostChoices = 256;
 
-// The patterns without braces that `pattern` stands for; none when they are too many.
+// Expands `pattern` into patterns without braces; empty if there are too many.
 std::vector<std::string> without_braces(const std::string& pattern) {
   std::vector<std::string> done, open = {pattern};
   while (!open.empty() && done.size() + open.size() <= kMostChoices) {
@@ -83,7 +84,7 @@ std::vector<std::string> without_braces(const std::string& pattern) {
   return open.empty() ? done : std::vector<std::string>();
 }
 
-// An index that a pattern's second part, "12", "*", "1*2" or "last", would match; at most 999.
+// Returns an index that matches a pattern's second part, "12", "*", "1*2" or "last"; at most 999.
 int index_in(const std::string& pattern) {
   const std::size_t dot = pattern.find('.');
   if (dot == std::string::npos) return 0;
@@ -95,8 +96,8 @@ int index_in(const std::string& pattern) {
   return error == std::errc{} && last == end && index >= 0 && index < 1000 ? index : 0;
 }
 
-// True when some model could have a layer that `pattern` names; "first" and "last" are tried as the
-// same layer, any index up to 999 by itself.
+// Returns true if some model could have a layer that `pattern` matches. "first" and "last" are
+// tried as the same layer, and each index up to 999 separately.
 bool names_a_linear_layer(const std::string& pattern) {
   for (const std::string& plain : without_braces(pattern)) {
     if (layer_pattern_matches(plain, "lm_head", 1)) return true;
@@ -110,7 +111,7 @@ bool names_a_linear_layer(const std::string& pattern) {
   return false;
 }
 
-// Modules that no recipe quantizes; files may list them for the reader's sake.
+// Returns true for modules that no recipe quantizes; files may list them as documentation.
 bool names_an_unquantized_module(const std::string& pattern) {
   for (const std::string& plain : without_braces(pattern)) {
     for (const char* module : {"embed", "norm", "attention.core"}) {
@@ -125,7 +126,7 @@ constexpr const char* kLayerNames =
     "without a gate), layers.N.mlp.down, lm_head, where N is an index, first, last or *, and {a,b} "
     "lists choices, at most 256 in all";
 
-// Reads the exceptions; `draft` is the recipe of every other layer.
+// Reads the exceptions; `draft` is the recipe of all other layers.
 std::vector<RecipeOverride> read_overrides(TomlReader& document, const RecipeDraft& base) {
   std::vector<RecipeOverride> overrides;
   for (TomlReader& table : document.tables("override")) {
@@ -165,7 +166,7 @@ std::vector<std::string> read_kept_modules(TomlReader& document) {
 
 constexpr int kMostBases = 8;
 
-// A path is relative to the file that has it.
+// Resolves a path relative to the file that contains it.
 std::string beside(const std::string& origin, const std::string& name_or_path) {
   const bool is_path =
       name_or_path.ends_with(".toml") || name_or_path.find('/') != std::string::npos;
@@ -174,8 +175,8 @@ std::string beside(const std::string& origin, const std::string& name_or_path) {
   return (folder / name_or_path).lexically_normal().string();
 }
 
-// The keys of the recipe named by `base`, with those of `document` in their place. Name and summary
-// are the document's own. `depth` bases have led here.
+// Overlays the keys of `document` on those of the recipe named by `base`. Name and summary are
+// always the document's own. `depth` is the number of bases followed so far.
 void resolve_base(toml::table& document, const std::string& origin, int depth) {
   const toml::node* const base = document.get("base");
   if (base == nullptr) return;

@@ -42,7 +42,7 @@ toml::table read_experiment(const std::string& folder, const std::string& name,
   return parse_toml(read_file(file), file);
 }
 
-// Replaces `base = "NAME"` in `table` by the file's keys.
+// Replaces `base = "NAME"` in `table` by the keys of that file.
 void resolve_base(toml::table& table, const std::string& folder, const std::string& origin) {
   const toml::node* base = table.get("base");
   if (base == nullptr) return;
@@ -57,7 +57,7 @@ void resolve_base(toml::table& table, const std::string& folder, const std::stri
   table = std::move(merged);
 }
 
-/// `key = "NAME"`, or `base = "NAME"` in the table of that key.
+/// Resolves `key = "NAME"`, or `base = "NAME"` in the table of that key.
 void resolve_table(toml::table& document, const char* key, const std::string& folder,
                    const std::string& origin) {
   toml::node* const node = document.get(key);
@@ -84,7 +84,8 @@ std::string origin_of(const Assignment& assignment) {
   return fmt::format("{}'{}={}'", kAssignmentOrigin, assignment.key, assignment.value);
 }
 
-// A table whose only key, "value", is the assigned value; text that is not TOML becomes a string.
+// Returns a table whose only key, "value", is the assigned value; text that is
+// not TOML becomes a string.
 toml::table parse_value(const Assignment& assignment) {
   const std::string origin = origin_of(assignment);
   check_toml_depth(assignment.value, origin);
@@ -92,7 +93,7 @@ toml::table parse_value(const Assignment& assignment) {
     toml::table parsed = toml::parse("value = " + assignment.value, origin);
     if (parsed.size() == 1 && parsed.contains("value")) return parsed;
   } catch (const toml::parse_error&) {
-    // A bare word.
+    // Not TOML: a bare word.
   }
   return parse_toml("value = " + toml_quoted(assignment.value), origin);
 }
@@ -106,7 +107,8 @@ std::string start_of(const toml::table& document, const std::vector<Assignment>&
   return model_path(start);
 }
 
-// A run records the snapshot that the name of a model of the Hub stood for.
+// Replaces the name of a Hub model by the snapshot it refers to, so that the
+// run records the snapshot.
 void name_start(toml::table& document) {
   const auto start = document["init_from"].value<std::string>();
   if (!start) return;
@@ -114,7 +116,8 @@ void name_start(toml::table& document) {
   if (path != *start) document.insert_or_assign("init_from", std::move(path));
 }
 
-// The model that the file of the weights in `start` describes; nothing where none does.
+// Returns the model described by the file of the weights in `start`; nothing if
+// the file describes none.
 std::optional<ModelConfig> model_of_start(const std::string& start) {
   if (start.empty()) return std::nullopt;
   const std::filesystem::path path = start;
@@ -125,7 +128,7 @@ std::optional<ModelConfig> model_of_start(const std::string& start) {
   if (const auto schema = metadata.find("schema");
       schema != metadata.end() && schema->second == kCheckpointSchema) {
     const auto own = metadata.find(kCheckpointModel);
-    if (own == metadata.end()) return std::nullopt;  // whoever loads it says what is missing
+    if (own == metadata.end()) return std::nullopt;  // the loader reports it
     return parse_model_table(own->second, start + ": model");
   }
   if (is_hugging_face_folder(path.parent_path())) {
@@ -134,7 +137,7 @@ std::optional<ModelConfig> model_of_start(const std::string& start) {
   return std::nullopt;
 }
 
-// A run that starts from a model and describes none has that model.
+// Gives a run that starts from a model and describes none that model.
 void resolve_initial_model(toml::table& document, const std::string& start) {
   if (document.contains("model")) return;
   if (const std::optional<ModelConfig> model = model_of_start(start)) {
@@ -151,7 +154,7 @@ void add_keys(const std::string& path, const toml::table& table, std::set<std::s
   }
 }
 
-// "model.rope_theta" and so on, where the run gives the key itself, not a base.
+// Returns the model keys ("model.rope_theta" ...) that the run sets itself, not through a base.
 std::set<std::string> own_model_keys(const toml::table& document,
                                      const std::vector<Assignment>& assignments) {
   std::set<std::string> keys;
@@ -176,8 +179,9 @@ bool states_all(const std::set<std::string>& keys, const ModelConfig& model) {
   return std::includes(keys.begin(), keys.end(), all.begin(), all.end());
 }
 
-// What a run takes from the defaults or from a base must be what its initial weights were trained
-// with. What it says itself may differ: a longer context may ask for other frequencies.
+// Throws unless the values that a run takes from defaults or from a base equal those that its
+// initial weights were trained with. Values that the run sets itself may differ: a longer context
+// may need other frequencies.
 void require_model_of_start(const toml::table& document, const std::string& start,
                             const std::set<std::string>& own, const std::string& origin) {
   if (start.empty() || !document["model"].is_table()) return;
@@ -186,7 +190,7 @@ void require_model_of_start(const toml::table& document, const std::string& star
   if (states_all(own, model)) return;
   std::optional<ModelConfig> stored = model_of_start(start);
   if (!stored) return;
-  // No part in the arithmetic once there are weights.
+  // Has no effect on the arithmetic once weights exist.
   stored->initializer_range = model.initializer_range;
   stored->scaled_residual_init = model.scaled_residual_init;
   if (model.positions == PositionKind::rope) {
@@ -226,7 +230,7 @@ std::vector<std::string> split_key(const Assignment& assignment) {
   }
 }
 
-// Sets table.parts[first]....parts.back().
+// Sets table.parts[first]....parts.back() to the assigned value.
 void set_value(toml::table& table, const std::vector<std::string>& parts, std::size_t first,
                const Assignment& assignment, const std::string& origin) {
   toml::table* target = &table;
@@ -239,7 +243,7 @@ void set_value(toml::table& table, const std::vector<std::string>& parts, std::s
     target = next->as_table();
   }
   toml::table value = parse_value(assignment);
-  // What the run file or an assignment says itself, nothing replaces.
+  // Values that the run file or an assignment sets itself are never erased.
   const auto is_of_a_base = [&](const toml::node& node) {
     const auto& path = node.source().path;
     return path && *path != origin && !path->starts_with(kAssignmentOrigin);
@@ -279,8 +283,8 @@ void assign_to_stages(toml::table& document, const std::vector<std::string>& par
 
 constexpr std::string_view kModelBase = "model.base";
 
-// Another model under the keys that the file itself gives. It must come before the present base is
-// replaced by its keys, since those could no longer be told from the file's own.
+// Replaces the base of the model and keeps the keys that the file itself sets. Must run before the
+// present base is replaced by its keys, since those could no longer be told from the file's own.
 void assign_model_base(toml::table& document, const std::vector<Assignment>& assignments) {
   const Assignment* base = nullptr;
   for (const Assignment& assignment : assignments) {
@@ -301,8 +305,8 @@ void assign_model_base(toml::table& document, const std::vector<Assignment>& ass
             *value.get("value"));
 }
 
-// What replaces a whole table comes before the name in its place is looked up, which may be of
-// nothing.
+// Applies assignments that replace a whole table, before the name in the table's place is looked
+// up: that name need not exist.
 void replace_tables(toml::table& document, const std::vector<Assignment>& assignments,
                     const std::string& origin) {
   for (const Assignment& assignment : assignments) {

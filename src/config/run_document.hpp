@@ -1,5 +1,5 @@
-// The TOML document of a run before it is read: references to model and stage files replaced by
-// their contents, assignments applied.
+// Builds the TOML document of a run before it is read: replaces references to model and stage files
+// by their contents and applies assignments.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Keys of run files that are also keywords of library calls, without the files.
+// Keys of run files that are also keywords of library calls; independent of files.
 #pragma once
 
 #include <string>
@@ -11,12 +11,13 @@
 
 namespace fp8lab {
 
-/// Of the [optimizer] table, and the keywords of Python's Model.
+/// Keys of the [optimizer] table, and keywords of Python's Model.
 const Fields<OptimizerConfig>& optimizer_fields();
-/// Of pass_at_k and rollout tables, and the keywords of Python's Model.generate.
+/// Keys of pass_at_k and rollout tables, and keywords of Python's Model.generate.
 const Fields<SamplingConfig>& sampling_fields();
 
-/// Sets the member of a keyword. Throws Error naming `where`, the keyword and what is accepted.
+/// Sets the member of a keyword. Throws Error that names `where`, the keyword
+/// and the accepted values.
 template <class S>
 void set_keyword(const Fields<S>& fields, S& object, const std::string& word,
                  const FieldValue& value, const std::string& where) {

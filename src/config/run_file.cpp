@@ -18,7 +18,8 @@
 namespace fp8lab {
 namespace {
 
-/// Part of every hash. A default that changes what a file means needs another number.
+/// Prefix of every hashed text. Increment the number if a changed default
+/// changes the meaning of files.
 constexpr const char* kMeaning = "# fp8lab configuration 1\n";
 
 std::string text_of(const RunConfig& config, Keys keys) {

@@ -1,4 +1,4 @@
-// Names that are also folders: of runs, of studies, of a study's arms.
+// Names that are also folders: of runs, of studies, and of a study's arms.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@ inline constexpr std::size_t kLongestName = 100;
 inline constexpr std::string_view kRunNameRule =
     "1 to 100 letters, digits, '_', '-' and '.', the first of them no '.'";
 
-/// True for a name under kRunNameRule: as a folder it stays where it is put, and every file system
-/// takes it.
+/// Returns true for a name that follows kRunNameRule: as a path it stays within its parent folder,
+/// and every file system accepts it.
 bool is_run_name(std::string_view name);
 
-/// The run of a study's shared stages; with a hyphen and more where there are several.
+/// Name of the run of a study's shared stages; if there are several, a hyphen and a suffix follow.
 inline constexpr std::string_view kSharedRun = "shared";
 
-/// True for names in a study's folder that are not those of arms.
+/// Returns true for names in a study's folder that are reserved, so that arms cannot have them.
 bool is_kept_for_study(std::string_view name);
 
 }  // namespace fp8lab

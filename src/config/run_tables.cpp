@@ -1,4 +1,4 @@
-// The run file itself, its small tables, and what several tables need.
+// The run file's top level, its small tables, and functions that several tables need.
 #include "src/config/run_tables.hpp"
 
 #include <fmt/format.h>
@@ -84,7 +84,7 @@ const Table<GrowthConfig>& growth_table() {
   return table;
 }
 
-/// Rows of a tile, whole groups of the tensor core.
+/// Rows of a tile, a whole number of the tensor core's groups.
 Field<AttentionConfig> tile(const char* word, std::int64_t AttentionConfig::*member,
                             const char* help) {
   constexpr std::int64_t kGroup = 16;
@@ -137,8 +137,8 @@ void check_in_model(const TomlReader& reader, const StageConfig& stage, const Mo
   check_stage_size(reader, stage, model);
 }
 
-/// A running mean counts once the window is full, and a step runs under the fallback's recipe only
-/// after the one that is judged.
+/// Throws unless the stage is long enough for the criteria to act: a running mean counts only once
+/// its window is full, and the fallback recipe applies from the step after the one that is judged.
 void check_fallback_window(const TomlReader& reader, const StageConfig& stage) {
   if (!stage.fallback) return;
   const FallbackCriteria& when = stage.fallback->when;
@@ -153,7 +153,7 @@ void check_fallback_window(const TomlReader& reader, const StageConfig& stage) {
                                           : "window " + integers(1, stage.steps - 2)));
 }
 
-/// Rollouts of another recipe have other sources of error.
+/// Throws if `exact` is combined with rollouts of another recipe, which has other sources of error.
 void check_exact(const TomlReader& reader, const RunConfig& config) {
   if (config.exact.empty()) return;
   for (const StageConfig& stage : config.stages) {
@@ -163,7 +163,7 @@ void check_exact(const TomlReader& reader, const RunConfig& config) {
   }
 }
 
-/// A chunk of the loss is to the head what a micro-batch is to the model.
+/// Throws unless the chunks of the loss divide a micro-batch; the rules are those of micro-batches.
 void check_loss_chunk(const TomlReader& reader, const RunConfig& config) {
   const std::int64_t chunk = config.memory.loss_chunk;
   if (chunk == 0) return;
@@ -193,7 +193,7 @@ void check_loss_chunk(const TomlReader& reader, const RunConfig& config) {
   }
 }
 
-/// Whether there is something to grow shows at the start: a study's arms start from a shared run.
+/// Checks at the start that the model can grow; the arms of a study start from a shared run later.
 void check_growth(const TomlReader& reader, const RunConfig& config) {
   if (!config.growth) return;
   const std::int64_t layers = config.model.num_hidden_layers, from = config.growth->from_layers;

@@ -1,4 +1,4 @@
-// The tables of run files: every key, written once (src/config/README.md).
+// The tables of run files; every key is defined once (src/config/README.md).
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace fp8lab {
 
-/// A run file.
+/// The table of a whole run file.
 const Table<RunConfig>& run_table();
-/// Its tables.
+/// The tables inside it.
 const Table<ModelConfig>& model_table();
 const Table<OptimizerConfig>& optimizer_table();
 const Table<StageConfig>& stage_table();
@@ -27,21 +27,22 @@ inline constexpr std::int64_t kLargeCount = std::int64_t{1} << 40;
 
 inline bool is_not_empty(std::string_view name) { return !name.empty(); }
 
-/// Without files.
+/// Returns true for sources that need no files.
 inline bool is_generated(const SourceConfig& source) { return source.kind == DataKind::arithmetic; }
 
-/// Throws Error naming the key `recipe` of `reader` when there is no such recipe, neither recorded
-/// with the run nor elsewhere; empty names none.
+/// Throws Error that names the key `recipe` of `reader` if no such recipe exists, neither recorded
+/// with the run nor elsewhere. An empty name is accepted.
 void check_recipe_name(const TomlReader& reader, const std::string& recipe);
 
-/// Throws Error naming the key of a [[stages.stress]] of `reader` that does not fit the stage or
-/// the model.
+/// Throws Error that names the key of a [[stages.stress]] of `reader` that does not
+/// fit the stage or the model.
 void check_stresses(const TomlReader& reader, const StageConfig& stage, const ModelConfig& model);
 
-/// The texts of a list, or with `one` also of a text alone; nothing for other values.
+/// Returns the texts of a list; with `one`, also accepts a single text. Returns
+/// nothing for other values.
 std::optional<std::vector<std::string>> texts_of(const FieldValue& value, bool one);
 
-/// The table `word` within that of `reader`, if it is written.
+/// Returns the table `word` within that of `reader`, if present.
 std::optional<TomlReader> inner_reader(const TomlReader& reader, std::string_view word);
 
 }  // namespace fp8lab

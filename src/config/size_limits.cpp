@@ -22,12 +22,12 @@ Widths widths_of(const ModelConfig& model) {
   return {heads, heads + 2.0 * d(model.num_key_value_heads) * d(model.head_dim)};
 }
 
-/// Matrices of the feed-forward block.
+/// Returns the number of matrices in the feed-forward block.
 double feed_forward_matrices(const ModelConfig& model) {
   return model.feed_forward == FeedForwardKind::swiglu ? 3.0 : 2.0;
 }
 
-/// What a forward pass saves of one token, about.
+/// Returns an estimate of the elements that a forward pass saves for one token.
 double activations_of_token(const ModelConfig& model) {
   const auto [attention, qkv] = widths_of(model);
   const double layer = 4.0 * d(model.hidden_size) + qkv + attention +

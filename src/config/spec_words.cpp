@@ -115,7 +115,7 @@ GemmSpec parse_gemm_spec(const std::string& text) {
       spec.split_k = *split;
       continue;
     }
-    if (word == "f32") {  // as label() writes it
+    if (word == "f32") {  // the spelling of label()
       settled.settle("output", word);
       spec.output = DType::f32;
       continue;
@@ -132,7 +132,7 @@ GemmSpec parse_gemm_spec(const std::string& text) {
 }
 
 GemmRequest parse_gemm_problem(const std::string& text) {
-  // "promote:128" holds a colon as well; a recipe's comes before any slash of a spec.
+  // "promote:128" contains a colon as well; the colon of a recipe precedes every slash of a spec.
   const std::string first = text.substr(0, text.find('/'));
   const bool is_words = first.starts_with("custom(") || accumulator_by_name(first).has_value();
   const std::size_t colon = text.rfind(':');

@@ -1,4 +1,4 @@
-// Under which recipes the steps of a stage run.
+// The recipes that the steps of a stage run under.
 #pragma once
 
 #include <cstddef>
@@ -10,24 +10,26 @@
 
 namespace fp8lab {
 
-/// One of them.
+/// One recipe of a stage.
 struct StageRecipe {
   std::string name;          ///< name or file
-  std::int64_t after = 0;    ///< steps of the stage before its first
-  std::int64_t steps = 0;    ///< planned under it; of the fallback none
-  bool is_fallback = false;  ///< its first step is not known beforehand
+  std::int64_t after = 0;    ///< steps of the stage before its first step
+  std::int64_t steps = 0;    ///< planned steps; 0 for the fallback
+  bool is_fallback = false;  ///< true for the fallback, whose first step is not known beforehand
 };
 
-/// In the order of the steps, the fallback last. Never empty.
+/// Returns the recipes in the order of the steps, the fallback last. Never empty.
 std::vector<StageRecipe> recipes_of(const RunConfig& config, const StageConfig& stage);
 
-/// Which of them step `stage_step` (from 1 on) runs under, `fallen` back or not.
+/// Returns the index in recipes_of of the recipe of step `stage_step` (from 1);
+/// `fallen`: after a fallback.
 std::size_t recipe_of_step(const StageConfig& stage, std::int64_t stage_step, bool fallen);
 
-/// Names that the stage itself gives; empty where it has none but the run's.
+/// Returns the names that the stage itself gives; empty if it uses only the run's recipe.
 std::vector<std::string> own_recipes(const StageConfig& stage);
 
-/// "nvfp4+nvfp4_bf16_forward@82+bf16@fallback": the names of recipes_of, and after how many steps.
+/// Returns "nvfp4+nvfp4_bf16_forward@82+bf16@fallback": the names of recipes_of, each with the
+/// number of steps before it.
 std::string recipes_text(const RunConfig& config, const StageConfig& stage);
 
 }  // namespace fp8lab

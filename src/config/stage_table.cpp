@@ -1,5 +1,5 @@
-// The [[stages]] tables of run files, but for what has a file of its own: data, evaluations,
-// stresses.
+// The [[stages]] tables of run files, except for data, evaluations and stresses, which
+// have files of their own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,12 +38,13 @@ const Table<LearningRateSchedule>& learning_rate_table() {
              "steps")
           .when([=](const S& rate) { return is_wsd(rate) && rate.decay != S{}.decay; },
                 "kind = \"wsd\"")
-          .default_always(),  // unwritten, so that runs of before have the configuration they had
+          .default_always(),  // unwritten at its default: keeps the hash of earlier runs
   }};
   return table;
 }
 
-/// The generator can hold problems out; a file cannot tell which of its documents to keep back.
+/// Evaluates on held-out problems if the data are generated; for files there is no
+/// way to hold documents back.
 EvalConfig usual_eval(const StageConfig& stage) {
   EvalConfig eval;
   eval.data = stage.data;
@@ -172,8 +173,8 @@ void check_stage(const TomlReader& reader, const StageConfig& stage) {
   }
 }
 
-/// The key of outlier channels before there were other stresses. Runs that had none stored that,
-/// and are still read.
+/// The former key of outlier channels, before other stresses existed. Stored runs without outlier
+/// channels contain it and can still be read.
 class FormerOutliers : public InnerTable<StageConfig> {
  public:
   FormerOutliers() : InnerTable("planted_outliers") {}

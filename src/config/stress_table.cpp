@@ -22,7 +22,7 @@ bool grows_channels(const StressConfig& stress) {
 bool aligns(const StressConfig& stress) { return stress.kind == StressKind::aligned_swiglu; }
 bool is_spike(const StressConfig& stress) { return stress.kind == StressKind::spike; }
 
-/// A number whose products round nothing.
+/// A power of two: multiplication by it is exact.
 Field<StressConfig> power_of_two(const char* word, double StressConfig::*member, const char* help) {
   Field<StressConfig> field = number(word, member, 0x1p-60, 0x1p60, help);
   field.accepted = "a power of two from 2^-60 to 2^60 such as 4096.0, so that it rounds nothing";

@@ -27,7 +27,7 @@ namespace {
 constexpr std::size_t kMostArms = 10000;
 constexpr std::size_t kMostAxes = 64;
 
-// One value of a grid as TOML text.
+// Returns one value of a grid as TOML text.
 std::string value_text(const toml::node& node, const TomlReader& reader, std::string_view key) {
   if (const toml::array* list = node.as_array()) {
     std::string text = "[";
@@ -51,7 +51,7 @@ std::string value_text(const toml::node& node, const TomlReader& reader, std::st
   reader.fail(key, "accepted: strings, numbers, true, false, and lists and tables of them");
 }
 
-// Flattens [set] tables: nested keys become dotted ones.
+// Flattens [set] tables: nested keys become dotted keys.
 void collect(const toml::table& table, const std::string& prefix, const TomlReader& reader,
              std::string_view name, std::vector<Assignment>& out) {
   for (const auto& [key, value] : table) {
@@ -72,7 +72,7 @@ std::vector<Assignment> read_set(TomlReader& reader) {
   return assignments;
 }
 
-// A value as part of a folder name: "infir2", "seed1", "peak0.001", "e5m2_tensor_pow2".
+// Returns a value as part of a folder name: "infir2", "seed1", "peak0.001", "e5m2_tensor_pow2".
 std::string short_name(const Assignment& assignment) {
   std::string word = assignment.value;
   if (word.starts_with('"')) {
@@ -116,7 +116,7 @@ std::vector<Axis> read_axes(TomlReader& document) {
   return axes;
 }
 
-// The number of arms is known before any of them is made. As a double, which cannot overflow.
+// Checks the number of arms before any arm is built. Counts in double, which cannot overflow.
 void check_count(const TomlReader& document, const std::vector<Axis>& axes, std::size_t listed) {
   if (axes.size() > kMostAxes) {
     document.fail("axis", fmt::format("{} axes; accepted: at most {}", axes.size(), kMostAxes));
@@ -155,7 +155,7 @@ void check_keys(const std::vector<Axis>& axes) {
   }
 }
 
-// The cartesian product of every [[axis]]; the last one varies fastest.
+// Returns the Cartesian product of all [[axis]] tables; the last one varies fastest.
 std::vector<StudyArm> expand_grid(const std::vector<Axis>& axes) {
   std::vector<StudyArm> arms;
   for (const Axis& axis : axes) {
@@ -206,8 +206,8 @@ void read_arms(TomlReader& document, StudyConfig& study) {
   }
 }
 
-// The run of the shared stages that `arm` starts from: `set` and the values that the arm gives to
-// the axes of [shared].
+// Returns the run of the shared stages that `arm` starts from: `set`, and the values that the arm
+// gives to the axes of [shared].
 SharedRun shared_run_of(const TomlReader& document, const StudyConfig& study,
                         const std::vector<Assignment>& set, const StudyArm& arm) {
   SharedRun run{std::string(kSharedRun), set};
@@ -251,7 +251,7 @@ void read_shared(TomlReader& document, StudyConfig& study) {
       study.shared_runs.push_back(std::move(run));
       continue;
     }
-    // Short names leave out folders and signs: two starts of one name would be trained as one.
+    // Short names leave out folders and signs, so two different starts could get the same name.
     for (std::size_t i = 0; i < run.assignments.size(); ++i) {
       const Assignment &one = known->assignments[i], &other = run.assignments[i];
       if (one.value == other.value) continue;
@@ -262,7 +262,7 @@ void read_shared(TomlReader& document, StudyConfig& study) {
   }
 }
 
-// baseline = "RECIPE", or a table of recipe and set.
+// Reads baseline = "RECIPE", or a table with recipe and set.
 void read_baseline(TomlReader& document, StudyConfig& study) {
   const toml::node* const written = document.node("baseline");
   if (written == nullptr || !written->is_table()) {
@@ -282,7 +282,7 @@ void read_baseline(TomlReader& document, StudyConfig& study) {
 }
 
 bool is_same_key(const std::string& a, const std::string& b) {
-  // stages.*.steps stands for that of every stage.
+  // stages.*.steps matches the key of every stage.
   std::istringstream left(a), right(b);
   std::string x, y;
   while (std::getline(left, x, '.')) {
@@ -291,7 +291,7 @@ bool is_same_key(const std::string& a, const std::string& b) {
   return !std::getline(right, y, '.');
 }
 
-// What the command line sets for every arm must reach one.
+// Throws if an assignment of the command line has no effect because every arm sets the key itself.
 void check_reach(const TomlReader& document, const StudyConfig& study,
                  const std::vector<Assignment>& assignments) {
   for (const Assignment& assignment : assignments) {
@@ -309,7 +309,7 @@ void check_reach(const TomlReader& document, const StudyConfig& study,
   }
 }
 
-// Every run of the study must be valid before the first one starts. Returns what identifies them.
+// Checks every run of the study before the first one starts. Returns the text that identifies them.
 std::string check_runs(const TomlReader& document, StudyConfig& study) {
   std::string identity;
   const auto take = [&](const RunConfig& config) {

@@ -1,4 +1,4 @@
-// What is said about the keys of study files, which study_file.cpp reads.
+// Help texts for the keys of study files, which study_file.cpp reads.
 #include "src/config/key_help.hpp"
 #include "src/config/run_name.hpp"
 #include "src/config/study_tables.hpp"

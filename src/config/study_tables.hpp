@@ -6,7 +6,7 @@
 
 namespace fp8lab {
 
-/// [design].
+/// The table [design].
 const Table<StudyDesign>& design_table();
 /// The key `scale`.
 const Field<StudyConfig>& scale_field();

@@ -1,5 +1,5 @@
-// A TOML table as rows (emulation/spec/fields.hpp) and the tables below it: reading, writing and
-// listing go by the same rows (src/config/README.md).
+// A TOML table as rows (emulation/spec/fields.hpp) and nested tables. Reading, writing and listing
+// all use the same rows (src/config/README.md).
 #pragma once
 
 #include <cstddef>
@@ -19,19 +19,19 @@
 
 namespace fp8lab {
 
-/// Which keys of an object are written. What does not matter never is.
+/// Selects the keys of an object to write. Keys without effect are never written.
 enum class Keys {
-  complete,   ///< all that a file may say
-  canonical,  ///< those that are not at their default: new keys leave it as it was
-  hashed,     ///< of these the ones that are part of what tells two configurations apart
+  complete,   ///< all keys that a file may contain
+  canonical,  ///< the keys that are not at their default, so that new keys do not change the text
+  hashed,     ///< the canonical keys that identify a configuration
 };
 
 inline std::string below(const std::string& path, const std::string& word) {
   return path.empty() ? word : path + "." + word;
 }
 
-/// What the keys of `fields` mean where `object` does not write them. `defaults` is what they mean
-/// in general; an object of another kind inherits nothing.
+/// Returns the values that absent keys of `fields` have in `object`: `defaults`, unless `object` is
+/// of another kind, which inherits nothing.
 template <class S>
 S inherited(const Fields<S>& fields, const S& object, const S& defaults) {
   for (const Field<S>& field : fields) {
@@ -40,7 +40,7 @@ S inherited(const Fields<S>& fields, const S& object, const S& defaults) {
   return defaults;
 }
 
-/// Reads the keys into `object`, which holds what they mean where they are absent.
+/// Reads the keys into `object`. Precondition: `object` holds the values of absent keys.
 template <class S>
 void read_fields(TomlReader& reader, const Fields<S>& fields, S& object) {
   S kind = object;
@@ -58,8 +58,8 @@ void read_fields(TomlReader& reader, const Fields<S>& fields, S& object) {
   }
 }
 
-/// Refuses keys that do not matter and required ones that are missing; what does not matter is at
-/// its default then.
+/// Refuses keys without effect and missing required keys. Afterwards keys without
+/// effect are at their defaults.
 template <class S>
 void settle_fields(const TomlReader& reader, const Fields<S>& fields, S& object) {
   const S plain;
@@ -76,7 +76,7 @@ void settle_fields(const TomlReader& reader, const Fields<S>& fields, S& object)
   }
 }
 
-/// "key = value" lines. Values that no file can say are those of absent keys.
+/// Returns "key = value" lines. A value that no file can express is left out, as for an absent key.
 template <class S>
 std::string lines_of(const Fields<S>& fields, const S& object, const S& defaults, Keys keys) {
   std::string lines;
@@ -110,18 +110,18 @@ void list_fields(const Fields<S>& fields, const std::string& path, std::vector<K
   }
 }
 
-/// A table, or a list of tables, within that of S.
+/// A table, or a list of tables, nested in the table of S.
 template <class S>
 class InnerTable {
  public:
   explicit InnerTable(std::string name) : word(std::move(name)) {}
   virtual ~InnerTable() = default;
   virtual void read(TomlReader& outer, S& object) const = 0;
-  /// As scale_steps of the table that it is in.
+  /// Scales steps like scale_steps of the outer table.
   virtual void scale(toml::table&, const S&, double) const {}
-  /// Keys that stand in the outer table.
+  /// Returns the keys that are written in the outer table.
   virtual std::string lines(const S&, const S&, Keys) const { return {}; }
-  /// The tables, each with its heading.
+  /// Returns the nested tables, each with its heading.
   virtual std::string tables(const S& object, const S& defaults, const std::string& path,
                              Keys keys) const = 0;
   virtual void list(const std::string& path, std::vector<KeyHelp>& out) const = 0;
@@ -129,18 +129,19 @@ class InnerTable {
   const std::string word;
 };
 
-/// All keys of a table.
+/// The rows of a table, its nested tables, and its checks.
 template <class S>
 struct Table {
   Fields<S> fields;
   std::vector<std::shared_ptr<const InnerTable<S>>> inner = {};
-  /// Throws for what no single key shows; called when everything has been read.
+  /// Throws for errors that no single key shows; called after everything has been read.
   std::function<void(const TomlReader&, const S&)> check = {};
-  /// The steps that shares in the inner tables are of.
+  /// The number of steps that shares in the inner tables refer to.
   std::int64_t S::*steps = nullptr;
 };
 
-/// Reads a table into `object`, which holds what absent keys mean. Throws Error for unknown keys.
+/// Reads a table into `object`. Precondition: `object` holds the values of absent keys.
+/// Throws Error for unknown keys.
 template <class S>
 void read_table(TomlReader& reader, const Table<S>& table, S& object) {
   read_fields(reader, table.fields, object);
@@ -151,8 +152,8 @@ void read_table(TomlReader& reader, const Table<S>& table, S& object) {
   if (table.check) table.check(reader, object);
 }
 
-/// Writes every key that counts steps, times `factor`, into the document from which `object` was
-/// read. Fractions stay: they are of steps that are scaled. So does 0, which means never.
+/// Writes every key that counts steps, multiplied by `factor`, into the document that `object` was
+/// read from. Fractions are kept: they refer to the scaled steps. So is 0, which means never.
 template <class S>
 void scale_steps(const Table<S>& table, toml::table& document, const S& object, double factor) {
   for (const Field<S>& field : table.fields) {
@@ -166,8 +167,8 @@ void scale_steps(const Table<S>& table, toml::table& document, const S& object, 
   for (const auto& inner : table.inner) inner->scale(document, object, factor);
 }
 
-/// `heading` is "[stages.eval]", or empty for a document. Without `always` a table without keys is
-/// left out.
+/// Returns the table as text. `heading` is "[stages.eval]", or empty for a document. A table
+/// without keys is left out unless `always` is set.
 template <class S>
 std::string table_text(const Table<S>& table, const S& object, const S& defaults,
                        const std::string& path, const std::string& heading, bool always,
@@ -194,24 +195,24 @@ inline void list_heading(const std::string& path, const std::string& help, bool 
   out.push_back(std::move(heading));
 }
 
-/// A member with a table of its own.
+/// A member that has its own table.
 template <class S, class T>
 class MemberTable : public InnerTable<S> {
  public:
   MemberTable(std::string name, T S::*member, const Table<T>& (*rows)(), std::string help)
       : InnerTable<S>(std::move(name)), member_(member), rows_(rows), help_(std::move(help)) {}
 
-  /// What its keys mean where they are absent, by what has been read of the outer table.
+  /// Sets how the defaults of its keys follow from the keys of the outer table.
   MemberTable&& starts(std::function<T(const S&)> start) && {
     start_ = std::move(start);
     return std::move(*this);
   }
-  /// When it is written.
+  /// Sets the condition under which the table is written.
   MemberTable&& when(std::function<bool(const S&)> holds) && {
     condition_ = std::move(holds);
     return std::move(*this);
   }
-  /// It is written where all its keys have their defaults.
+  /// Writes the table even if all its keys have their defaults.
   MemberTable&& always() && {
     always_ = true;
     return std::move(*this);
@@ -254,7 +255,7 @@ class MemberTable : public InnerTable<S> {
   bool always_ = false;
 };
 
-/// A member that is there when its table is.
+/// An optional member, present if its table is.
 template <class S, class T>
 class OptionalTable : public InnerTable<S> {
  public:
@@ -298,7 +299,7 @@ class OptionalTable : public InnerTable<S> {
   std::function<T(const S&)> start_;
 };
 
-/// A list of tables, [[word]].
+/// A member that is a list of tables, [[word]].
 template <class S, class T>
 class TableList : public InnerTable<S> {
  public:

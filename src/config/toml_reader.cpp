@@ -19,8 +19,8 @@ std::string format_location(const toml::source_region& region, const std::string
   return fmt::format("{}:{}:{}", path, region.begin.line, region.begin.column);
 }
 
-// The region of a node, or of the first value inside it: tables made for an assignment's dotted key
-// have none of their own.
+// Returns the region of a node, or of the first value inside it: tables created for an assignment's
+// dotted key have no region of their own.
 toml::source_region region_of(const toml::node& node) {
   if (node.source().begin) return node.source();
   if (const toml::table* table = node.as_table()) {
@@ -54,8 +54,8 @@ std::string describe_type(const toml::node& node) {
   }
 }
 
-/// The position after the string that begins at `begin`. One without an end goes to the end of its
-/// line or, when it may hold lines, of the text: the parser will say so.
+/// Returns the position after the string that begins at `begin`. An unterminated string extends to
+/// the end of its line or, if it may span lines, of the text; the parser reports it.
 std::size_t end_of_string(const std::string& text, std::size_t begin) {
   const char quote = text[begin];
   const bool many_lines = text.compare(begin, 3, std::string(3, quote)) == 0;

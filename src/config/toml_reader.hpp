@@ -1,5 +1,5 @@
-// Strict reading of TOML: every key must be asked for, every value must have the right type and
-// range, and every complaint names file, line, column, key and what is accepted.
+// Strict reading of TOML: every key must be read by the program, every value must have the right
+// type and range, and every message names file, line, column, key and the accepted values.
 #pragma once
 
 #include <cstddef>
@@ -18,39 +18,40 @@
 
 namespace fp8lab {
 
-/// Source names of values that come from an assignment start with this; such values have no line.
+/// Prefix of the source names of values that come from an assignment; such values have no line.
 inline constexpr std::string_view kAssignmentOrigin = "assignment ";
 
-/// Parts of a key, and lists and inline tables in one another: more would exhaust the stack of what
-/// goes through a document.
+/// Largest number of parts of a key, and of nested lists and inline tables: recursive functions
+/// over deeper documents would exhaust the stack.
 inline constexpr std::size_t kDeepestToml = 32;
 
-/// Throws Error with file:line:column for text beyond kDeepestToml. What is no TOML passes.
+/// Throws Error with file:line:column for text nested more deeply than kDeepestToml.
+/// Accepts text that is not TOML.
 void check_toml_depth(const std::string& text, const std::string& origin);
 
-/// Parses a document; `origin` is the file name of the messages. Throws Error with
-/// file:line:column.
+/// Parses a document; messages name `origin` as the file. Throws Error with file:line:column.
 toml::table parse_toml(const std::string& text, const std::string& origin);
 
-/// "file:line:column" of a node, or the assignment it comes from; `origin` when it has no source.
+/// Returns "file:line:column" of a node, or the assignment it comes from;
+/// `origin` if it has no source.
 std::string source_location(const toml::node& node, const std::string& origin);
 
 /// "a, b, c".
 std::string join_names(const std::vector<std::string>& names);
 
-/// The value of a node; nothing for tables, dates and lists that hold some.
+/// Returns the value of a node; nothing for tables, dates and lists that contain them.
 std::optional<FieldValue> value_of(const toml::node& node);
 
-/// Sets a key of `table`; messages about it name the assignment `from`, "scale=0.1".
+/// Sets a key of `table`; messages about the key name the assignment `from`, "scale=0.1".
 void assign_integer(toml::table& table, const std::string& key, std::int64_t value,
                     const std::string& from);
 
-/// `steps` times `factor`, rounded to the nearest, at least 1.
+/// Returns `steps` times `factor`, rounded to the nearest integer, at least 1.
 std::int64_t steps_times(std::int64_t steps, double factor);
 
-/// One table of a document. The getters return the fallback when the key is absent, throw Error
-/// when its value does not fit, and remember the key; finish() then rejects every key that no
-/// getter asked for. The table must outlive the reader.
+/// Reads one table of a document. The getters return the fallback if the key is absent, throw Error
+/// if its value does not fit, and mark the key as read; finish() then rejects every key that was
+/// not read. The table must outlive the reader.
 class TomlReader {
  public:
   TomlReader(const toml::table& table, std::string path, std::string origin);
@@ -59,20 +60,20 @@ class TomlReader {
   std::string text(std::string_view key, std::string fallback);
   std::vector<std::string> texts(std::string_view key);
   std::optional<TomlReader> table(std::string_view key);
-  /// An array of tables, [[key]].
+  /// Returns an array of tables, [[key]].
   std::vector<TomlReader> tables(std::string_view key);
-  /// What shares are of, here and in the tables read from here on.
+  /// Sets the number of steps that shares refer to, for this reader and tables read from it later.
   void share_steps(std::int64_t steps) { shared_steps_ = steps; }
-  /// Names that stand for recorded recipes, here and in the tables read from here on. `texts` must
-  /// outlive the readers.
+  /// Sets the recorded recipes that names may refer to, for this reader and tables read from it
+  /// later. `texts` must outlive the readers.
   void share_recipes(const std::map<std::string, std::string>& texts) { recipes_ = &texts; }
   bool has_recipe(const std::string& name) const {
     return recipes_ != nullptr && recipes_->count(name) != 0;
   }
-  /// The raw value, or null; counts as asked for.
+  /// Returns the raw value, or null; marks the key as read.
   const toml::node* node(std::string_view key);
 
-  /// Sets the member of a row to the value of its key, if there is one.
+  /// Sets the member of a row to the value of its key, if present.
   template <class S>
   void read(const Field<S>& field, S& object) {
     const toml::node* const written = node(field.word);
@@ -82,27 +83,28 @@ class TomlReader {
     refuse_value(field.word, field.is_text, field.accepted, field.names);
   }
 
-  /// Rejects keys that were never asked for.
+  /// Throws Error if the table has keys that were not read.
   void finish() const;
 
   /// Throws Error "where: 'path.key' is WHAT; accepted: ACCEPTED".
   [[noreturn]] void refuse(std::string_view key, const std::string& what,
                            const std::string& accepted) const;
-  /// The same of the value of a key; of a text that stands for something, with the nearest name.
+  /// Like `refuse` for the value of a key; for a text, the message suggests the nearest of `names`.
   [[noreturn]] void refuse_value(std::string_view key, bool is_text, const std::string& accepted,
                                  const std::vector<std::string>& names) const;
   /// Throws Error "where: 'path.key': MESSAGE".
   [[noreturn]] void fail(std::string_view key, const std::string& message) const;
 
-  /// Location of `key`, or of the table when the key is absent.
+  /// Returns the location of `key`, or of the table if the key is absent.
   std::string where(std::string_view key) const;
   std::string where() const;
-  /// Dotted path of `key` from the top of the document.
+  /// Returns the dotted path of `key` from the top of the document.
   std::string path_of(std::string_view key) const;
   const toml::table& raw() const { return *table_; }
 
  private:
-  /// A number from 0 to 1 as steps: the nearest, and of more than nothing at least one.
+  /// Converts a share from 0 to 1 into steps: rounded to the nearest, at least
+  /// one unless the share is 0.
   FieldValue without_share(const FieldValue& value) const;
   void known(std::string_view key);
   [[noreturn]] void wrong_type(std::string_view key, const std::string& accepted) const;

@@ -1,4 +1,4 @@
-// Writing TOML by hand.
+// Functions that write TOML text.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,13 +10,14 @@
 
 namespace fp8lab {
 
-/// `text` as a TOML basic string.
+/// Returns `text` as a TOML basic string.
 std::string toml_quoted(std::string_view text);
 
-/// A value as TOML.
+/// Returns a value as TOML.
 std::string toml_text(const FieldValue& value);
 
-/// The shortest decimal that reads back as the same number, marked as a float.
+/// Returns the shortest decimal that reads back as the same number, with
+/// the syntax of a TOML float.
 template <class Float>
 std::string toml_number(Float value) {
   std::string text = fmt::format("{}", value);

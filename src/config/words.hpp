@@ -1,4 +1,4 @@
-// What the readers of words between slashes share.
+// Functions shared by the readers of words between slashes.
 #pragma once
 
 #include <array>
@@ -14,7 +14,8 @@
 
 namespace fp8lab {
 
-/// The number that is all of `text`; nothing for other texts and for numbers out of range.
+/// Returns the number that the whole of `text` spells; nothing for other texts and
+/// for numbers out of range.
 template <class Number>
 std::optional<Number> number_of(std::string_view text) {
   Number value{};
@@ -24,19 +25,20 @@ std::optional<Number> number_of(std::string_view text) {
   return value;
 }
 
-/// Which word has settled each setting of a spec. A second one would win or lose in silence.
+/// Records which word has set each setting of a spec and refuses a second
+/// word for the same setting.
 class SettledOnce {
  public:
-  /// `spec` is the whole of it as messages begin with it, such as "quantizer 'e5m2/row'".
+  /// `spec` begins every message, such as "quantizer 'e5m2/row'".
   explicit SettledOnce(std::string spec) : spec_(std::move(spec)) {}
 
-  /// Throws Error when an earlier word was about the same setting.
+  /// Records the word. Throws Error if an earlier word has set the same setting.
   void settle(std::string_view setting, const std::string& word);
   bool has(std::string_view setting) const;
-  /// Setting and word, in the order of the words.
+  /// The settings and their words, in the order of the words.
   const std::vector<std::pair<std::string_view, std::string>>& words() const { return words_; }
 
-  /// Settles `setting` when `word` is one of `names`.
+  /// Settles `setting` with `word` if `word` is one of `names`; returns false otherwise.
   template <class T, std::size_t N>
   bool take(std::string_view setting, const std::array<Named<T>, N>& names, const std::string& word,
             T& value) {

@@ -24,7 +24,7 @@ std::string_view pick(RandomSequence& random, const std::array<std::string_view,
   return list[random.below(static_cast<std::uint32_t>(N))];
 }
 
-/// Two distinct entries.
+/// Returns two distinct entries.
 template <std::size_t N>
 std::array<std::string_view, 2> pick_two(RandomSequence& random,
                                          const std::array<std::string_view, N>& list) {

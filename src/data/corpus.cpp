@@ -18,7 +18,7 @@
 namespace fp8lab {
 namespace {
 
-/// Of the first of `count` files.
+/// Name of `count` files that begin with `first`.
 std::string name_of_files(const std::filesystem::path& first, std::size_t count) {
   const std::string name = first.filename().string();
   return count > 1 ? fmt::format("{}+{}", name, count - 1) : name;
@@ -74,7 +74,7 @@ std::string tokenizer_of(const ShardLayout& layout) {
   return layout.tokenizer_hash == 0 ? std::string() : hex16(layout.tokenizer_hash);
 }
 
-/// The vocabulary of all shards together; with text where a table lies beside the first of them.
+/// Returns the common vocabulary of all shards; with text if a table lies beside the first of them.
 Vocabulary vocabulary_of(const std::vector<TokenShard>& shards) {
   const TokenShard& first = shards.front();
   const ShardLayout& layout = first.layout();
@@ -96,7 +96,7 @@ Vocabulary vocabulary_of(const std::vector<TokenShard>& shards) {
 
 class ShardCorpus final : public Corpus {
  public:
-  /// `text` names the files that the shards are made of, if they are made of text.
+  /// `text` describes the source files if the shards were made from text.
   ShardCorpus(const SourceConfig& source, DataForm form, std::optional<SourceRecord> text = {})
       : form_(form),
         shards_(open(source)),
@@ -213,7 +213,7 @@ class ShardCorpus final : public Corpus {
   std::vector<TokenShard> shards_;
   Vocabulary vocabulary_;
   std::optional<SourceRecord> text_;
-  std::vector<std::int64_t> starts_;  ///< index of each shard's first document
+  std::vector<std::int64_t> starts_;  ///< index of the first document of each shard
   std::int64_t first_ = 0, last_ = 0;
   std::uint64_t hash_ = 0;
 };
@@ -229,7 +229,7 @@ SourceRecord record_of(const SourceConfig& source) {
   return record;
 }
 
-/// The shards of text in the tokenizer of `folder`, under the names of the text.
+/// Opens the shards of text in the tokenizer of `folder`; records name the text files.
 std::shared_ptr<const Corpus> open_text(const SourceConfig& source, DataForm form,
                                         const std::filesystem::path& folder) {
   SourceConfig shards = source;

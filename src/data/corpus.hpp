@@ -1,4 +1,4 @@
-// The documents of one source, wherever they lie.
+// The documents of one source, from files, a generator or memory.
 #pragma once
 
 #include <cstdint>
@@ -14,45 +14,45 @@
 
 namespace fp8lab {
 
-/// What a manifest says about one file or generator.
+/// The manifest entry of one file or generator.
 struct SourceRecord {
-  std::string path;    ///< empty for the generator
+  std::string path;    ///< empty if generated
   std::string format;  ///< "arithmetic", "text", "jsonl" or name_of(ShardFormat)
   std::int64_t documents = 0;
   std::int64_t tokens = 0;
-  std::string hash;       ///< 16 hex digits over the contents, as `fp8lab data inspect` prints it
-  std::string tokenizer;  ///< as Vocabulary::tokenizer()
-  std::string name;       ///< of its first file, "+2" for two more; the format of the generator
+  std::string hash;       ///< 16 hex digits over the contents, as printed by `fp8lab data inspect`
+  std::string tokenizer;  ///< the value of Vocabulary::tokenizer()
+  std::string name;       ///< first file, "+2" if two more follow; generator: format
 };
 
-/// Documents in a fixed order. Read-only, so stages and evaluations may share one.
+/// Documents in a fixed order. Read-only, so that stages and evaluations may share one.
 class Corpus {
  public:
   virtual ~Corpus() = default;
   virtual std::int64_t size() const = 0;
-  /// Document `index` in [0, size()); valid as long as the corpus.
+  /// Returns document `index` in [0, size()); valid as long as the corpus.
   virtual DocumentView document(std::int64_t index) const = 0;
-  /// The expected response of a prompt-response document, as text. Throws Error when ids cannot be
-  /// read as text.
+  /// Returns the expected response of a prompt-response document, as text. Throws Error if the ids
+  /// cannot be decoded to text.
   virtual std::string reference(std::int64_t index) const = 0;
-  /// Throws RuntimeFailure when documents of files are no longer those that hash() identifies.
+  /// Throws RuntimeFailure if the documents in files have changed since hash() was computed.
   virtual void require_unchanged() const {}
-  /// XXH3-64 that identifies all documents.
+  /// Returns the XXH3-64 that identifies all documents.
   virtual std::uint64_t hash() const = 0;
   virtual const Vocabulary& vocabulary() const = 0;
   virtual std::vector<SourceRecord> records() const = 0;
 };
 
-/// Number of leading tokens that are prompt: all up to the last run of trained tokens.
+/// Returns the number of leading prompt tokens: everything before the last run of trained tokens.
 std::int64_t prompt_length(const DocumentView& document);
 
-/// Documents held in memory, in the byte-level vocabulary.
+/// Creates a corpus of documents in memory, in the byte-level vocabulary.
 std::shared_ptr<const Corpus> make_corpus(std::vector<Document> documents,
                                           SourceRecord record = {});
 
 /// Opens a source: files of tokens are mapped, others are read or generated. Text and JSON lines
-/// become ids of the tokenizer in the folder `tokenizer` (text_shards), bytes where that is empty.
-/// Throws Error with the file for everything malformed, and when the chosen range is empty.
+/// are encoded by the tokenizer in the folder `tokenizer` (text_shards), or as bytes if it is
+/// empty. Throws Error that names the file for malformed input, and if the chosen range is empty.
 std::shared_ptr<const Corpus> open_corpus(const SourceConfig& source, DataForm form,
                                           const std::filesystem::path& tokenizer = {});
 

@@ -15,7 +15,8 @@
 namespace fp8lab {
 namespace {
 
-/// A mask where the response is not all that follows the prompt: answers of several turns.
+/// Sets a loss mask if the trained tokens are not simply everything after the prompt:
+/// answers in several turns.
 void set_loss_mask(Document& document, const std::vector<bool>& trained) {
   bool differs = false;
   for (std::size_t i = 0; i < trained.size(); ++i) {
@@ -28,7 +29,7 @@ void set_loss_mask(Document& document, const std::vector<bool>& trained) {
   }
 }
 
-/// [begin] pieces [end]; the end is trained on if the last piece is.
+/// Encodes [begin] pieces [end]; the end token is trained on if the last piece is.
 Document to_document(const Passage& passage, DataForm form) {
   Document document;
   std::vector<bool> trained{false};

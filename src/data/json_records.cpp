@@ -41,7 +41,7 @@ std::string string_field(const json& object, const char* key, const std::string&
   return found->get<std::string>();
 }
 
-/// `weight` as 0 or 1, `train` as false or true; nothing where there is no such key.
+/// Reads `weight` (0 or 1) or `train` (false or true); returns nothing if the key is absent.
 std::optional<bool> trained_by(const json& message, const char* key, bool is_weight,
                                const std::string& where) {
   if (!is_given(message, key)) return std::nullopt;
@@ -54,7 +54,7 @@ std::optional<bool> trained_by(const json& message, const char* key, bool is_wei
 }
 
 bool is_trained(const json& message, bool assistant, const std::string& where) {
-  // By which others say that a message is not trained on.
+  // Keys that other programs use to exclude a message from training.
   for (const char* key : {"loss", "train_on_turn"}) {
     if (!is_given(message, key)) continue;
     throw Error(
@@ -72,7 +72,7 @@ bool is_trained(const json& message, bool assistant, const std::string& where) {
   return chosen;
 }
 
-/// A document has no share of the loss of its own, and none is left out by a key.
+/// Throws if a whole record has a weight other than 1 or is excluded from training.
 void require_trained_record(const json& object, const std::string& where) {
   const auto require = [&](const char* key, bool fits, const char* accepted) {
     if (!is_given(object, key) || fits) return;
@@ -87,7 +87,7 @@ void require_trained_record(const json& object, const std::string& where) {
   require("train", is("train", true), "true");
 }
 
-/// ShareGPT's names, of a message with `from` and `value`.
+/// Maps ShareGPT's role names, of messages with `from` and `value`.
 std::string sharegpt_role(const std::string& name, const std::string& where) {
   constexpr std::array<std::pair<const char*, const char*>, 5> kRoles = {
       {{"human", "user"},
@@ -156,7 +156,7 @@ Passage read_messages(const json& object, const char* key, const std::string& wh
   return chat(messages, where);
 }
 
-/// Alpaca: an instruction, perhaps an input below it, and the output.
+/// Reads an Alpaca record: an instruction, an optional input below it, and the output.
 Passage read_instruction(const json& object, const std::string& where) {
   if (is_given(object, "history") && !object["history"].empty()) {
     throw Error(where + ": \"history\" is not read; accepted: {messages}");
@@ -189,7 +189,7 @@ bool is_running_text(std::string_view line) {
     const Passage passage = parse_record(line, "");
     return passage.size() == 1 && passage.front().trained;
   } catch (const Error&) {
-    return false;  // whoever reads the record says why
+    return false;  // the code that reads the record reports the error
   }
 }
 

@@ -1,4 +1,4 @@
-// Records of JSON lines. README.md of this folder has the table of what is accepted.
+// Records of JSON lines. README.md of this folder lists the accepted forms.
 #pragma once
 
 #include <string>
@@ -7,28 +7,30 @@
 
 namespace fp8lab {
 
-/// A stretch of text, trained on or not.
+/// A piece of text that is trained on or not.
 struct Piece {
   std::string text;
   bool trained = true;
 };
 
-/// A document as text, in order; empty pieces are allowed.
+/// A document as text, in order; pieces may be empty.
 using Passage = std::vector<Piece>;
 
-/// "Question: ...\nAnswer: " and the answer, which alone is trained on.
+/// Returns "Question: ...
+/// Answer: " followed by the answer; only the answer is trained on.
 Passage question_answer(const std::string& question, const std::string& answer);
 
-/// `line` without the byte order marks before it.
+/// Returns `line` without leading byte order marks.
 std::string_view without_byte_order_mark(std::string_view line);
 
-/// Whether a line is a record of the key `text` alone, all of which is trained on. False for what
-/// parse_record refuses.
+/// Returns true if the line is a record with only the key `text`, all of which is trained on; false
+/// for lines that parse_record refuses.
 bool is_running_text(std::string_view line);
 
-/// One line as a document. Chats are written "role: content\n", without the last line's end; of
-/// them the assistant's contents and the line ends after them are trained on, but those of messages
-/// with `weight` 0 or `train` false. Throws Error with `where` for anything else.
+/// Parses one line as a document. Chats are written "role: content
+/// ", without the last line end. The assistant's contents and the line ends after them are
+/// trained on, except for messages with `weight` 0 or `train` false. Throws Error that starts
+/// with `where` for anything else.
 Passage parse_record(std::string_view line, const std::string& where);
 
 }  // namespace fp8lab

@@ -1,4 +1,4 @@
-// What a run was trained and evaluated on, for its run file.
+// The data that a run was trained and evaluated on, for its run file.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ struct ManifestEntry {
   const DataSources* sources = nullptr;
 };
 
-/// JSON: for every entry its sources with weight, hash, documents chosen, tokenizer and files, each
-/// with format, documents, tokens and hash (src/io/README.md).
+/// Returns JSON: for every entry its sources with weight, hash, number of chosen documents,
+/// tokenizer and files, and for each file format, documents, tokens and hash (src/io/README.md).
 std::string data_manifest(const std::vector<ManifestEntry>& entries);
 
 }  // namespace fp8lab

@@ -14,12 +14,12 @@ namespace {
 
 constexpr std::uint32_t kScheduleStream = 0x51ed;
 
-/// The stream of source `index`; that of the first one is `stream` itself.
+/// Returns the stream of source `index`; that of the first source is `stream` itself.
 std::uint32_t stream_of(std::uint32_t stream, std::size_t index) {
   return stream + (static_cast<std::uint32_t>(index) << 16);
 }
 
-/// With spaces between them; empty for the generator.
+/// Returns the paths separated by spaces; empty for the generator.
 std::string files_of(const SourceConfig& source) {
   std::string files;
   for (const std::filesystem::path& path : source.paths) {
@@ -97,7 +97,7 @@ DataSources open_sources(const DataConfig& config, const ModelVocabulary& model,
   DataSources sources;
   sources.form = config.form;
   for (const SourceConfig& source : config.sources) {
-    // Bytes for a model of another tokenizer are refused before anything is said of their form.
+    // If the model has another tokenizer, report that before any error in the form of the bytes.
     const auto& paths = source.paths;
     if (source.kind != DataKind::tokens && model.tokenizer_folder().empty() &&
         std::all_of(paths.begin(), paths.end(), [](auto& path) { return is_file(path); })) {
@@ -113,7 +113,7 @@ DataSources open_sources(const DataConfig& config, const ModelVocabulary& model,
 
 void check_targets(const DataSources& sources, std::int64_t sequence_length,
                    const std::string& where) {
-  // Running text goes on in the next sequence, so that no token lies beyond one.
+  // Running text continues in the next sequence, so none of its tokens is cut off.
   const bool cut = sources.form == DataForm::prompt_response;
   const auto gives_target = [&](const Corpus& corpus) {
     for (std::int64_t index = 0; index < corpus.size(); ++index) {

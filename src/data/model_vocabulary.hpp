@@ -1,4 +1,4 @@
-// Whose ids a model's weights know, and whether data are made of them.
+// The tokenizer of a model's weights, and whether data were made with it.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace fp8lab {
 
-/// The vocabulary of a model as far as its weights say.
+/// The vocabulary of a model, as far as its weights identify it.
 struct ModelVocabulary {
-  /// Of weights drawn at random, which know no tokenizer before they are trained.
+  /// For weights drawn at random, which belong to no tokenizer until they are trained.
   ModelVocabulary(std::int64_t ids) : size(ids) {}  // NOLINT(google-explicit-constructor)
 
-  std::int64_t size;      ///< ids are below it
-  std::string origin;     ///< what the weights are taken from; empty: drawn at random
-  std::string tokenizer;  ///< as Vocabulary::tokenizer(); empty: not known
-  std::string folder;     ///< that holds the tokenizer.json; empty: not known
+  std::int64_t size;      ///< number of ids
+  std::string origin;     ///< source of the weights; empty: drawn at random
+  std::string tokenizer;  ///< the value of Vocabulary::tokenizer(); empty: unknown
+  std::string folder;     ///< folder with the tokenizer.json; empty: unknown
 
-  /// The folder whose tokenizer.json makes ids of text; empty: bytes are the ids.
+  /// Returns the folder whose tokenizer.json encodes text; empty: ids are bytes.
   std::filesystem::path tokenizer_folder() const {
     if (origin.empty() || tokenizer == "bytes") return {};
     return folder;
@@ -28,18 +28,19 @@ struct ModelVocabulary {
   bool operator==(const ModelVocabulary&) const = default;
 };
 
-/// The largest model that may be byte-level when nothing says which tokenizer its weights are of:
-/// larger ones are of another tokenizer for certain.
+/// The largest vocabulary that is assumed to be byte-level if the weights state no tokenizer.
+/// Larger vocabularies must belong to another tokenizer.
 inline constexpr std::int64_t kMostByteLevelIds = 512;
 
-/// Throws Error when `model` has not all ids of `vocabulary`, and when its weights know those of
-/// another tokenizer. `where` says who reads, `files` what, with spaces between files; empty: the
-/// built-in problems. The line gives the command that makes shards of the files.
+/// Throws Error if `model` lacks ids of `vocabulary`, or if its weights belong to another
+/// tokenizer. `where` names the reader, `files` the data, separated by spaces; empty: the built-in
+/// problems. The message includes the command that makes shards of the files.
 void check_vocabulary(const Vocabulary& vocabulary, const ModelVocabulary& model,
                       const std::string& where, const std::string& files);
 
-/// A line for what check_vocabulary has to believe: a model or data that do not say their
-/// tokenizer, and a model drawn at random most of whose ids data of bytes never use. Else empty.
+/// Returns a note on what check_vocabulary cannot verify: a model or data that state no
+/// tokenizer, or a randomly initialized model most of whose ids never occur in
+/// byte-level data. Otherwise empty.
 std::string vocabulary_note(const Vocabulary& vocabulary, const ModelVocabulary& model,
                             const std::string& files);
 

@@ -1,4 +1,4 @@
-// Texts that users give to a model: strings, or token ids that somebody else's tokenizer made.
+// Texts that users give to a model: strings, or token ids from an external tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@
 
 namespace fp8lab {
 
-/// Only the byte-level vocabulary can be encoded here: merges of a BPE are the business of
-/// fp8lab.tokens. `vocabulary` must outlive the reader.
+/// Encodes byte-level text only: fp8lab.tokens encodes with a BPE. Precondition:
+/// `vocabulary` outlives the reader.
 class TextReader {
  public:
   TextReader(const Vocabulary& vocabulary, std::int64_t vocab_size)
       : vocabulary_(vocabulary), vocab_size_(vocab_size) {}
 
-  /// Tokens of a JSON string or list of ids. Throws Error that starts with `where` for a string
-  /// that cannot be encoded, for an id that is none of the model's, and for anything else.
+  /// Returns the tokens of a JSON string or of a list of ids. Throws Error that starts with
+  /// `where` for a string that cannot be encoded, for an id outside the model's vocabulary,
+  /// and for any other value.
   std::vector<std::int32_t> tokens(const nlohmann::json& value, const std::string& where) const;
 
  private:

@@ -1,4 +1,4 @@
-// Headers of token files: four formats, checked before anything else is believed.
+// Parses the headers of token files in four formats; everything is checked before it is used.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -19,11 +19,11 @@ constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
 constexpr std::int32_t kLlmCMagic = 20240520;       // GPT-2: version 1, 16-bit ids
 constexpr std::int32_t kLlmCLlamaMagic = 20240801;  // Llama 3: version 7, 32-bit ids
 constexpr std::size_t kOurHeader = 128;
-constexpr std::size_t kLlmCHeader = 256 * sizeof(std::int32_t);  // llmq's as well
+constexpr std::size_t kLlmCHeader = 256 * sizeof(std::int32_t);  // llmq uses the same size
 constexpr std::size_t kMegatronHeader = 34;
 constexpr std::uint32_t kHasLossMask = 1;
 
-/// The little-endian number at `offset`, which need not be aligned.
+/// Returns the little-endian number at `offset`, which need not be aligned.
 template <class T>
 T number_at(Bytes bytes, std::size_t offset) {
   static_assert(std::is_integral_v<T>);
@@ -53,12 +53,13 @@ void require_header(Bytes bytes, std::size_t size, const std::string& name) {
   }
 }
 
-/// Hands out what follows a header, section by section.
+/// Splits the bytes after a header into sections.
 class Sections {
  public:
   Sections(Bytes rest, std::string name) : rest_(rest), name_(std::move(name)) {}
 
-  /// `count` elements of `width` bytes, then zeros up to a multiple of `alignment` bytes.
+  /// Returns `count` elements of `width` bytes and skips zeros up to a
+  /// multiple of `alignment` bytes.
   Bytes take(std::uint64_t count, std::uint64_t width, std::uint64_t alignment, const char* what) {
     if (count > rest_.size() / width) too_short(what);
     const std::uint64_t size = count * width;
@@ -146,7 +147,7 @@ ShardLayout parse_ours(Bytes bytes, const std::string& name) {
   return layout;
 }
 
-/// Counts that llm.c and llmq keep in a signed field.
+/// Reads a count that llm.c and llmq store as a signed integer.
 std::uint64_t positive_count(Bytes bytes, std::size_t offset, const std::string& name) {
   const auto count = number_at<std::int32_t>(bytes, offset);
   if (count < 2) refuse(name, fmt::format("{} tokens; accepted: at least two", count));
@@ -171,8 +172,9 @@ ShardLayout parse_llm_c(Bytes bytes, const std::string& name) {
   return layout;
 }
 
-// IST-DASLab, llmq, scripts/tokenize_data.py: magic, version, bytes a token, count, vocabulary and
-// whether a mask follows (both from version 2 on), padded to 1024 bytes; 32-bit ids; mask bits.
+// IST-DASLab, llmq, scripts/tokenize_data.py: magic, version, bytes per token, count,
+// vocabulary and whether a mask follows (the last two from version 2 on), padded to 1024 bytes;
+// then 32-bit ids; then mask bits.
 ShardLayout parse_llmq(Bytes bytes, const std::string& name) {
   require_header(bytes, kLlmCHeader, name);
   const auto version = number_at<std::int32_t>(bytes, 8);
@@ -198,9 +200,9 @@ ShardLayout parse_llmq(Bytes bytes, const std::string& name) {
   return layout;
 }
 
-// NVIDIA, Megatron-LM, megatron/core/datasets/indexed_dataset.py: the .idx holds magic, version,
-// dtype code, number of sequences, of document indices, then lengths (i32), byte offsets (i64) and
-// document indices (i64); the .bin holds ids alone.
+// NVIDIA, Megatron-LM, megatron/core/datasets/indexed_dataset.py: the .idx contains magic, version,
+// dtype code, number of sequences, number of document indices, then lengths (i32), byte offsets
+// (i64) and document indices (i64); the .bin contains only ids.
 ShardLayout parse_megatron(Bytes bytes, Bytes index, const std::string& name) {
   const std::string index_name = name + " (.idx)";
   require_header(index, kMegatronHeader, index_name);
@@ -224,7 +226,7 @@ ShardLayout parse_megatron(Bytes bytes, Bytes index, const std::string& name) {
   layout.sequence_lengths = sections.take(sequences, 4, 1, "sequence lengths");
   layout.sequence_offsets = sections.take(sequences, 8, 1, "sequence offsets");
   layout.document_indices = sections.take(marks, 8, 1, "document indices");
-  sections.finish();  // sequence modes of multimodal data would follow
+  sections.finish();  // multimodal files have sequence modes after this
   layout.format = ShardFormat::megatron;
   layout.token_bytes = code == 8 ? 2 : 4;
   const auto width = static_cast<std::size_t>(layout.token_bytes);

@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Another number than that of shards which would be made otherwise today.
+/// Increment this number if shards would be made differently.
 constexpr const char* kMaker = "fp8lab-text-shards-1";
 constexpr const char* kTokenBytes = "token_bytes.json";
 constexpr const char* kManifest = "text.manifest.json";
@@ -39,8 +39,8 @@ std::string variable(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-/// The folder that holds the Python package: beside the experiments of an installed program, else
-/// that of the source tree.
+/// Returns the folder with the Python package: beside the experiments of an installed program,
+/// else in the source tree.
 fs::path package_folder() {
   const fs::path beside = experiments_directory().parent_path();
   for (const fs::path& folder : {beside / "python", beside / "src/python"}) {
@@ -49,7 +49,8 @@ fs::path package_folder() {
   throw Error(fmt::format("{}: the Python package fp8lab is missing", beside.string()));
 }
 
-/// Runs fp8lab.tokens. Throws Error with its line for status 2, RuntimeFailure for any other.
+/// Runs fp8lab.tokens. Throws Error with its message for status 2,
+/// RuntimeFailure for any other failure.
 void run_tokens(std::vector<std::string> words) {
   const std::string chosen = variable("FP8LAB_PYTHON");
   words.insert(words.begin(), {chosen.empty() ? "python3" : chosen, "-m", "fp8lab.tokens"});
@@ -73,7 +74,7 @@ void run_tokens(std::vector<std::string> words) {
                                    accepted));
 }
 
-/// A folder or file that is removed with all that is in it.
+/// Owns a folder or file and removes it with its contents.
 class TemporaryTree {
  public:
   explicit TemporaryTree(fs::path path) : path_(std::move(path)) {}
@@ -94,7 +95,7 @@ std::string file_hash(const fs::path& file) {
   return hex16(xxh3(mapped.bytes().data(), mapped.bytes().size()));
 }
 
-/// What else than the text decides about the ids.
+/// Identifies everything besides the text that determines the ids.
 std::string tokenizer_key(const fs::path& folder) {
   std::string key = kMaker;
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
@@ -104,15 +105,15 @@ std::string tokenizer_key(const fs::path& folder) {
   return key;
 }
 
-/// `file` as it is now, if it can be tokenized at all.
+/// Identifies the present contents of `file`. Throws if it cannot be tokenized.
 std::string key_of(const fs::path& file, DataKind kind, const fs::path& folder) {
-  if (!is_file(file)) read_file(file);  // says what is wrong with it
+  if (!is_file(file)) read_file(file);  // reports what is wrong with it
   const std::string how =
       fmt::format("{}\n{}", tokenizer_key(folder), word_for(kDataKindNames, kind));
   return file_hash(file) + "-" + hex16(xxh3(how));
 }
 
-/// The shards of a folder of the cache in their order; nothing where one is missing or not whole.
+/// Returns the shards of a cache folder in order; nothing if one is missing or incomplete.
 std::optional<std::vector<fs::path>> whole_shards(const fs::path& folder) {
   if (!is_file(folder / kManifest)) return std::nullopt;
   std::vector<fs::path> shards;
@@ -140,9 +141,9 @@ FileLock wait_for(const fs::path& path) {
   }
 }
 
-/// The folder `name` of the cache, after `is_whole` has been true of it. `make` writes it to a new
-/// folder, of which it is renamed. Who is killed meanwhile leaves that, and the next one removes
-/// it.
+/// Ensures that the cache contains the complete folder `name`, as checked by `is_whole`. `make`
+/// writes it into a new folder, which is then renamed. If a process is killed meanwhile, the
+/// next one removes its folder.
 void keep(const fs::path& name, const std::function<bool()>& is_whole,
           const std::function<void(const fs::path&)>& make) {
   if (is_whole()) return;
@@ -163,7 +164,7 @@ void keep(const fs::path& name, const std::function<bool()>& is_whole,
 
 fs::path cache_folder() {
   if (const std::string own = variable("FP8LAB_CACHE"); !own.empty()) return own;
-  // As the XDG base directory specification has it, a relative path counts for nothing.
+  // The XDG base directory specification requires relative paths to be ignored.
   if (const fs::path base = variable("XDG_CACHE_HOME"); base.is_absolute()) return base / "fp8lab";
   if (const std::string home = variable("HOME"); !home.empty()) {
     return fs::path(home) / ".cache/fp8lab";

@@ -20,9 +20,9 @@ T number_at(std::span<const std::byte> bytes, std::int64_t index) {
   return value;
 }
 
-constexpr std::size_t kBlock = std::size_t{1} << 20;  // read once, for the hash and for the ids
+constexpr std::size_t kBlock = std::size_t{1} << 20;  // read once, for both the hash and the ids
 
-/// The largest id, unsigned, so that negative ones are beyond every vocabulary.
+/// Returns the largest id as unsigned, so that negative ids exceed every vocabulary.
 template <class T>
 std::int64_t largest_id(std::span<const std::byte> tokens) {
   T largest = 0;
@@ -31,7 +31,7 @@ std::int64_t largest_id(std::span<const std::byte> tokens) {
   return static_cast<std::int64_t>(largest);
 }
 
-/// Megatron's .idx beside a .bin; nothing for other files.
+/// Opens Megatron's .idx beside a .bin; returns nothing for other files.
 std::optional<MappedFile> open_index(const std::filesystem::path& path) {
   std::filesystem::path index = path;
   index.replace_extension(".idx");
@@ -187,7 +187,7 @@ void TokenShard::read_megatron_documents() {
   const auto sequences = static_cast<std::int64_t>(layout_.sequence_lengths.size() / 4);
   const auto marks = static_cast<std::int64_t>(layout_.document_indices.size() / 8);
   std::int64_t mark = 0, sequence = 0;
-  std::int64_t position = 0;  // tokens of the sequences before
+  std::int64_t position = 0;  // tokens in the preceding sequences
   for (; mark < marks; ++mark) {
     const auto next = number_at<std::int64_t>(layout_.document_indices, mark);
     if (next < sequence || next > sequences || (mark == 0 && next != 0)) {
@@ -238,8 +238,8 @@ std::int64_t TokenShard::document_end(std::int64_t index) const {
 }
 
 DocumentView TokenShard::document(std::int64_t index) const {
-  // Boundaries were checked, but may have been written over since; what they lead to is read before
-  // anybody asks whether the file is what it was.
+  // The boundaries were checked when the file was opened, but the file may have been overwritten
+  // since, and documents are read before require_unchanged() is called.
   const std::int64_t begin = document_end(index - 1), end = document_end(index);
   if (begin < 0 || end < begin || end > layout_.token_count) fail_changed();
   DocumentView view;

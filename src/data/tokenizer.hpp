@@ -1,4 +1,4 @@
-// Byte-level tokens: every byte is its own token, plus three specials.
+// Byte-level tokens: one token per byte, plus three special tokens.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kSchema = "fp8lab-token-bytes-1";
 
-/// The bytes that pairs of hexadecimal digits stand for. Throws Error that starts with `where`.
+/// Converts pairs of hexadecimal digits to bytes. Throws Error that starts with `where`.
 std::string from_hex(const std::string& digits, const std::string& where) {
   std::string bytes(digits.size() / 2, '\0');
   bool valid = digits.size() % 2 == 0;

@@ -1,4 +1,4 @@
-// What token ids mean as bytes.
+// Maps token ids to bytes.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace fp8lab {
 
-/// The bytes of every token, and the tokens with a meaning of their own.
+/// The bytes of every token, and the special tokens.
 class Vocabulary {
  public:
-  /// The byte-level tokenizer: ids are bytes, then begin, end and padding.
+  /// Returns the byte-level vocabulary: ids are bytes, followed by begin, end and padding.
   static Vocabulary bytes();
-  /// `size` ids without text. `tokenizer` is empty when nobody says which one made them.
+  /// Returns a vocabulary of `size` ids without text. `tokenizer` is empty if it is unknown.
   static Vocabulary opaque(std::int64_t size, std::int32_t begin, std::int32_t end,
                            std::string tokenizer);
-  /// Reads token_bytes.json, as fp8lab.tokens writes it beside its shards (src/data/README.md).
-  /// Throws Error with the file for everything malformed.
+  /// Reads token_bytes.json, which fp8lab.tokens writes beside its shards (src/data/README.md).
+  /// Throws Error with the file for malformed input.
   static Vocabulary read(const std::filesystem::path& file);
 
   std::int64_t size() const { return size_; }
@@ -25,11 +25,11 @@ class Vocabulary {
   std::int32_t end() const { return end_; }          ///< last token of every document; -1: none
   std::int32_t padding() const { return padding_; }  ///< fills a sequence; never trained on
   bool has_text() const { return !texts_.empty(); }
-  /// "bytes", the 16 digits of the tokenizer's hash, or empty when it is not known.
+  /// Returns "bytes", the 16 digits of the tokenizer's hash, or an empty text if it is unknown.
   const std::string& tokenizer() const { return tokenizer_; }
 
-  /// Bytes of the tokens; specials and unused ids of a padded vocabulary are dropped. has_text()
-  /// must hold.
+  /// Returns the bytes of the tokens; skips special tokens and unused ids of a padded vocabulary.
+  /// Precondition: has_text().
   std::string decode(const std::vector<std::int32_t>& tokens) const;
 
  private:

@@ -19,7 +19,7 @@ float element_of(const TensorView& view, std::int64_t row, std::int64_t column) 
                                    : view.row<float>(row)[column];
 }
 
-/// The values that a GEMM multiplies, (rows, k).
+/// Returns the values that a GEMM multiplies, (rows, k).
 std::vector<float> values_of(const QuantizedOperand& operand) {
   std::vector<float> values(static_cast<std::size_t>(operand.rows * operand.k));
   if (!operand.has_rows_contiguous()) {
@@ -36,8 +36,8 @@ std::vector<float> values_of(const QuantizedOperand& operand) {
   return values;
 }
 
-/// What is quantized, (rows, k): the source by the operand's transform, if values are compared with
-/// what it makes of them.
+/// Returns the values before quantization, (rows, k): the source after the operand's transform, if
+/// the transform changes the values that are quantized.
 std::vector<float> quantized_source(const ops::Quantize& op) {
   const QuantizedOperand& operand = op.operand;
   const Transform& transform = operand.spec.transform;
@@ -58,7 +58,7 @@ std::vector<float> quantized_source(const ops::Quantize& op) {
   return values;
 }
 
-/// `values` (rows, k) as they are.
+/// Wraps `values` (rows, k) as an unquantized FP32 operand.
 QuantizedOperand fp32_operand(std::vector<float>& values, std::int64_t rows, std::int64_t k) {
   QuantSpec spec;
   spec.format = numerics::kFP32;
@@ -68,8 +68,8 @@ QuantizedOperand fp32_operand(std::vector<float>& values, std::int64_t rows, std
   return operand;
 }
 
-/// Whether `kept` has the error of an element that was `before` and is `after`; `limit` is the
-/// largest magnitude of its tile that does not saturate.
+/// Returns whether `kept` includes the error of an element with value `before` quantization and
+/// `after` it; `limit` is the largest magnitude in its tile that does not saturate.
 bool keeps(const ElementErrors& kept, float before, float after, float limit) {
   if (std::abs(before) > limit || !std::isfinite(after)) return kept.saturation;
   if (before != 0.0f && after == 0.0f) return kept.underflow;

@@ -1,4 +1,4 @@
-// A backend on which operands keep only some of the errors that quantization makes.
+// A backend whose operands keep only some of the errors of quantization.
 #pragma once
 
 #include <map>
@@ -9,22 +9,23 @@
 
 namespace fp8lab {
 
-/// Quantizes on `original` as a recipe says. Where an operand does not keep every error, the
-/// elements with the others take their value before quantization, in their scale's place and with
-/// the transform of the recipe, A' instead of A. No format holds such values, so the GEMM of two
-/// operands becomes D = (emulated A B^T - exact A B^T) + exact A' B'^T: the accumulator's error is
-/// that on the quantized operands. Exact products are those of Accumulator::ideal_exact, each
-/// rounded once to FP32; the rest is summed in double precision and rounded once to the type of D.
-/// With ideal_exact the first term is left out. Everything else passes as it is, operands without
-/// such an element among it. The bits depend on neither threads nor processor.
+/// Quantizes on `original` as the recipe requires. If an operand must not keep every error, its
+/// elements with the other errors take their value before quantization, at the scale of the operand
+/// and after the recipe's transform; call the result A' instead of A. No format represents such
+/// values, so the GEMM of two operands becomes D = (emulated A B^T - exact A B^T) + exact A' B'^T:
+/// the accumulator's error is that on the quantized operands. Exact products are those of
+/// Accumulator::ideal_exact, each rounded once to FP32; the sum of the terms is computed in double
+/// precision and rounded once to the type of D. With ideal_exact the first term is omitted. All
+/// other operations are passed through, and so are operands without such elements. The bits do not
+/// depend on threads or processor.
 class PartialQuantization final : public PassThrough {
  public:
-  /// `original`, whose memory is the host's, must outlive this. Layers of `switches` are the linear
-  /// ones, which random keys identify (Linear). Without storage, operands that only pass on what is
-  /// stored have no errors.
+  /// Precondition: `original` outlives this, and its memory is host memory. The layers of
+  /// `switches` are the linear layers, which random keys identify (Linear). Without storage errors,
+  /// operands that only pass on stored values have no errors.
   PartialQuantization(Backend& original, Switches switches);
 
-  /// Operands are in memory that is given back together: what they left is forgotten.
+  /// Discards the partial values of all operands, since their memory is released together.
   void release_to(std::size_t mark) override;
 
 #define FP8LAB_OPERATION(Name) \
@@ -50,9 +51,9 @@ class PartialQuantization final : public PassThrough {
     op.for_each_part([&](const auto& part) { this->pass(part); });
   }
   ElementErrors kept(const ops::Quantize& op) const;
-  /// A' of an operand: what pass(Quantize) left, or its own values.
+  /// Returns A' of an operand: the values recorded by pass(Quantize), or the operand's own values.
   std::vector<float> partial_values(const QuantizedOperand& operand) const;
-  /// A (rows_a, k) B (rows_b, k)^T.
+  /// Returns A (rows_a, k) B (rows_b, k)^T.
   std::vector<float> multiply_exactly(std::vector<float> a, std::int64_t rows_a,
                                       std::vector<float> b, std::int64_t rows_b, std::int64_t k);
 

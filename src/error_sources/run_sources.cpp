@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kAll = "all";
 constexpr std::string_view kAllBut = "all but ";
 
-/// The source of that name. Throws Error listing the names there are.
+/// Returns the source of that name. Throws Error that lists the known names.
 const ErrorSource& source_named(const std::vector<ErrorSourceGroup>& groups,
                                 const std::string& name, bool kept_alone) {
   std::vector<std::string> names;

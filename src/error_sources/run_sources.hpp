@@ -1,4 +1,4 @@
-// The sources of error that a run replaces by exact arithmetic (RunConfig::exact).
+// The error sources that a run replaces by exact arithmetic (RunConfig::exact).
 #pragma once
 
 #include <memory>
@@ -7,23 +7,23 @@
 
 namespace fp8lab {
 
-/// True where a run replaces some.
+/// Returns true if the run replaces any source.
 inline bool has_exact_sources(const RunConfig& config) { return !config.exact.empty(); }
 
-/// What a run keeps. Throws Error for a name that its model does not have, and for what makes no
-/// whole: scales alone.
+/// Returns the sources that a run keeps. Throws Error for a name that its model does not have, and
+/// for a request to keep a source of scales alone, since a scale changes no value by itself.
 Switches switches_of(const RunConfig& config);
 
-/// Throws Error, before anything runs, for what switches_of() refuses and for a backend other than
-/// the CPU's, which keeps operands where they cannot be replaced.
+/// Throws Error before the run starts if switches_of() refuses its sources, or if the backend is
+/// not the CPU's: the operands of other backends cannot be replaced.
 void check_exact_sources(const RunConfig& config, const Backend& backend);
 
-/// `recipe`, of one of the run's stages, as the run trains with it.
+/// Returns `recipe`, a recipe of the run's stages, without the replaced sources.
 Recipe without_exact_sources(const RunConfig& config, const Recipe& recipe);
-/// The types in which the run stores weights, gradients and moments.
+/// Returns the storage types of the run's weights, gradients and moments.
 OptimizerConfig storage_of(const RunConfig& config);
-/// The backend on which that recipe runs; null where it is `backend` itself, which must outlive it.
-/// Throws Error as check_exact_sources() does.
+/// Returns the backend that executes that recipe; null if `backend` itself does. Precondition:
+/// `backend` outlives the result. Throws Error under the conditions of check_exact_sources().
 std::unique_ptr<Backend> backend_with_exact_sources(const RunConfig& config, Backend& backend);
 
 }  // namespace fp8lab

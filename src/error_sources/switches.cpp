@@ -9,7 +9,7 @@
 namespace fp8lab {
 namespace {
 
-/// `spec` with exact sums, in chunks as long as scales last.
+/// Returns `spec` with exact sums, in chunks within which the scales are constant.
 GemmSpec exact_sums(GemmSpec spec, const QuantSpec& a, const QuantSpec& b) {
   const std::int64_t width = std::gcd(a.scale_tile().cols, b.scale_tile().cols);
   spec.accumulator = Accumulator::ideal_exact;

@@ -1,4 +1,4 @@
-// The sources of error of a recipe, and a recipe without some of them.
+// The error sources of a recipe, and the recipe without some of them.
 #pragma once
 
 #include <functional>
@@ -12,22 +12,22 @@
 
 namespace fp8lab {
 
-/// The errors of one operand's elements, by kind: each element has at most one, as
-/// ops::MeasureOperand counts them. True: it is kept.
+/// The errors of one operand's elements by kind. Each element has at most one, as counted by
+/// ops::MeasureOperand. True: the error is kept.
 struct ElementErrors {
-  bool cast = true;  ///< rounding to the element format, of the elements that follow none below
-  bool underflow = true;   ///< not zero before, zero after
-  bool saturation = true;  ///< beyond the largest magnitude of its tile, or not finite after
+  bool cast = true;        ///< rounding to the element format, for elements without an error below
+  bool underflow = true;   ///< nonzero before, zero after
+  bool saturation = true;  ///< above the largest magnitude of its tile, or not finite after
 
   bool all() const { return cast && underflow && saturation; }
   bool operator==(const ElementErrors&) const = default;
 };
 
-/// Which sources of error are kept. True: it is there as in the recipe.
+/// The error sources that are kept. True: as in the recipe.
 struct Switches {
   struct Layer {
     PerSlot<ElementErrors> operands{};
-    PerSlot<bool> estimators = {true, true, true, true, true, true};  ///< where a slot has one
+    PerSlot<bool> estimators = {true, true, true, true, true, true};  ///< if a slot has one
     PerGemm<bool> accumulators = {true, true, true};
   };
   std::vector<Layer> layers;  ///< in the order of Declaration::linears()
@@ -36,38 +36,38 @@ struct Switches {
   bool amax_history = true;
 };
 
-/// Everything kept, or nothing but what scales are made of.
+/// Keeps all sources, or (`kept` = false) only the sources of scales.
 Switches all_switches(std::size_t layers, bool kept);
 
 /// A source, or all sources of a slot, GEMM or layer. An estimator is the derivative of its slot's
-/// quantizer: it is a source of that slot, and so of fprop, whichever GEMM it multiplies.
+/// quantizer: it belongs to that slot, and thus to fprop, whichever GEMM's result it multiplies.
 struct ErrorSource {
   std::string name;  ///< "underflow", "fprop.x", "dgrad" or "layers.0.mlp.down"
   std::function<void(Switches&, bool kept)> set;
 };
 
-/// Sources that make up the whole error.
+/// Sources that together form the whole error.
 struct ErrorSourceGroup {
   std::string name;  ///< "source", "scale", "slot", "GEMM" or "layer"
   std::vector<ErrorSource> sources;
-  /// What scales are made of, which is no part of a whole: by itself a scale changes no value, only
-  /// what casts, underflow and saturation do to it.
+  /// Sources of the scales, which are not part of a whole: a scale changes no value by itself, only
+  /// the effects of casts, underflow and saturation.
   bool is_of_scales = false;
 };
 
-/// Every source of a model with these linear layers: the one table of their names.
+/// Returns every source of a model with these linear layers. Their names are defined only here.
 std::vector<ErrorSourceGroup> error_sources(const std::vector<LinearDeclaration>& linears);
 
-/// The linear layers of `recipe` as an override each, with the sources that `switches` leaves out
-/// replaced by fields of their specs: ideal_exact for the accumulator (promoted where scales
-/// change), FP32 for scales of current tiles, the tensor's own amax for a history, the
-/// straight-through estimator, and FP32 for what is stored. Element errors are no field
-/// (PartialQuantization). `replaced` counts the GEMMs whose accumulator goes too because it takes
-/// no FP32 scales.
+/// Returns `recipe` with one override for each linear layer, in which the sources left out by
+/// `switches` are replaced through fields of the specs: ideal_exact for the accumulator (promoted
+/// where scales change), FP32 for scales of current tiles, the tensor's own amax for a history, the
+/// straight-through estimator, and FP32 for stored tensors. No field can express element errors
+/// (PartialQuantization). `replaced` counts the GEMMs whose accumulator is replaced as well because
+/// it accepts no FP32 scales.
 Recipe with_switches(const Recipe& recipe, const ModelConfig& model, const Switches& switches,
                      int& replaced);
 
-/// Storage without errors: weights, gradients and moments in FP32.
+/// Returns storage without errors: weights, gradients and moments in FP32.
 OptimizerConfig exact_storage(OptimizerConfig optimizer);
 
 }  // namespace fp8lab

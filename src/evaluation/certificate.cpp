@@ -18,7 +18,7 @@ constexpr double kClip = 2.0;
 constexpr const char* kTraining = "training";
 constexpr const char* kGeneration = "generation";
 
-/// Sentences about layers, each said once with the layers it is about.
+/// Sentences about layers; each is listed once, with the layers it applies to.
 class Reasons {
  public:
   void add(const std::string& sentence, const std::string& layer) {
@@ -62,7 +62,7 @@ void add_mixing(const Transformer& model, Reasons& reasons) {
   }
 }
 
-/// All that decides the bits of an operand of the forward pass.
+/// Describes everything that determines the bits of an operand of the forward pass.
 std::string words_of(const QuantSpec& spec, Slot slot) {
   const bool is_master = is_weight(slot) && spec.weight_source == WeightSource::master;
   return label(spec) + (is_master ? " of the master weights" : "");
@@ -165,7 +165,7 @@ class Certifier {
     return completions;
   }
 
-  /// Decodes in every way, and returns what has been decoded.
+  /// Decodes in every way, and returns the texts that the first way chose.
   std::vector<ScoredText> decode_all(const SamplingConfig& sampling) {
     std::vector<Prompt> prompts = prompts_;
     std::vector<ScoredText> texts;
@@ -234,7 +234,7 @@ class Certifier {
   const CertificateConfig& config_;
   const std::function<void(const std::string&)>& report_;
   std::int64_t capacity_ = 0;
-  std::vector<Decoded> decoded_;  ///< by way
+  std::vector<Decoded> decoded_;  ///< one entry per way to decode
   Scores trained_, whole_, packed_;
 };
 

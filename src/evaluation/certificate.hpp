@@ -1,4 +1,4 @@
-// Whether generation computes the same log-probabilities as training, bit for bit.
+// Checks whether generation computes the same log-probabilities as training, bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -12,55 +12,55 @@
 
 namespace fp8lab {
 
-/// Why two computations of the same log-probabilities need not have the same bits, one sentence
-/// each; none: they have to.
+/// Reasons why two computations of the same log-probabilities may differ in their bits, one
+/// sentence each. Empty: their bits must be equal.
 struct Expectation {
   std::vector<std::string> reasons;
   bool is_exact() const { return reasons.empty(); }
 };
 
-/// Of one model, whose tokens arrive in different pieces and company: every quantizer of fprop.x
-/// must be local to a token (row_mixing), and no delayed scale of it in its warm-up.
+/// Considers one model whose tokens arrive in different chunks and batches: every quantizer of
+/// fprop.x must be local to a token (row_mixing), and none of its delayed scales may be in warm-up.
 Expectation expect_same_bits(const Transformer& model);
-/// Of two models with the same weights: that of each, and for every linear layer the same
-/// quantizers and GEMM of the forward pass.
+/// Considers two models with the same weights: both must satisfy the above, and every linear layer
+/// must have the same quantizers and GEMM in the forward pass.
 Expectation expect_same_bits(const Transformer& training, const Transformer& generation);
 
 /// One way to decode.
 struct DecodingWay {
-  std::int64_t together = 1;       ///< sequences
+  std::int64_t together = 1;       ///< sequences decoded together
   std::int64_t prefill_chunk = 0;  ///< GenerationConfig::prefill_chunk
 };
 /// "batch 8", "batch 64, prefill in chunks of 16".
 std::string name_of(const DecodingWay& way);
 
 struct CertificateConfig {
-  std::vector<SamplingConfig> samplings;  ///< every prompt is completed under each
+  std::vector<SamplingConfig> samplings;  ///< samplings under which every prompt is completed
   std::int64_t max_new_tokens = 64;
-  std::int32_t end = -1;          ///< GenerationConfig::end
-  std::int32_t padding = 0;       ///< Scorer
-  std::vector<DecodingWay> ways;  ///< at least one; the first chooses the tokens
-  std::int64_t bucket = 16;       ///< positions that a RolloutGap counts together
+  std::int32_t end = -1;          ///< value of GenerationConfig::end
+  std::int32_t padding = 0;       ///< padding of Scorer
+  std::vector<DecodingWay> ways;  ///< at least one; the first way chooses the tokens
+  std::int64_t bucket = 16;       ///< number of positions that RolloutGap groups together
 };
 
-/// Where the bits of a token part first: of all tokens that differ, one with the fewest before it
-/// in its completion, the first by sampling and prompt.
+/// The first token whose bits differ: among all differing tokens, the one with the fewest tokens
+/// before it in its completion; ties by sampling, then prompt.
 struct FirstDifference {
-  std::int64_t position = 0;  ///< in the completion
+  std::int64_t position = 0;  ///< position in the completion
   std::uint32_t problem = 0, sample = 0;
   double temperature = 0;
   double reference = 0, rollout = 0;  ///< log-probabilities
 };
 
-/// Log-probabilities of all tokens when they are decoded, against those of full forward passes.
+/// Compares the log-probabilities of all tokens during decoding with those of full forward passes.
 struct Comparison {
-  std::string name;       ///< of the way to decode
-  std::string reference;  ///< what makes the full passes: "training" or "generation"
+  std::string name;       ///< name of the way to decode
+  std::string reference;  ///< the model of the full passes: "training" or "generation"
   bool must_be_exact = false;
   RolloutGap gap;
   GapSpread spread;
   std::optional<FirstDifference> first;
-  /// Tokens that this way to decode would have chosen otherwise.
+  /// Number of tokens for which this way to decode would have chosen another one.
   std::int64_t chosen_otherwise = 0;
 
   bool is_exact() const { return gap.different + chosen_otherwise == 0; }
@@ -68,32 +68,34 @@ struct Comparison {
 };
 
 struct Certificate {
-  Expectation pair;        ///< of training and generation
-  Expectation generation;  ///< of generation by itself
+  Expectation pair;        ///< training against generation
+  Expectation generation;  ///< generation against itself
   std::int64_t sequences = 0;
-  /// Full forward passes of training, texts at multiples of the kv tile (Packing::tiles), against
-  /// every way to decode.
+  /// Full forward passes of training, with texts at multiples of the kv tile (Packing::tiles),
+  /// against every way to decode.
   std::vector<Comparison> training;
-  /// Full forward passes of the model that generates, against every way to decode.
+  /// Full forward passes of the generating model against every way to decode.
   std::vector<Comparison> whole;
-  /// Full forward passes of training, texts packed as documents, against the first way: equal bits
-  /// are never due, because the tiles of attention start with the sequence.
+  /// Full forward passes of training, with texts packed as documents, against the first way. Equal
+  /// bits are never required, because the tiles of attention start with the sequence.
   Comparison packed;
 
-  /// Nothing of `training` and `whole` differs where it must not.
+  /// Returns true if nothing in `training` and `whole` differs where equal bits are required.
   bool holds() const;
-  /// Nothing of them differs.
+  /// Returns true if nothing in them differs at all.
   bool is_exact() const;
-  /// The one with the most tokens that differ, the first of equals: of those that fail, if any; of
-  /// `training`, if anything differs there; of `whole`.
+  /// Returns the comparison with the most differing tokens, the first among equals. It is
+  /// chosen among those that fail, if there are any; else in `training`, if anything
+  /// differs there; else in `whole`.
   const Comparison& worst() const;
 };
 
-/// Completes the prompts with `generation` in the first way, then makes every other way decode the
-/// same tokens, and scores them by full forward passes of both models. The prompts leave room for
-/// max_new_tokens in a sequence. Everything is reproducible; delayed scales stay what they are.
-/// `generation` may be `training`. `report` is told each part before it begins. Throws Error for a
-/// way with more sequences than prompts, or than one pass takes tokens, and as Generator does.
+/// Completes the prompts with `generation` in the first way, decodes the same tokens in every other
+/// way, and scores them by full forward passes of both models. Precondition: the prompts leave room
+/// for max_new_tokens in a sequence. All results are reproducible; delayed scales are not updated.
+/// `generation` may be `training`. `report` receives the name of each part before it begins. Throws
+/// Error for a way with more sequences than there are prompts, or more than one pass takes tokens,
+/// and under the conditions of Generator.
 Certificate certify(Backend& backend, Transformer& training, Transformer& generation,
                     const StepContext& context, const std::vector<Prompt>& prompts,
                     const CertificateConfig& config,

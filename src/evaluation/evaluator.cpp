@@ -15,7 +15,7 @@
 namespace fp8lab {
 namespace {
 
-/// Names of all sources; those of one name are told apart by their place in the mixture.
+/// Returns the names of all sources; equal names get their index in the mixture appended.
 std::vector<std::string> source_names(const DataSources& data) {
   std::vector<std::string> names;
   for (const auto& corpus : data.corpora) names.push_back(corpus->records().front().name);
@@ -26,11 +26,11 @@ std::vector<std::string> source_names(const DataSources& data) {
   return names;
 }
 
-/// Losses of the tokens of one source, added up.
+/// Sum of the losses of one source's tokens.
 struct LossSum {
   double nats = 0;
   std::int64_t tokens = 0;
-  std::vector<std::int32_t> targets;  ///< kept where they can be read as text
+  std::vector<std::int32_t> targets;  ///< kept if ids can be decoded to text
 };
 
 HeldOutLoss::Source summarise(std::string name, const Corpus& corpus, const LossSum& sum) {
@@ -42,7 +42,7 @@ HeldOutLoss::Source summarise(std::string name, const Corpus& corpus, const Loss
   return source;
 }
 
-/// The tokens of a batch from `begin` on that have a target, a few rows of logits at a time.
+/// Adds the tokens of a batch from `begin` on that have a target, a few rows of logits at a time.
 void add_tokens(Backend& backend, const TensorView& logits, const Batch& batch, std::int64_t begin,
                 Sharpness& sharpness) {
   constexpr std::int64_t kValues = std::int64_t{1} << 22;

@@ -1,4 +1,4 @@
-// What a model is worth on held-out data, in the numerics of a recipe.
+// Evaluates a model on held-out data in the numerics of a recipe.
 #pragma once
 
 #include <atomic>
@@ -24,19 +24,19 @@ namespace fp8lab {
 struct HeldOutLoss {
   struct Source {
     std::string name;
-    std::int64_t tokens = 0;    ///< unmasked
+    std::int64_t tokens = 0;    ///< number of unmasked tokens
     double loss = 0;            ///< perplexity is exp(loss)
-    double bits_per_byte = -1;  ///< -1 where ids cannot be read as text
+    double bits_per_byte = -1;  ///< -1 if ids cannot be decoded to text
   };
-  /// Tokens whose loss is not finite, and the first of them.
+  /// The number of tokens whose loss is not finite, and the first of them.
   struct Nonfinite {
     std::int64_t tokens = 0;
     std::string source;
-    std::int64_t document = 0;  ///< of the source, from 0 on
+    std::int64_t document = 0;  ///< index in the source
   };
-  double mean = 0;                  ///< over all sources, as a training loss is summed
-  std::optional<double> sharpness;  ///< phi in percent, of all its tokens
-  std::vector<Source> sources;      ///< those that had a token
+  double mean = 0;                  ///< over all sources, summed like a training loss
+  std::optional<double> sharpness;  ///< phi in percent, over all its tokens
+  std::vector<Source> sources;      ///< sources that had at least one token
   std::optional<Nonfinite> nonfinite;
 };
 
@@ -54,7 +54,7 @@ struct PassAtK {
   std::vector<Estimate> estimates;
 };
 
-/// Parts that were not asked for are missing.
+/// Results of an evaluation. Parts that were not requested are empty.
 struct Evaluation {
   HeldOutLoss held_out;
   std::optional<ExactMatch> exact_match;
@@ -63,73 +63,73 @@ struct Evaluation {
   std::optional<RolloutGap> rollout;
 };
 
-/// One number of an evaluation under a name, as run files hold them (src/io/README.md).
+/// One named result of an evaluation, as stored in run files (src/io/README.md).
 struct Score {
   std::string name;
   double value = 0;
-  std::int64_t count = 0;  ///< tokens, problems or questions behind it
+  std::int64_t count = 0;  ///< number of tokens, problems or questions
 };
-/// All numbers but the mean loss and the exact match, which have columns of their own.
+/// Returns all results except the mean loss and the exact match, which have their own columns.
 std::vector<Score> scores_of(const Evaluation& evaluation);
 
-/// What an evaluation reads beside its documents. It is read once, before anything is computed,
-/// and kept: what happens to the files afterwards changes nothing.
+/// The inputs of an evaluation besides its documents. They are read once, before the computation
+/// starts, so later changes of the files have no effect.
 struct EvaluationInputs {
-  QuestionSet questions;                 ///< none where none are asked
-  std::optional<Recipe> rollout_recipe;  ///< where a rollout has one of its own
+  QuestionSet questions;                 ///< empty if no questions are asked
+  std::optional<Recipe> rollout_recipe;  ///< set if the rollout has its own recipe
 };
 
-/// Throws Error for questions that do not fit `model` or a sequence of `sequence_length` tokens,
-/// for data whose ids must be read as text and cannot, and for an unknown rollout recipe.
-/// `recorded`: recipes of the run, as load_recipe.
+/// Reads the inputs. Throws Error for questions that do not fit `model` or a sequence of
+/// `sequence_length` tokens, for data whose ids must be decoded to text and cannot, and for an
+/// unknown rollout recipe. `recorded`: recipes of the run, as in load_recipe.
 EvaluationInputs read_evaluation_inputs(const EvalConfig& config, const DataSources& data,
                                         const ModelConfig& model, std::int64_t sequence_length,
                                         const RecipeTexts& recorded = {});
 
-/// The texts of an evaluation, as far as they decide how much memory it takes.
+/// Properties of an evaluation's texts that determine its memory.
 struct EvaluationTexts {
   std::int64_t longest = 0;  ///< tokens of a prompt and its answer
   std::int32_t padding = 0;
 };
 
-/// What an evaluation holds in backend memory beside the model that it evaluates.
+/// The backend memory of an evaluation besides the evaluated model.
 struct EvaluationMemory {
-  /// Everything given must outlive it. `parameters` are those of `transformer`, for a rollout in
-  /// `rollout_recipe`, unless that is null. Throws Error for a rollout recipe that the backend
-  /// refuses, of other activations than training, or with delayed scales, whose history there is
-  /// not.
+  /// Precondition: all arguments outlive the object. `parameters` belong to `transformer`; a
+  /// rollout uses them under `rollout_recipe` unless that is null. Throws Error for a rollout
+  /// recipe that the backend refuses, that has other activations than training, or that has delayed
+  /// scales, for which no history exists.
   EvaluationMemory(Backend& backend, const Parameters& parameters, Transformer& transformer,
                    const EvalConfig& config, const EvaluationTexts& texts,
                    const Recipe* rollout_recipe, const std::atomic<bool>* stop = nullptr);
 
   TensorView scalars;
   Scorer scorer;
-  std::unique_ptr<Generator> generator;        ///< if something is generated
-  std::unique_ptr<Transformer> rollout_model;  ///< if it has a recipe of its own
+  std::unique_ptr<Generator> generator;        ///< set if anything is generated
+  std::unique_ptr<Transformer> rollout_model;  ///< set if the rollout has its own recipe
   std::unique_ptr<Generator> rollout_generator;
 };
 
-/// What is completed in an evaluation: the first problems of `data` whose prompts leave room for an
-/// answer in `limit` tokens. None where nothing is generated.
+/// Returns the problems to complete: the first of `data` whose prompts leave room for an answer
+/// within `limit` tokens. Empty if nothing is generated.
 std::vector<Problem> problems_of(const EvalConfig& config, const DataSources& data,
                                  std::int64_t limit);
 EvaluationTexts texts_of(const EvalConfig& config, const DataSources& data,
                          const std::vector<Problem>& problems);
 
-/// The evaluation of one stage or of one model: buffers allocated once.
+/// Evaluates one stage or one model; buffers are allocated once.
 class Evaluator {
  public:
-  /// Everything given must outlive the evaluator; `data` is config.data opened, `inputs` what
-  /// read_evaluation_inputs read. Throws Error as EvaluationMemory does. `stop`, unless null, ends
-  /// evaluations when it is raised.
+  /// Precondition: all arguments outlive the evaluator; `data` is the opened config.data, and
+  /// `inputs` comes from read_evaluation_inputs. Throws Error under the conditions of
+  /// EvaluationMemory. `stop`, unless null, ends evaluations when it is set.
   Evaluator(Backend& backend, const Parameters& parameters, Transformer& transformer,
             const EvalConfig& config, const DataSources& data, const EvaluationInputs& inputs,
             const std::atomic<bool>* stop = nullptr);
 
-  /// Quantizes the weights and takes the held-out loss: over the configured number of packed
-  /// sequences (rounded up to whole micro-batches), always the same ones. `complete`: also
-  /// everything else that is configured. Delayed scales stay what they are. Throws
-  /// EvaluationStopped between forward passes once `stop` is raised.
+  /// Quantizes the weights and computes the held-out loss over the configured number of packed
+  /// sequences (rounded up to whole micro-batches), always the same ones. With `complete`, also
+  /// runs everything else that is configured. Delayed scales are not updated. Throws
+  /// EvaluationStopped between forward passes once `stop` is set.
   Evaluation evaluate(const StepContext& context, bool complete);
 
  private:
@@ -139,7 +139,7 @@ class Evaluator {
   PassAtK pass_at_k(const StepContext& context);
   RolloutGap rollout(const StepContext& context);
   GenerationConfig generation(const SamplingConfig& sampling) const;
-  /// The prompts of the first `problems` problems, `samples` times each.
+  /// Returns the prompts of the first `problems` problems, each `samples` times.
   std::vector<Prompt> prompts(std::int64_t problems, std::int64_t samples) const;
 
   Backend& backend_;

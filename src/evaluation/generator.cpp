@@ -58,7 +58,7 @@ std::vector<Generator::Slot*> Generator::advance(const StepContext& context, std
   for (Slot& slot : slots_) {
     batch.cached.push_back(static_cast<std::int32_t>(slot.cached));
     if (slot.prompt != nullptr) {
-      --waiting;  // each of the others needs room for one token at least
+      --waiting;  // every later sequence needs room for at least one token
       std::int64_t count = std::min(slot.length() - slot.cached, room - waiting);
       if (chunk > 0) count = std::min(count, chunk);
       for (std::int64_t i = 0; i < count; ++i, ++slot.cached) {
@@ -142,7 +142,7 @@ std::vector<Completion> Generator::generate(const StepContext& context,
                                             const std::vector<Prompt>& prompts,
                                             const GenerationConfig& config) {
   check(prompts);
-  std::fill(slots_.begin(), slots_.end(), Slot{});  // a stopped call left its sequences
+  std::fill(slots_.begin(), slots_.end(), Slot{});  // discards sequences of a stopped call
   std::vector<Completion> completions(prompts.size());
   std::size_t next = 0;
   for (;;) {

@@ -1,4 +1,4 @@
-// Completions of many prompts, token by token, with a key-value cache.
+// Completes many prompts token by token, with a key-value cache.
 #pragma once
 
 #include <atomic>
@@ -12,60 +12,61 @@
 
 namespace fp8lab {
 
-/// What is to be completed.
+/// A prompt to complete.
 struct Prompt {
   std::vector<std::int32_t> tokens;
-  std::uint32_t problem = 0, sample = 0;  ///< of DrawKey
-  /// Unless empty, the completion: token after token is taken from here, whatever would be chosen.
+  std::uint32_t problem = 0, sample = 0;  ///< fields of DrawKey
+  /// Unless empty, the completion to decode: its tokens replace the ones that would be chosen.
   std::vector<std::int32_t> given = {};
 };
 
 struct Completion {
   std::vector<std::int32_t> tokens;       ///< without the prompt, with the end token
-  std::vector<double> log_probabilities;  ///< of the tokens, in nats, if they were asked for
-  bool ended = false;                     ///< by the end token
-  /// How many of the tokens of a given completion would have been chosen otherwise, each after the
-  /// given ones before it.
+  std::vector<double> log_probabilities;  ///< of the tokens, in nats, if requested
+  bool ended = false;                     ///< true if the end token ended the completion
+  /// Number of tokens of a given completion for which another token would have been chosen, each
+  /// after the given tokens before it.
   std::int64_t chosen_otherwise = 0;
 };
 
 struct GenerationConfig {
   SamplingConfig sampling;
   std::int64_t max_new_tokens = 64;
-  std::int32_t end = -1;  ///< a completion stops after this token; -1: none
-  /// Of the model itself: temperature 1, nothing left out. As ops::CrossEntropy computes them.
+  std::int32_t end = -1;  ///< token that ends a completion; -1: none
+  /// Records log-probabilities of the model itself (temperature 1, no filtering),
+  /// computed like ops::CrossEntropy.
   bool log_probabilities = false;
-  /// Most tokens of one prompt that a forward pass reads; 0: as many as fit.
+  /// Maximum number of tokens of one prompt per forward pass; 0: as many as fit.
   std::int64_t prefill_chunk = 0;
 };
 
-/// What evaluations decode together: this many sequences, of this many tokens in all.
+/// Limits of evaluations: the number of sequences decoded together, and
+/// their total number of tokens.
 inline constexpr std::int64_t kDecodedTogether = 64;
 inline constexpr std::int64_t kCachedTokens = 65536;
 
-/// Decodes up to `sequences` prompts together; when one ends the next takes its place, so that
-/// prompts are read beside tokens that are decoded. What comes out is independent of that if every
-/// quantization of activations is local to a token; a scale of a whole tensor is that of the tokens
-/// which happen to be computed together. Delayed scales keep their state.
+/// Decodes up to `sequences` prompts together. When one ends, the next takes its place, so a pass
+/// can read prompts and decode tokens at the same time. Results do not depend on this batching if
+/// every quantization of activations is local to a token; a scale of a whole tensor depends on the
+/// tokens that are computed together. Delayed scales are not updated.
 class Generator {
  public:
-  /// The cache is allocated here: `sequences`, at most transformer.shape().logit_rows(), of
-  /// `capacity` tokens each. `backend`, `transformer` and the flag `stop` must outlive the
-  /// generator.
+  /// Allocates the cache: `sequences`, at most transformer.shape().logit_rows(), of `capacity`
+  /// tokens each. Precondition: `backend`, `transformer` and the flag `stop` outlive the generator.
   Generator(Backend& backend, Transformer& transformer, std::int64_t sequences,
             std::int64_t capacity, const std::atomic<bool>* stop = nullptr);
 
-  /// Completions in the order of the prompts. A prompt and its completion have at most `capacity`
-  /// tokens. The transformer's weights must have been prepared. Throws Error for a prompt that is
-  /// empty, fills the cache or has a token outside the vocabulary, in its completion too if that is
-  /// given, and EvaluationStopped.
+  /// Returns the completions in the order of the prompts. Preconditions: a prompt and its
+  /// completion have at most `capacity` tokens; the transformer's weights are prepared. Throws
+  /// Error for a prompt that is empty, fills the cache or contains a token outside the vocabulary
+  /// (also in a given completion), and EvaluationStopped.
   std::vector<Completion> generate(const StepContext& context, const std::vector<Prompt>& prompts,
                                    const GenerationConfig& config);
 
  private:
-  /// A sequence of the cache at work.
+  /// A sequence of the cache in use.
   struct Slot {
-    const Prompt* prompt = nullptr;  ///< null: free
+    const Prompt* prompt = nullptr;  ///< null: free slot
     Completion* completion = nullptr;
     std::int64_t cached = 0;
 
@@ -74,11 +75,11 @@ class Generator {
   };
 
   void check(const std::vector<Prompt>& prompts) const;
-  /// One forward pass over as many waiting tokens as it takes, at most `chunk` of a slot unless
-  /// that is 0; the slots whose last token was one of them.
+  /// Runs one forward pass over as many waiting tokens as fit, at most `chunk` per slot unless it
+  /// is 0. Returns the slots whose last token was in the pass.
   std::vector<Slot*> advance(const StepContext& context, std::int64_t chunk);
   std::vector<std::int32_t> choose(const std::vector<Slot*>& slots, const GenerationConfig& config);
-  /// The given tokens in the places of chosen ones.
+  /// Replaces chosen tokens by the given ones.
   static void replace_by_given(const std::vector<Slot*>& slots, std::vector<std::int32_t>& tokens);
   void accept(const std::vector<Slot*>& slots, const std::vector<std::int32_t>& tokens,
               const GenerationConfig& config);

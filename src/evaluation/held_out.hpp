@@ -1,4 +1,4 @@
-// The losses of held-out tokens: one pass over packed sequences, always the same ones.
+// Computes the losses of held-out tokens in one pass over packed sequences, always the same ones.
 #pragma once
 
 #include <atomic>
@@ -14,32 +14,32 @@ namespace fp8lab {
 
 /// A token that has a target.
 struct HeldOutToken {
-  std::size_t source = 0;     ///< of the mixture
-  std::int64_t document = 0;  ///< of the source
+  std::size_t source = 0;     ///< index of the source in the mixture
+  std::int64_t document = 0;  ///< index of the document in the source
   std::int32_t target = 0;
-  double loss = 0;  ///< nats, rounded to FP32 by ops::CrossEntropy
+  double loss = 0;  ///< in nats, rounded to FP32 by ops::CrossEntropy
 };
 
-/// Names the sources whose documents a pass over `sequences` packed sequences of `length` tokens
-/// reads more than once, each of which its loss then counts as often; empty where none is. `what`
-/// gives the number of sequences: "stages.eval.sequences".
+/// Returns a note that names the sources whose documents are read more than once by a pass over
+/// `sequences` packed sequences of `length` tokens, and thus count repeatedly in the loss; empty if
+/// there are none. `what` is the setting of the number of sequences: "stages.eval.sequences".
 std::string repetition_note(const DataSources& data, std::int64_t sequences, std::int64_t length,
                             const std::string& what);
 
 struct HeldOutPass {
   Backend& backend;
   Transformer& transformer;
-  TensorView scalars;  ///< StepScalar, overwritten
+  TensorView scalars;  ///< StepScalar; overwritten
   const DataSources& data;
   std::int64_t sequences = 0;  ///< rounded up to whole micro-batches
-  /// Unless null, ends the pass when it is raised.
+  /// Unless null, ends the pass when it is set.
   const std::atomic<bool>* stop = nullptr;
-  /// Called with the logits of each chunk of a batch before the next takes their place.
+  /// Called with the logits of each chunk of a batch before the next chunk overwrites them.
   std::function<void(const Batch&, const Transformer::LogitChunk&)> look{};
 
   /// Calls `visit` for every token with a target, in the order of the sequences. Returns the mean
-  /// loss in nats, summed as a training loss is; NaN without a token. The weights must have been
-  /// prepared. Throws EvaluationStopped between forward passes.
+  /// loss in nats, summed like a training loss; NaN if there are no tokens. Precondition: the
+  /// weights are prepared. Throws EvaluationStopped between forward passes.
   double run(const StepContext& context,
              const std::function<void(const HeldOutToken&)>& visit) const;
 };

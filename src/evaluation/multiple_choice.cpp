@@ -20,7 +20,7 @@
 namespace fp8lab {
 namespace {
 
-/// The index that a number or a letter stands for.
+/// Reads an answer given as a number or a letter and returns its index.
 std::size_t read_answer(JsonFields& fields, std::size_t choices) {
   const nlohmann::json& value = fields.value("answer");
   std::size_t answer = choices;
@@ -69,7 +69,7 @@ Question read_question(const nlohmann::json& object, const std::string& where,
   return question;
 }
 
-/// Is the right one the first of the largest? Not where a score is no number.
+/// Returns true if the right choice is the first of the largest; false if a score is NaN.
 bool is_best(const std::vector<double>& scores, std::size_t answer) {
   const auto is_nan = [](double score) { return std::isnan(score); };
   if (std::any_of(scores.begin(), scores.end(), is_nan)) return false;

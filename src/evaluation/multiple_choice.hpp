@@ -1,4 +1,4 @@
-// Questions with given choices, answered by the likelihood of each choice.
+// Multiple-choice questions, answered by the likelihood of each choice.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace fp8lab {
 
 struct Choice {
   std::vector<std::int32_t> tokens;
-  std::int64_t bytes = 0;  ///< of the text; 0: not known
+  std::int64_t bytes = 0;  ///< length of the text; 0: unknown
 };
 
 struct Question {
@@ -22,26 +22,27 @@ struct Question {
   std::size_t answer = 0;  ///< index of the right choice
 };
 
-/// The questions of a file, and the XXH3-64 of its bytes as they were read, in 16 digits.
+/// The questions of a file, and the XXH3-64 of its bytes as 16 digits.
 struct QuestionSet {
   std::vector<Question> questions;
   std::string hash;
 };
 
-/// Reads JSON-lines: {"question": TEXT, "choices": [TEXT, ...], "answer": INDEX or "A", "B", ...}.
-/// TEXT is a string, for models of the byte-level vocabulary, or a list of token ids. A choice
-/// follows the question without anything between them; a question that is a string begins with the
-/// vocabulary's begin token. Other keys are left alone. Throws Error with file:line for everything
-/// else, and for ids of no `vocab_size`.
+/// Reads JSON lines: {"question": TEXT, "choices": [TEXT, ...], "answer": INDEX or "A", "B",
+/// ...}. TEXT is a string, for models of the byte-level vocabulary, or a list of token ids. A
+/// choice directly follows the question; a question that is a string begins with the vocabulary's
+/// begin token. Other keys are ignored. Throws Error with file:line for anything else, and for
+/// ids outside `vocab_size`.
 QuestionSet read_questions(const std::filesystem::path& file, const Vocabulary& vocabulary,
                            std::int64_t vocab_size);
 
-/// Fractions of questions whose right choice has the largest log-probability, the first of equals.
+/// Fractions of questions whose right choice has the largest log-probability
+/// (the first among equals).
 struct ChoiceAccuracy {
   std::int64_t questions = 0;
-  double sum = 0;        ///< log-probability of all tokens of the choice
-  double per_token = 0;  ///< the same over their number
-  double per_byte = -1;  ///< the same over the bytes of the choice; -1: not all are known
+  double sum = 0;        ///< by the log-probability of all tokens of the choice
+  double per_token = 0;  ///< by the same divided by the number of tokens
+  double per_byte = -1;  ///< by the same divided by the bytes of the choice; -1: some are unknown
 };
 
 /// Scores every choice after its question by full forward passes.

@@ -13,9 +13,9 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::uint32_t kDomain = 0x5a3e1e00u;  ///< apart from every other use of the seed
+constexpr std::uint32_t kDomain = 0x5a3e1e00u;  ///< differs from all other uses of the seed
 constexpr double kLog2E = 0x1.71547652B82FEp+0;
-constexpr double kLeastExponent = -1000;  ///< of exp2_f64; less is nothing beside the largest
+constexpr double kLeastExponent = -1000;  ///< smaller weights are negligible
 
 double open_unit(const DrawKey& key) {
   const numerics::PhiloxCounter bits = numerics::philox4x32(
@@ -25,7 +25,7 @@ double open_unit(const DrawKey& key) {
   return (static_cast<double>(upper) + 0.5) * 0x1p-53;
 }
 
-/// The tokens that take part in a draw, and their weights.
+/// The tokens that can be drawn, and their weights.
 class Candidates {
  public:
   Candidates(std::span<const float> logits, double temperature, std::int32_t excluded)
@@ -36,7 +36,8 @@ class Candidates {
       largest = std::max(largest, logits[i]);
       ids_.push_back(static_cast<std::int32_t>(i));
     }
-    // Infinite logits share everything, and those of minus infinity get nothing unless all are.
+    // If there are infinite logits, they share the whole weight. Logits of minus infinity get
+    // no weight, unless all are.
     const double factor = kLog2E / temperature;
     weights_.resize(logits.size(), 0.0);
     for (const std::int32_t id : ids_) {
@@ -80,7 +81,7 @@ class Candidates {
   }
 
  private:
-  /// The order of top_k and top_p.
+  /// Order in which top_k and top_p select tokens.
   bool is_above(std::int32_t a, std::int32_t b) const {
     return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
   }

@@ -8,13 +8,13 @@
 namespace fp8lab {
 namespace {
 
-/// Tokens that a text puts into a batch: the last one has no successor.
+/// Returns the number of input tokens of a text: its last token has no successor.
 std::int64_t input_count(const ScoredText& text) {
   return static_cast<std::int64_t>(text.tokens.size()) - 1;
 }
 
-/// Writes tokens [0, count) of a document that starts at `start` of the sequence which begins at
-/// token `base`, with targets for a text.
+/// Writes tokens [0, count) of a document at position `start` of the sequence that begins at token
+/// `base`; sets targets for a text.
 void place(const ScoredText& text, std::int64_t base, std::int64_t start, Batch& batch) {
   for (std::int64_t i = 0; i < input_count(text); ++i) {
     const auto to = static_cast<std::size_t>(base + start + i);
@@ -27,7 +27,7 @@ void place(const ScoredText& text, std::int64_t base, std::int64_t start, Batch&
   }
 }
 
-/// Tokens [first, last) of a sequence as a document of their own.
+/// Marks tokens [first, last) of a sequence as one document.
 void mark_document(std::int64_t base, std::int64_t first, std::int64_t last, Batch& batch) {
   for (std::int64_t i = first; i < last; ++i) {
     const auto to = static_cast<std::size_t>(base + i);
@@ -57,7 +57,7 @@ std::vector<Scorer::Place> Scorer::pack(const std::vector<ScoredText>& texts, st
       const std::int64_t end = start + input_count(texts[next]);
       const std::int64_t aligned = (end + tile - 1) / tile * tile;
       place(texts[next], base, start, batch);
-      // What fills the tile sees the text but is not seen by it.
+      // Padding up to the tile attends to the text, but the text does not attend to it.
       mark_document(base, start, std::min(aligned, batch.sequence_length), batch);
       places.push_back({next++, base + start});
       start = aligned;

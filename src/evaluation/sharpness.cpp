@@ -10,9 +10,10 @@ namespace fp8lab {
 namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
-constexpr double kNothing = -1000.0;  ///< log2 of a share that no sum shows
+constexpr double kNothing = -1000.0;  ///< log2 of a share too small to affect a sum
 
-/// log(sum of exp(logit_i)) - logit_target of logits that `moved` says; NaN unless all are finite.
+/// Returns log(sum of exp(logit_i)) - logit_target for the logits moved(i);
+/// NaN unless all are finite.
 template <class Moved>
 double cross_entropy(std::size_t count, std::size_t target, Moved moved) {
   double largest = moved(0);

@@ -1,4 +1,4 @@
-// How steep the loss is around the logits of a model ("To FP8 and Back Again", arXiv:2405.18710).
+// Sharpness of the loss around the logits of a model ("To FP8 and Back Again", arXiv:2405.18710).
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,16 @@
 namespace fp8lab {
 
 /// phi = 100 (max f(y + z) - f(y)) / (1 + f(y)) over |z_i| <= epsilon (|y_i| + 1), where y are the
-/// logits of all tokens and f the mean cross-entropy in nats. f grows in every logit but the
-/// target's, so that the maximum lies where each z_i is at its bound: no search. In double.
+/// logits of all tokens and f the mean cross-entropy in nats. f increases in every logit except the
+/// target's, so the maximum has each z_i at its bound and needs no search. Computed in double.
 class Sharpness {
  public:
-  /// `epsilon` > 0.
+  /// Precondition: `epsilon` > 0.
   explicit Sharpness(double epsilon) : epsilon_(epsilon) {}
 
-  /// The logits of one token, finite or not, and the index of its target among them.
+  /// Adds one token: its logits, finite or not, and the index of its target among them.
   void add(std::span<const float> logits, std::int32_t target);
-  /// NaN without a token.
+  /// Returns phi; NaN if no token was added.
   double phi() const;
   std::int64_t tokens() const { return tokens_; }
 

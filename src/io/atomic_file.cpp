@@ -27,10 +27,12 @@ namespace fs = std::filesystem;
   throw RuntimeFailure(fmt::format("{}: cannot {}: {}", path.string(), action, error_text(error)));
 }
 
-/// What every disk writes without the cache: addresses and lengths are multiples of it.
+/// Block size that every disk accepts for uncached writes: addresses and
+/// lengths are multiples of it.
 constexpr std::size_t kBlock = 4096;
 
-/// fsync of a file or directory by name. File systems that cannot sync a directory say EINVAL.
+/// Calls fsync on a file or directory by name. File systems that cannot sync a
+/// directory return EINVAL.
 void sync_path(const fs::path& path, int flags) {
   const FileDescriptor file(::open(path.c_str(), flags | O_RDONLY | O_CLOEXEC));
   if (!file.valid()) fail(path, "open for fsync", errno);
@@ -103,7 +105,7 @@ AtomicFile::AtomicFile(fs::path path, Caching caching)
   file_ = FileDescriptor(
       ::open(temporary_.path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file_.valid()) fail(path_, "create a file beside", errno);
-  // Refused by file systems that know only the cache.
+  // File systems without uncached access refuse O_DIRECT.
   if (caching_ == Caching::none && ::fcntl(file_.get(), F_SETFL, O_DIRECT) != 0) {
     caching_ = Caching::system;
   }
@@ -124,7 +126,7 @@ void AtomicFile::write(std::string_view bytes) {
     if (count < 0) {
       if (errno == EINTR) continue;
       if (errno != EINVAL || caching_ == Caching::system) fail(path_, "write", errno);
-      begin_caching();  // larger blocks than ours, or a place in the file between two
+      begin_caching();  // larger blocks on this disk, or an unaligned file offset
       continue;
     }
     bytes.remove_prefix(static_cast<std::size_t>(count));
@@ -154,7 +156,7 @@ void make_directories(const fs::path& directory) {
 }
 
 std::string read_file(const fs::path& path) {
-  // Opening a pipe would wait for one who writes into it.
+  // O_NONBLOCK: opening a pipe would otherwise wait for a writer.
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) {
     throw Error(fmt::format("{}: cannot open: {}", path.string(), error_text(errno)));
@@ -171,7 +173,7 @@ std::string read_file(const fs::path& path) {
   require_memory(static_cast<double>(status.st_size), path.string() + ": to be read it");
   std::string bytes;
   std::size_t size = 0;
-  // One byte more than the size, so that the end of an unchanged file is seen without growing.
+  // One byte more than the size, so that the end of an unchanged file is detected without growing.
   std::size_t room = static_cast<std::size_t>(status.st_size) + 1;
   try {
     for (;;) {

@@ -1,4 +1,4 @@
-// Files that are either the old one or the new one, never half of either.
+// Atomic replacement of files: readers see the old file or the new one, never a partial one.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,10 @@
 
 namespace fp8lab {
 
-/// Replaces `path` by a file of `bytes`: temporary file in the same directory, fsync, rename, fsync
-/// of the directory. The directory must exist. Throws RuntimeFailure when the system refuses and
-/// Error when `path` names a directory; either way `path` is as before and nothing is left behind.
+/// Replaces `path` by a file of `bytes`: writes a temporary file in the same directory, syncs it,
+/// renames it, and syncs the directory. Precondition: the directory exists. Throws RuntimeFailure
+/// if the system refuses and Error if `path` names a directory; in both cases `path` is unchanged
+/// and no temporary file remains.
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
 /// Removes a file when it goes out of scope, unless keep() was called. The file need not exist.
@@ -33,15 +34,15 @@ class TemporaryFile {
   bool kept_ = false;
 };
 
-/// Whether what is written goes through the system's cache.
+/// Selects whether writes go through the system's page cache.
 enum class Caching : std::uint8_t { system, none };
 
-/// write_file_atomically in pieces: `path` changes with commit(), and not without it.
+/// write_file_atomically in pieces: `path` changes only at commit().
 class AtomicFile {
  public:
-  /// Without caching, pages of the cache are neither filled nor written back, which costs a large
-  /// file several times what the disk needs. That holds for pieces that begin at a page and are
-  /// whole pages, up to the first one that is not, and where the file system does it.
+  /// Caching::none bypasses the page cache, whose filling and write-back cost a large file several
+  /// times the disk's own time. It applies to pieces that begin at a page boundary and are whole
+  /// pages, up to the first piece that is not, and only if the file system supports it.
   explicit AtomicFile(std::filesystem::path path, Caching caching = Caching::system);
   void write(std::string_view bytes);
   void commit();
@@ -55,28 +56,30 @@ class AtomicFile {
   Caching caching_;
 };
 
-/// A name beside `path` that no other process and no other call uses. The file is not created.
+/// Returns a name in the directory of `path` that no other process or call uses.
+/// Does not create the file.
 std::filesystem::path temporary_beside(const std::filesystem::path& path);
 
-/// The files that processes, running or killed, have made as temporary_beside(path).
+/// Returns the files that running or killed processes have created as temporary_beside(path).
 std::vector<std::filesystem::path> temporaries(const std::filesystem::path& path);
-/// The `path` of a name that temporary_beside(path) may have given; nothing for another name.
+/// Returns the `path` for which temporary_beside could have returned this name;
+/// nothing for other names.
 std::optional<std::filesystem::path> target_of_temporary(const std::filesystem::path& temporary);
-/// Removes those of temporaries(path). The caller must hold a lock that keeps others from writing
-/// `path`.
+/// Removes the files of temporaries(path). Precondition: the caller holds a lock that keeps other
+/// processes from writing `path`.
 void remove_temporaries(const std::filesystem::path& path);
 
-/// Brings the written file `temporary` to the disk and renames it over `path`, in the same
-/// directory. Throws RuntimeFailure when that fails; then the destructor removes `temporary`.
+/// Syncs the written file `temporary` to the disk and renames it over `path`, in the same
+/// directory. Throws RuntimeFailure if that fails; the destructor then removes `temporary`.
 void replace_file(TemporaryFile& temporary, const std::filesystem::path& path);
 
-/// Makes `directory` and its parents; one that exists is fine. Throws RuntimeFailure when the
-/// system refuses, Error when something else has the name.
+/// Creates `directory` and its parents if they do not exist. Throws RuntimeFailure if the system
+/// refuses, Error if the name belongs to something other than a directory.
 void make_directories(const std::filesystem::path& directory);
 
-/// All bytes of a regular file. Throws Error when it is missing, anything else (a folder, a pipe, a
-/// device), not readable to the user, or larger than the memory of the machine; RuntimeFailure with
-/// its name when reading it fails, or when the memory for it is not there.
+/// Returns all bytes of a regular file. Throws Error if the file is missing, of another kind (a
+/// folder, a pipe, a device), not readable to the user, or larger than the memory of the machine;
+/// RuntimeFailure with its name if reading or allocation fails.
 std::string read_file(const std::filesystem::path& path);
 
 }  // namespace fp8lab

@@ -23,7 +23,7 @@ BackgroundFile::BackgroundFile(std::filesystem::path path, std::span<std::byte> 
   try {
     writing_ = std::jthread([this] { guarded(&BackgroundFile::write); });
   } catch (...) {
-    abandon();  // the first thread would wait for ever
+    abandon();  // otherwise the first thread would wait forever
     throw;
   }
 }

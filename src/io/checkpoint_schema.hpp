@@ -1,10 +1,10 @@
-// What tells a checkpoint from other safetensors files, and where it says its model.
+// Metadata that identifies a checkpoint among safetensors files and describes its model.
 #pragma once
 
 namespace fp8lab {
 
 constexpr const char* kCheckpointSchema = "fp8lab-checkpoint-3";
-/// Field of the metadata: the [model] table as text.
+/// Metadata field with the [model] table as text.
 constexpr const char* kCheckpointModel = "model";
 
 }  // namespace fp8lab

@@ -17,7 +17,7 @@
 namespace fp8lab {
 namespace {
 
-/// Appends what has come out of a pipe; false at its end.
+/// Appends the available output of a pipe; returns false at its end.
 bool read_some(const Pipe& pipe, std::string& text) {
   std::array<char, 4096> buffer{};
   const ssize_t count = ::read(pipe.output.get(), buffer.data(), buffer.size());
@@ -26,7 +26,7 @@ bool read_some(const Pipe& pipe, std::string& text) {
   return count > 0;
 }
 
-/// Reads both until they end; a full pipe must not keep its writer from filling the other.
+/// Reads both pipes concurrently until they end: a full pipe would block the writer of the other.
 void drain(const Pipe& first, std::string& first_text, const Pipe& second,
            std::string& second_text) {
   std::array<pollfd, 2> ends = {
@@ -41,7 +41,7 @@ void drain(const Pipe& first, std::string& first_text, const Pipe& second,
   }
 }
 
-/// The variables of this process with `variables` in the place of those of their names.
+/// Returns the environment of this process, with `variables` replacing those of the same names.
 std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
   std::vector<std::string> all = variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {

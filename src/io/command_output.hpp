@@ -1,4 +1,4 @@
-// Commands of the system, run to their end.
+// Runs commands of the system to completion.
 #pragma once
 
 #include <string>
@@ -6,16 +6,15 @@
 
 namespace fp8lab {
 
-/// How a command ended and what it said, without white space at the ends.
+/// Exit status and output of a command; leading and trailing white space is removed.
 struct CommandOutput {
-  int status = 0;  ///< 128 + signal when killed
+  int status = 0;  ///< 128 + signal if killed
   std::string out;
-  std::string error;  ///< its standard error
+  std::string error;  ///< standard error
 };
 
-/// Runs the command words[0], found in PATH, to its end, with nothing on standard input.
-/// `variables`, each "NAME=VALUE", replace those of this process. Throws Error when it cannot be
-/// started.
+/// Runs the command words[0], found in PATH, to completion, with empty standard input. `variables`,
+/// each "NAME=VALUE", replace those of this process. Throws Error if the command cannot be started.
 CommandOutput run_command(std::vector<std::string> words,
                           const std::vector<std::string>& variables = {});
 

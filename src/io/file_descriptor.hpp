@@ -1,4 +1,4 @@
-// POSIX file descriptor with an owner.
+// POSIX file descriptor with RAII ownership.
 #pragma once
 
 #include <unistd.h>
@@ -9,10 +9,10 @@
 
 namespace fp8lab {
 
-/// Text of an errno value, for example "No space left on device".
+/// Returns the text of an errno value, for example "No space left on device".
 std::string error_text(int error);
 
-/// Closes its descriptor when it goes out of scope. Not copyable.
+/// Owns a descriptor and closes it on destruction. Not copyable.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
@@ -28,7 +28,7 @@ class FileDescriptor {
   bool valid() const { return descriptor_ >= 0; }
   int get() const { return descriptor_; }
 
-  /// Closes now; returns 0 or errno, which on some file systems is where a full disk shows.
+  /// Closes the descriptor; returns 0 or errno. Some file systems report a full disk only here.
   int close() {
     if (descriptor_ < 0) return 0;
     return ::close(std::exchange(descriptor_, -1)) == 0 ? 0 : errno;
@@ -38,7 +38,7 @@ class FileDescriptor {
   int descriptor_ = -1;
 };
 
-/// A pipe whose ends a new program does not inherit. Throws RuntimeFailure when there can be none.
+/// A pipe whose descriptors close on exec. Throws RuntimeFailure if it cannot be created.
 struct Pipe {
   Pipe();
   FileDescriptor output, input;

@@ -1,5 +1,5 @@
-// What lies at a path. A name that cannot be looked up (too long, below a file, in a folder that
-// may not be read) stands for nothing: the caller then says what it has not found.
+// The kind of file at a path. A name that cannot be looked up (too long, below a file, in a folder
+// that may not be read) counts as missing; the caller then reports what it has not found.
 #pragma once
 
 #include <filesystem>

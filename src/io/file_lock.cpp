@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kLongestCommand = 400;
 
-/// False when the side file was removed, or replaced, between opening and locking it.
+/// Returns false if the side file was removed, or replaced, between opening and locking it.
 bool is_still_named(int descriptor, const std::filesystem::path& side_file) {
   struct stat opened {};
   struct stat named {};
@@ -36,7 +36,7 @@ std::filesystem::path side_file_of(std::filesystem::path path) {
   return path;
 }
 
-/// Empty where there is no such file.
+/// Returns an empty text if there is no such file.
 std::string text_of(const std::filesystem::path& path) {
   try {
     return read_file(path);
@@ -58,7 +58,7 @@ std::string describe_this_process() {
                      fmt::gmtime(std::time(nullptr)), command);
 }
 
-/// A full disk leaves the lock without a name, which is no reason not to have it.
+/// On a full disk the lock has no owner's name but is still valid, so errors are ignored.
 void write_owner(int descriptor, const std::string& owner) {
   if (::ftruncate(descriptor, 0) != 0) return;
   if (::pwrite(descriptor, owner.data(), owner.size(), 0) < 0) return;
@@ -72,7 +72,8 @@ FileLock::FileLock(std::filesystem::path side_file, FileDescriptor file, Mode mo
 FileLock::~FileLock() {
   if (!file_.valid()) return;
   if (mode_ == Mode::shared && ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) return;
-  // Removed while still locked: whoever opened it before finds it gone and makes a new one.
+  // Unlinks while still locked: a process that opened the file earlier detects
+  // this and creates a new one.
   if (is_still_named(file_.get(), side_file_)) ::unlink(side_file_.c_str());
 }
 
@@ -80,7 +81,7 @@ std::optional<FileLock> FileLock::try_acquire(const std::filesystem::path& path,
   std::filesystem::path side_file = side_file_of(path);
   const int kind = mode == Mode::exclusive ? LOCK_EX : LOCK_SH;
   for (;;) {
-    // A link would have its target written over; a fifo or a device is no lock either.
+    // O_NOFOLLOW: the target of a link would be overwritten. A fifo or a device is refused as well.
     FileDescriptor file(
         ::open(side_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
     if (file.valid() ? !is_regular(file.get()) : errno == ELOOP) {

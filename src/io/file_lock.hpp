@@ -11,30 +11,32 @@
 namespace fp8lab {
 
 /// Advisory lock on the side file `<path>.lock`. It is a kernel lock on an open file, so it ends
-/// with the process, however the process ends; a side file that is left over locks nothing. A child
-/// that inherits descriptor() across its exec holds the lock too, until both are gone.
+/// with the process, however the process ends; a leftover side file locks nothing. A child that
+/// inherits descriptor() across its exec shares the lock until both processes have ended.
 class FileLock {
  public:
   enum class Mode : std::uint8_t {
-    exclusive,  ///< one holder, whose name owner() gives
-    shared,     ///< any number of them, and no exclusive one; nobody's name is kept
+    exclusive,  ///< one holder, whose name owner() returns
+    shared,     ///< any number of holders, but no exclusive one; records no owner
   };
 
-  /// Empty when another process, or another FileLock of this one, holds the lock. Does not wait.
-  /// Throws RuntimeFailure when the side file cannot be made or the file system has no locks.
+  /// Returns the lock, or nothing if another process, or another FileLock of this process,
+  /// holds it. Does not wait. Throws RuntimeFailure if the side file cannot be created or the
+  /// file system has no locks.
   static std::optional<FileLock> try_acquire(const std::filesystem::path& path,
                                              Mode mode = Mode::exclusive);
 
-  /// Who took the exclusive lock last: "process 7 on HOST since 2026-01-31 10:00:00 UTC: COMMAND";
-  /// empty when nobody told. Says who holds it only where try_acquire has just failed.
+  /// Returns who took the exclusive lock last: "process 7 on HOST since 2026-01-31 10:00:00
+  /// UTC: COMMAND"; empty if nobody recorded it. This is the present holder only if
+  /// try_acquire has just failed.
   static std::string owner(const std::filesystem::path& path);
 
   FileLock(FileLock&&) noexcept = default;
   FileLock& operator=(FileLock&&) = delete;
-  /// Removes the side file, unless others share the lock, and releases it.
+  /// Releases the lock and removes the side file, unless others share the lock.
   ~FileLock();
 
-  /// Closed by exec, unless the child clears that flag.
+  /// The descriptor is closed by exec, unless the child clears that flag.
   int descriptor() const { return file_.get(); }
 
  private:

@@ -9,7 +9,7 @@
 namespace fp8lab {
 namespace {
 
-using FileId = std::pair<std::uint64_t, std::uint64_t>;  // device and file
+using FileId = std::pair<std::uint64_t, std::uint64_t>;  // device and inode
 
 std::optional<FileId> id_of(const std::filesystem::path& path) {
   struct stat status {};

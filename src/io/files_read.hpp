@@ -1,4 +1,5 @@
-// The files that this process has opened to read: none of them may be the place of a result.
+// Records the files that this process has opened for reading, so that no
+// result overwrites one of them.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +9,14 @@
 
 namespace fp8lab {
 
-/// Notes that what the system knows as `file` of `device` is read under the name `path`. Every
+/// Records that inode `file` of `device` was opened for reading under the name `path`. Every
 /// function of src/io that opens a file for reading calls it. Thread-safe.
 void note_file_read(const std::filesystem::path& path, std::uint64_t device, std::uint64_t file);
-/// That of what has the name `path` now; a name of nothing is not noted.
+/// Like the above for the file that `path` names now; does nothing if there is none.
 void note_file_read(const std::filesystem::path& path);
 
-/// The name under which this process has read what lies at `path`, by whatever links; nothing for
-/// what it has not read, and where nothing lies. Thread-safe.
+/// Returns the name under which this process has read the file at `path`, through any links;
+/// nothing if it has not read the file or if there is none. Thread-safe.
 std::optional<std::string> name_of_read_file(const std::filesystem::path& path);
 
 }  // namespace fp8lab

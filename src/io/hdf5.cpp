@@ -15,19 +15,20 @@
 #include "src/io/files_read.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
-/// What LeakSanitizer does not report: HDF5 1.10 loses memory on damaged files.
+/// Suppresses LeakSanitizer reports from HDF5: version 1.10 leaks memory on damaged files.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5\n"; }
 #endif
 
 namespace fp8lab {
 namespace {
 
-/// HDF5's file access for both sides: latest format, no locks of its own, nothing left open.
+/// Returns file access properties for readers and writers: latest format, no HDF5 locks, and all
+/// objects closed with the file.
 Hdf5Handle access_properties(const Hdf5Status& status) {
-  // Must come first. All our handles are closed by their owners, so HDF5 has nothing to do at exit,
-  // and its exit handler crashes when a file could not be closed because the disk is full.
+  // Must come first. Owners close all handles, so HDF5 has nothing to do at exit; its exit handler
+  // crashes if a file could not be closed because the disk is full.
   H5dont_atexit();
-  // Errors are collected here and thrown; HDF5 would print them as well.
+  // Errors are collected here and thrown; switch off HDF5's own printing.
   status.check(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), "H5Eset_auto2");
   Hdf5Handle access = status.own(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "H5Pcreate");
   status.check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_LATEST, H5F_LIBVER_LATEST),
@@ -38,8 +39,8 @@ Hdf5Handle access_properties(const Hdf5Status& status) {
 }
 
 struct ErrorTrace {
-  std::string innermost;  ///< HDF5's deepest description
-  std::string system;     ///< strerror text inside one of them, "" without
+  std::string innermost;  ///< HDF5's description of the innermost call
+  std::string system;     ///< strerror text inside one of the descriptions, "" without
 };
 
 herr_t collect(unsigned depth, const H5E_error2_t* entry, void* data) {
@@ -96,17 +97,18 @@ void set_fill(const Hdf5Handle& properties, const DatasetSpec& spec, const Hdf5S
                "H5Pset_fill_value", spec.path);
 }
 
-/// Links and attributes of a group stay in its header, which has a checksum. With more than eight,
-/// HDF5 would move them into a heap, on whose damage h5py crashes; a text beyond 4 KiB would lose
-/// its checksum there.
+/// Keeps the links and attributes of a group in its header, which has a checksum. With more than
+/// eight of them HDF5 would move them into a heap; h5py crashes on a damaged heap, and a text
+/// beyond 4 KiB has no checksum there.
 void keep_in_header(const Hdf5Handle& layout, const Hdf5Status& status) {
   constexpr unsigned kMost = 1000;
   status.check(H5Pset_link_phase_change(layout.get(), kMost, 0), "H5Pset_link_phase_change");
   status.check(H5Pset_attr_phase_change(layout.get(), kMost, 0), "H5Pset_attr_phase_change");
 }
 
-/// Metadata up to the size of a page of the kernel lies within one. A kill ends a write at such a
-/// boundary, and half a block of metadata fails its checksum: the file could not be opened again.
+/// Aligns metadata so that a block of up to the kernel's page size lies within one page. A kill
+/// ends a write at a page boundary; half a block of metadata fails its checksum, and the file
+/// could not be opened again.
 void keep_in_pages(const Hdf5Handle& layout, const Hdf5Status& status) {
   constexpr hsize_t kPageBytes = 4096;
   status.check(H5Pset_file_space_strategy(layout.get(), H5F_FSPACE_STRATEGY_PAGE, false, 1),
@@ -115,9 +117,9 @@ void keep_in_pages(const Hdf5Handle& layout, const Hdf5Status& status) {
                "H5Pset_file_space_page_size");
 }
 
-/// Chunks of about 512 bytes unless the spec says otherwise: a partly filled chunk is compressed
-/// anew at every flush, and a SWMR writer cannot reuse the place of the old one. (2000 steps, each
-/// flushed: 3 MB; with 4 KiB 16 MB.)
+/// Returns the rows of a chunk: about 512 bytes unless the spec says otherwise. Each flush
+/// compresses a partly filled chunk again, and a SWMR writer cannot reuse the space of the old one.
+/// (2000 steps, each flushed: 3 MB; with 4 KiB chunks 16 MB.)
 std::int64_t chunk_rows_of(const DatasetSpec& spec) {
   constexpr std::size_t kTargetBytes = 512;
   if (spec.chunk_rows > 0) return spec.chunk_rows;
@@ -247,7 +249,7 @@ Hdf5File::Hdf5File(Hdf5Handle handle, Hdf5Status status)
 Hdf5File Hdf5File::create(const std::filesystem::path& path,
                           const std::filesystem::path& shown_as) {
   const Hdf5Status status(shown_as.string(), true);
-  // A leftover of a killed process; of a link, what it leads to stays as it is.
+  // Removes the leftover of a killed process; if it is a link, its target is left unchanged.
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
     throw RuntimeFailure(fmt::format("{}: cannot replace: {}", path.string(), error_text(errno)));
   }
@@ -271,13 +273,13 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
   note_file_read(path);
   const Hdf5Handle access = access_properties(status);
   if (H5Fis_hdf5(path.c_str()) <= 0) throw Error(path.string() + ": not an HDF5 file");
-  // A file that no writer holds and none died with opens plainly. That comes first, since a SWMR
-  // reader takes damaged metadata for half-written ones and reads them again and again.
+  // Try a plain open first, which succeeds if no writer holds the file and none was killed. A SWMR
+  // reader takes damaged metadata for half-written ones and rereads them many times.
   hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());
   if (id >= 0) require_whole(id, path, status);
   if (id < 0) {
-    // It waits twice as long each time, from 1 ns on. The default of 100 attempts never ends on a
-    // damaged file; these take half a second.
+    // The wait between attempts doubles each time, from 1 ns on. HDF5's default of 100 attempts
+    // never ends on a damaged file; these take half a second.
     constexpr unsigned kReadAttempts = 28;
     status.check(H5Pset_metadata_read_attempts(access.get(), kReadAttempts),
                  "H5Pset_metadata_read_attempts");
@@ -329,7 +331,7 @@ void Hdf5File::reserve(std::size_t bytes) {
     error = ::posix_fallocate(descriptor(), end(), static_cast<off_t>(bytes));
   }
   if (error == 0) return;
-  // Gives back what was taken before the space ran out.
+  // Returns the disk space that was allocated before the space ran out.
   const bool given_back = ::ftruncate(descriptor(), end()) == 0;
   throw RuntimeFailure(fmt::format("{}: cannot grow by {} bytes: {}{}", name(), bytes,
                                    error_text(error),
@@ -377,7 +379,7 @@ Hdf5Dataset Hdf5File::create_dataset(const DatasetSpec& spec, std::int64_t rows,
   std::vector<hsize_t> chunk{static_cast<hsize_t>(chunk_rows_of(spec))};
   for (const std::int64_t extent : spec.row_shape) {
     dims.push_back(static_cast<hsize_t>(extent));
-    // A chunk needs at least one element and may not exceed the limit.
+    // A chunk needs at least one element and must not exceed the limit.
     chunk.push_back(std::max<hsize_t>(dims.back(), 1));
     limits.push_back(extendable ? chunk.back() : dims.back());
   }
@@ -389,7 +391,8 @@ Hdf5Dataset Hdf5File::create_dataset(const DatasetSpec& spec, std::int64_t rows,
   set_fill(properties, spec, status_);
   if (!extendable) chunk[0] = limits[0];
   status_.check(H5Pset_chunk(properties.get(), rank, chunk.data()), "H5Pset_chunk", spec.path);
-  // Deflated, so that a chunk of zeros on the disk is no chunk: its Fletcher-32 sum would be right.
+  // Deflate is needed for integrity: the Fletcher-32 sum of a chunk zeroed on disk would be
+  // correct, but zeros are not a deflated chunk.
   status_.check(H5Pset_shuffle(properties.get()), "H5Pset_shuffle", spec.path);
   status_.check(H5Pset_deflate(properties.get(), 4), "H5Pset_deflate", spec.path);
   status_.check(H5Pset_fletcher32(properties.get()), "H5Pset_fletcher32", spec.path);
@@ -408,10 +411,10 @@ Hdf5Dataset Hdf5File::create_dataset(const DatasetSpec& spec, std::int64_t rows,
 }
 
 bool Hdf5File::has(const std::string& path) const {
-  // H5Lexists needs every group on the way to exist.
+  // H5Lexists requires every parent group to exist.
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string part = path.substr(0, slash);
-    // A damaged group is not one that lacks the link.
+    // An error from a damaged group must not be taken for a missing link.
     if (status_.check(H5Lexists(handle_.get(), part.c_str(), H5P_DEFAULT), "H5Lexists", part) ==
         0) {
       return false;
@@ -469,9 +472,9 @@ void Hdf5File::read_rows(const std::string& path) const {
 }
 
 void Hdf5File::read_everything(const std::string& group, int depth) const {
-  constexpr int kDeepest = 16;  // a damaged link may lead to a group above it
+  constexpr int kDeepest = 16;  // limit of the recursion: a damaged link may lead to a parent group
   if (depth > kDeepest) throw Error(fmt::format("{}: groups are nested in themselves", name()));
-  attribute_names(group);  // they lie in the header of their object, which has a checksum
+  attribute_names(group);  // verifies the checksum of the header that holds them
   for (const std::string& link : link_names(group)) {
     const std::string path = group == "/" ? "/" + link : group + "/" + link;
     H5L_info_t info{};
@@ -515,8 +518,8 @@ Hdf5Dataset Hdf5File::open_dataset(const DatasetSpec& spec) const {
   for (std::size_t i = 0; i < spec.row_shape.size(); ++i) {
     if (dims[i + 1] != static_cast<hsize_t>(spec.row_shape[i])) refuse("has another shape");
   }
-  // Deflate shrinks at most about 1000-fold: a larger claim is a damaged header, not data. Rows not
-  // written yet hold the fill value, of which a reader makes records several times larger.
+  // Deflate shrinks data at most about 1000-fold: a larger claim is a damaged header, not data.
+  // Unwritten rows hold the fill value; the memory of their records is several times larger.
   constexpr hsize_t kHarmless = hsize_t{1} << 20;
   hsize_t bytes = 0;
   if (__builtin_mul_overflow(dims[0], static_cast<hsize_t>(found.row_bytes()), &bytes) ||

@@ -1,9 +1,10 @@
-// RAII over the HDF5 C API (1.10): every status is checked, every failure names call and file.
+// RAII wrapper of the HDF5 C API (1.10): checks every status and reports
+// failures with call and file.
 //
-// Reading failures throw Error (the file is not what it should be), writing failures and refusals
-// of the system RuntimeFailure (the disk failed); the library's own printing is switched off. HDF5
-// is not thread-safe: call all of this from one thread. HDF5's own file locks are not used, since
-// it drops them once SWMR starts; FileLock takes their place.
+// Read failures throw Error (the file is not as it should be). Write failures and refusals of the
+// system throw RuntimeFailure (the disk failed). The library's own error printing is switched off.
+// HDF5 is not thread-safe: call all functions from one thread. HDF5's own file locks are not used,
+// since it drops them once SWMR starts; FileLock replaces them.
 #pragma once
 
 #include <hdf5.h>
@@ -18,7 +19,7 @@
 
 namespace fp8lab {
 
-/// An HDF5 identifier and the function that releases it.
+/// Owns an HDF5 identifier and releases it with the matching function.
 class Hdf5Handle {
  public:
   using Close = herr_t (*)(hid_t);
@@ -36,7 +37,7 @@ class Hdf5Handle {
 
   hid_t get() const { return id_; }
   bool valid() const { return id_ >= 0; }
-  /// Releases now; negative when HDF5 refuses.
+  /// Releases the identifier; returns a negative value if HDF5 refuses.
   herr_t close() { return valid() ? close_(std::exchange(id_, H5I_INVALID_HID)) : 0; }
 
  private:
@@ -44,19 +45,19 @@ class Hdf5Handle {
   Close close_ = nullptr;
 };
 
-/// Turns statuses of one file's calls into exceptions.
+/// Converts the statuses of calls on one file into exceptions.
 class Hdf5Status {
  public:
   Hdf5Status() = default;
   Hdf5Status(std::string file, bool writing) : file_(std::move(file)), writing_(writing) {}
 
-  /// Throws when `result` (hid_t, herr_t, htri_t, ssize_t) is negative, else returns it.
+  /// Throws if `result` (hid_t, herr_t, htri_t, ssize_t) is negative, else returns it.
   template <class T>
   T check(T result, const char* call, const std::string& object = {}) const {
     if (result < 0) fail(call, object);
     return result;
   }
-  /// The same for calls that make an identifier.
+  /// Like `check` for calls that create an identifier; returns it with an owner.
   Hdf5Handle own(hid_t id, Hdf5Handle::Close close, const char* call,
                  const std::string& object = {}) const {
     return Hdf5Handle(check(id, call, object), close);
@@ -71,7 +72,7 @@ class Hdf5Status {
 
 enum class ElementType : std::uint8_t { u8, i32, i64, u64, f32, f64, text };
 
-/// A dataset: rows along the first axis, each of `row_shape` elements.
+/// A dataset: rows along the first axis, `row_shape` elements per row.
 struct DatasetSpec {
   std::string path;
   ElementType type = ElementType::f64;
@@ -80,9 +81,9 @@ struct DatasetSpec {
   std::string description{};
   std::string te_name{};        ///< name of the statistic in TransformerEngine's debug output
   double te_factor = 1.0;       ///< value * te_factor is TransformerEngine's value
-  std::size_t text_size = 0;    ///< bytes of one string, text only; zero-padded UTF-8
-  std::int64_t fill = 0;        ///< of integers never written; floats get NaN
-  std::int64_t chunk_rows = 0;  ///< of extendable datasets; 0: chosen for small, often flushed rows
+  std::size_t text_size = 0;    ///< bytes of one string, for text only; zero-padded UTF-8
+  std::int64_t fill = 0;        ///< fill value of unwritten integers; floats use NaN
+  std::int64_t chunk_rows = 0;  ///< if extendable; 0: for small rows, often flushed
 
   std::size_t element_size() const;
   std::int64_t row_elements() const;
@@ -91,21 +92,21 @@ struct DatasetSpec {
   }
 };
 
-/// An open dataset. Elements in memory are those of its DatasetSpec, packed, row after row.
+/// An open dataset. Elements in memory have the types of its DatasetSpec and are packed row by row.
 class Hdf5Dataset {
  public:
   Hdf5Dataset(Hdf5Handle handle, DatasetSpec spec, Hdf5Status status);
 
   const DatasetSpec& spec() const { return spec_; }
   std::int64_t rows() const { return rows_; }
-  /// Of an extendable dataset.
+  /// Precondition: the dataset is extendable.
   std::int64_t rows_per_chunk() const;
   std::size_t chunk_bytes() const {
     return static_cast<std::size_t>(rows_per_chunk()) * spec_.row_bytes();
   }
-  /// Grows an extendable dataset by `count` rows.
+  /// Appends `count` rows to an extendable dataset.
   void append(const void* elements, std::int64_t count);
-  /// Overwrites rows that exist.
+  /// Overwrites existing rows.
   void write(const void* elements, std::int64_t first, std::int64_t count);
   void read(void* elements, std::int64_t first, std::int64_t count) const;
 
@@ -121,34 +122,37 @@ class Hdf5Dataset {
 
 class Hdf5File {
  public:
-  /// A new file in the latest format, which SWMR needs. Replaces what has the name. Messages call
-  /// it `shown_as`, for a file that is going to be renamed.
+  /// Creates a file in the latest format, which SWMR needs. Replaces an existing file. Messages
+  /// name the file `shown_as`, because it will be renamed.
   static Hdf5File create(const std::filesystem::path& path, const std::filesystem::path& shown_as);
-  /// For reading, also while a SWMR writer has it open or after such a writer was killed.
+  /// Opens a file for reading, also while a SWMR writer has it open or after
+  /// such a writer was killed.
   static Hdf5File open(const std::filesystem::path& path);
 
-  /// False for a file whose writer was killed, or is still writing: other programs can open it as
-  /// SWMR readers alone.
+  /// Returns false for a file whose writer was killed or is still writing: other programs can open
+  /// such a file only as SWMR readers.
   static bool was_closed(const std::filesystem::path& path);
 
   void create_group(const std::string& path);
-  /// Link `path` to `object` of another file, whose name may be relative to this file's directory.
+  /// Creates a link `path` to `object` of another file, whose name may be relative
+  /// to this file's directory.
   void link_external(const std::string& path, const std::string& file, const std::string& object);
 
-  /// Zero rows, unlimited first axis, chunked, shuffled, deflated, each chunk with a Fletcher-32
-  /// checksum: a flipped bit is a failed read.
+  /// Creates a dataset with zero rows and an unlimited first axis: chunked, shuffled, deflated, and
+  /// with a Fletcher-32 checksum per chunk, so that reading a chunk with a flipped bit fails.
   Hdf5Dataset create_extendable(const DatasetSpec& spec);
-  /// Exactly `rows` rows in one such chunk.
+  /// Creates a dataset of exactly `rows` rows in one such chunk.
   Hdf5Dataset create_fixed(const DatasetSpec& spec, std::int64_t rows);
-  /// Throws Error when the dataset is missing, keeps its rows in another file, or has another rank,
-  /// row shape or kind of type. A text dataset may have any length of string; the result's spec
-  /// tells it.
+  /// Opens a dataset. Throws Error if it is missing, stores its rows in another file, or has
+  /// another rank, row shape or kind of type. The strings of a text dataset may have any length;
+  /// the returned spec states it.
   Hdf5Dataset open_dataset(const DatasetSpec& spec) const;
-  /// Throws Error where a link on the way leads to another file, or to another name in this one:
-  /// those of a stranger's file would show what its reader may read.
+  /// Returns true if `path` exists. Throws Error if a link on the way leads to another
+  /// file, or to another name in this one: in a file from a stranger, such links could
+  /// expose files of the reader.
   bool has(const std::string& path) const;
-  /// Reads every attribute and every row of every dataset, whatever they are called, and with that
-  /// every checksum. Throws Error for what cannot be read.
+  /// Reads every attribute and every row of every dataset, and thereby verifies every checksum.
+  /// Throws Error if anything cannot be read.
   void read_everything() const { read_everything("/", 0); }
 
   void set_attribute(const std::string& object, const std::string& name, const std::string& value);
@@ -164,31 +168,32 @@ class Hdf5File {
   std::vector<std::string> list_attribute(const std::string& object, const std::string& name) const;
   bool has_attribute(const std::string& object, const std::string& name) const;
   std::vector<std::string> attribute_names(const std::string& object) const;
-  /// Names of the links in a group, sorted.
+  /// Returns the names of the links in a group, sorted.
   std::vector<std::string> link_names(const std::string& group) const;
-  /// Gives `object` the attribute "checksum" over its other ones, texts and integers, which HDF5
-  /// itself does not protect: SHA-256 of netstrings ("4:name5:value"), ordered by name; a list is
-  /// the netstrings of its entries, an integer its decimal digits.
+  /// Adds an attribute "checksum" over the other attributes of `object`, texts and integers, which
+  /// HDF5 itself does not protect: SHA-256 of netstrings ("4:name5:value"), ordered by name. A list
+  /// contributes the netstrings of its entries, an integer its decimal digits.
   void seal_attributes(const std::string& object);
-  /// Throws Error when the attributes are not those that were sealed.
+  /// Throws Error if the attributes do not match their checksum.
   void check_attributes(const std::string& object) const;
 
-  /// From here on readers may look, and nothing but rows can be added.
+  /// Starts SWMR: from now on readers may open the file, and only rows can be added.
   void start_swmr();
-  /// Takes `bytes` of disk space behind the end of the file until the next flush(). HDF5 neither
-  /// undoes a half-done flush when the disk is full, nor keeps the end of the file that its header
-  /// states within the real one during a flush; space taken before prevents both. Throws
-  /// RuntimeFailure, with the file untouched, when there is not as much.
+  /// Allocates `bytes` of disk space behind the end of the file until the next flush(). When the
+  /// disk is full, HDF5 does not undo a partial flush; and during a flush the end of file in its
+  /// header may lie beyond the real one. Allocating space beforehand prevents both. Throws
+  /// RuntimeFailure, with the file untouched, if there is not enough space.
   void reserve(std::size_t bytes);
-  /// Everything written so far reaches the operating system, where a killed process cannot lose it.
+  /// Passes everything written so far to the operating system, so that a kill of
+  /// the process cannot lose it.
   void flush();
-  /// Closes and reports what the destructor would have to swallow.
+  /// Closes the file and reports errors that the destructor would have to ignore.
   void close();
   const std::string& name() const { return status_.file(); }
 
  private:
   Hdf5File(Hdf5Handle handle, Hdf5Status status);
-  /// POSIX descriptor under the file, and the end of the file as HDF5 has laid it out.
+  /// The POSIX descriptor of the file, and the end of the file in HDF5's layout.
   int descriptor() const;
   off_t end() const;
   void check_link(const std::string& path) const;

@@ -11,8 +11,9 @@
 namespace fp8lab {
 namespace {
 
-/// UTF-8 of one size, padded with NUL. Texts of variable length lie in a heap without a checksum,
-/// where one wrong bit crashes HDF5; these lie in the checked header of their object.
+/// Returns the type of fixed-size UTF-8, padded with NUL. Texts of variable length lie in a
+/// heap without a checksum, where one wrong bit crashes HDF5; fixed-size texts lie in the
+/// checked header of their object.
 Hdf5Handle text_type(std::size_t size, const Hdf5Status& status) {
   Hdf5Handle type = status.own(H5Tcopy(H5T_C_S1), H5Tclose, "H5Tcopy");
   status.check(H5Tset_size(type.get(), size), "H5Tset_size");
@@ -21,7 +22,7 @@ Hdf5Handle text_type(std::size_t size, const Hdf5Status& status) {
   return type;
 }
 
-/// What files of the first schema have, and those of h5py.
+/// The string type of files of the first schema, and of h5py's files.
 Hdf5Handle variable_text_type(const Hdf5Status& status) { return text_type(H5T_VARIABLE, status); }
 
 Hdf5Handle scalar_space(const Hdf5Status& status) {
@@ -52,7 +53,7 @@ void Hdf5File::write_attribute(const std::string& object, const std::string& nam
 void Hdf5File::set_attribute(const std::string& object, const std::string& name,
                              const std::string& value) {
   refuse_nul(value, name);
-  const std::size_t size = std::max<std::size_t>(value.size(), 1);  // HDF5 knows no empty type
+  const std::size_t size = std::max<std::size_t>(value.size(), 1);  // HDF5 has no empty string type
   write_attribute(object, name, text_type(size, status_).get(), scalar_space(status_),
                   value.c_str());
 }
@@ -195,7 +196,7 @@ std::vector<std::string> Hdf5File::read_variable(const Hdf5Handle& attribute, st
   return texts;
 }
 
-/// The value as the checksum takes it.
+/// Returns the value in the form that the checksum uses.
 std::string Hdf5File::attribute_text(const std::string& object, const std::string& name) const {
   const std::string where = object + "@" + name;
   const Hdf5Handle attribute = status_.own(

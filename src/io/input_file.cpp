@@ -41,7 +41,7 @@ std::optional<FileStamp> stamp_of(const std::filesystem::path& path) {
 }
 
 FileDescriptor open_regular_file(const std::filesystem::path& path) {
-  // Opening a pipe would wait for one who writes into it.
+  // O_NONBLOCK: opening a pipe would otherwise wait for a writer.
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) {
     throw Error(fmt::format("{}: cannot open: {}", path.string(), error_text(errno)));
@@ -72,7 +72,7 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> destination) con
     destination = destination.subspan(static_cast<std::size_t>(count));
     offset += static_cast<std::uint64_t>(count);
   }
-  // Not the time of change, which a new name or other rights set too.
+  // Does not compare the time of change (ctime), which renaming and changing permissions also set.
   const FileStamp now = stamp_of(file_, path_);
   if (now.size == stamp_.size && now.modified == stamp_.modified) return;
   throw RuntimeFailure(fmt::format("{}: was {} while it was in use", path_,

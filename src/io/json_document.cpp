@@ -14,7 +14,8 @@ using nlohmann::json;
 
 namespace {
 
-/// More would exhaust the stack of what prints or compares a value.
+/// Limit of the nesting: deeper values would exhaust the stack of code that
+/// prints or compares them.
 constexpr int kDeepestJson = 64;
 
 }  // namespace
@@ -25,7 +26,7 @@ json parse_json(std::string_view text, const std::string& origin) {
   if (const std::size_t null = find_null(text); null != std::string_view::npos) {
     throw Error(fmt::format("{}: malformed JSON at byte {}", origin, null + 1));
   }
-  std::vector<std::unordered_set<std::string>> keys;  // of the objects around the present value
+  std::vector<std::unordered_set<std::string>> keys;  // keys of the enclosing objects
   const auto check = [&](int depth, json::parse_event_t event, json& value) {
     using Event = json::parse_event_t;
     if (depth > kDeepestJson) {

@@ -1,4 +1,4 @@
-// JSON files of other programs, read strictly.
+// Strict reading of JSON files of other programs.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,15 @@
 
 namespace fp8lab {
 
-/// The first null byte, or npos. No JSON holds one; the parser takes it for the end of the text.
+/// Returns the position of the first null byte, or npos. JSON contains none; the parser would take
+/// it for the end of the text.
 std::size_t find_null(std::string_view text);
 
-/// Parses one JSON value. Throws Error naming `origin` and the byte for text
-/// that is not JSON, for an object that has a key twice, and for values nested more than 64 deep.
+/// Parses one JSON value. Throws Error that names `origin` and the byte for text that is not JSON,
+/// for an object with duplicate keys, and for values nested more than 64 deep.
 nlohmann::json parse_json(std::string_view text, const std::string& origin);
 
-/// parse_json of a file that must hold an object.
+/// Calls parse_json for a file that must contain an object.
 nlohmann::json read_json_object(const std::filesystem::path& path);
 
 }  // namespace fp8lab

@@ -22,10 +22,10 @@ std::uintptr_t page_size() {
   return size;
 }
 
-/// A mapping for the handler of SIGBUS, which can take no lock: entries are used again, never
-/// freed.
+/// A mapping as seen by the SIGBUS handler, which cannot take a lock: entries
+/// are reused, never freed.
 struct Entry {
-  std::atomic<std::uintptr_t> begin = 0;  ///< 0: of no mapping
+  std::atomic<std::uintptr_t> begin = 0;  ///< 0: unused entry
   std::atomic<std::size_t> size = 0;
   std::string name;
   Entry* next = nullptr;
@@ -70,7 +70,7 @@ void end_with_name(int signal, siginfo_t* info, void* /*context*/) {
     say(kEnd, sizeof kEnd - 1);
     ::_exit(1);
   }
-  ::signal(signal, SIG_DFL);  // the fault comes again
+  ::signal(signal, SIG_DFL);  // returning repeats the fault with the default action
 }
 
 }  // namespace
@@ -119,7 +119,7 @@ FileStamp MappedFile::stamp_now() const {
 }
 
 void release_pages(std::span<const std::byte> bytes) {
-  // Pages that lie within `bytes` as a whole.
+  // Only pages that lie entirely within `bytes`.
   const std::size_t page = page_size();
   const std::size_t begin = reinterpret_cast<std::uintptr_t>(bytes.data()) % page;
   const std::size_t first = (page - begin) % page;

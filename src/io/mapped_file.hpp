@@ -1,4 +1,4 @@
-// A file seen as memory, read only as far as it is looked at.
+// A read-only memory mapping of a file; pages are read on first access.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace fp8lab {
 
-/// A file mapped for reading as long as the object lives. Replacing it by another file of the same
-/// name does no harm; writing into it changes what is mapped (stamp_now), and shortening it ends
-/// the process that reads beyond the new end (explain_lost_pages).
+/// Maps a file for reading for the lifetime of the object. Replacing it by another file of the same
+/// name is harmless. Writing into the file changes the mapped bytes (stamp_now), and truncating it
+/// ends a process that reads beyond the new end (explain_lost_pages).
 class MappedFile {
  public:
-  /// Throws Error when the file is missing, a directory or not readable to the user,
-  /// RuntimeFailure when the system refuses.
+  /// Throws Error if the file is missing, a directory or not readable to the user,
+  /// RuntimeFailure if the system refuses.
   explicit MappedFile(const std::filesystem::path& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -23,9 +23,10 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
 
-  /// Before anything of it was read.
+  /// The stamp before any byte of the file was read.
   const FileStamp& stamp() const { return stamp_; }
-  /// That of the mapped file now; stamp() where its name stands for another file or none.
+  /// Returns the stamp of the mapped file now; stamp() if its name now refers
+  /// to another file or none.
   FileStamp stamp_now() const;
 
  private:
@@ -34,11 +35,11 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-/// From now on a process that can read a mapped file no longer (it was cut off, or its disk fails)
-/// ends with a line that names the file, and status 1.
+/// Installs a SIGBUS handler: a process that can no longer read a mapped file (truncated, or a
+/// failing disk) prints a line that names the file and exits with status 1.
 void explain_lost_pages();
 
-/// Takes the whole pages among these bytes of a mapped file out of the resident memory of the
+/// Removes the whole pages among these bytes of a mapped file from the resident memory of the
 /// process. They stay readable.
 void release_pages(std::span<const std::byte> bytes);
 

@@ -29,7 +29,7 @@ std::string_view descr_of(DType dtype) {
   return "";
 }
 
-/// Reader of the header, a Python dictionary literal with the keys descr, fortran_order and shape.
+/// Parses the header, a Python dictionary literal with the keys descr, fortran_order and shape.
 class HeaderParser {
  public:
   HeaderParser(std::string_view text, const std::string& origin) : text_(text), origin_(origin) {}

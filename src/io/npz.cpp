@@ -12,7 +12,7 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::uint64_t kMostDeflation = 1032;  // no deflated byte holds more (zlib's manual)
+constexpr std::uint64_t kMostDeflation = 1032;  // largest deflation ratio (zlib's manual)
 
 struct Discard {
   void operator()(zip_t* archive) const { zip_discard(archive); }
@@ -46,7 +46,7 @@ Archive open_archive(std::string_view bytes, const std::string& origin) {
   return archive;
 }
 
-/// The bytes of a member, whose CRC-32 libzip compares at its end.
+/// Returns the bytes of a member. libzip compares their CRC-32 at the end.
 std::string read_member(zip_t* archive, std::uint64_t index, const zip_stat_t& facts,
                         const std::string& origin) {
   const std::string name = facts.name;
@@ -56,7 +56,7 @@ std::string read_member(zip_t* archive, std::uint64_t index, const zip_stat_t& f
   }
   const Member member(zip_fopen_index(archive, index, 0));
   if (member == nullptr) fail(origin, name + ": " + zip_strerror(archive));
-  std::string data(facts.size + 1, '\0');  // one more: only a read beyond the end compares
+  std::string data(facts.size + 1, '\0');  // libzip compares only at a read beyond the end
   std::uint64_t count = 0;
   while (count < data.size()) {
     const zip_int64_t got = zip_fread(member.get(), data.data() + count, data.size() - count);

@@ -19,7 +19,7 @@ PageMemory::PageMemory(std::size_t bytes) {
   if (data == MAP_FAILED) {
     throw RuntimeFailure(fmt::format("cannot allocate {} bytes: {}", bytes, error_text(errno)));
   }
-  ::madvise(data, bytes, MADV_HUGEPAGE);  // advice only
+  ::madvise(data, bytes, MADV_HUGEPAGE);  // a hint; may fail
   bytes_ = {static_cast<std::byte*>(data), bytes};
 }
 

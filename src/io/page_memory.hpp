@@ -1,4 +1,4 @@
-// Memory of whole pages.
+// Page-aligned memory.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,11 @@
 
 namespace fp8lab {
 
-/// Zeroed memory that begins at a page, in large pages where the system has them. Not copyable.
+/// Zeroed, page-aligned memory, in large pages if the system has them. Not copyable.
 class PageMemory {
  public:
   PageMemory() = default;
-  /// Throws RuntimeFailure when the system refuses.
+  /// Throws RuntimeFailure if the system refuses.
   explicit PageMemory(std::size_t bytes);
   PageMemory(PageMemory&& other) noexcept;
   PageMemory& operator=(PageMemory&& other) noexcept;

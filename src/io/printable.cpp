@@ -9,7 +9,7 @@ namespace {
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0u) == 0x80; }
 
-/// The length of the UTF-8 character that `text` begins with; 0 where it begins with none.
+/// Returns the length of the UTF-8 character at the start of `text`; 0 if it is not valid UTF-8.
 std::size_t character_length(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   const std::size_t length = first < 0x80                    ? 1
@@ -20,14 +20,15 @@ std::size_t character_length(std::string_view text) {
   if (length == 0 || length > text.size()) return 0;
   const std::string_view rest = text.substr(1, length - 1);
   if (!std::all_of(rest.begin(), rest.end(), is_continuation)) return 0;
-  // Longer than need be, halves of surrogate pairs, and beyond the last character.
+  // Refuses overlong encodings, surrogates, and code points beyond the last character.
   const auto second = length > 1 ? static_cast<unsigned char>(text[1]) : 0u;
   const bool is_none = (first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0) ||
                        (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90);
   return is_none ? 0 : length;
 }
 
-/// `text` without anything that a terminal obeys. `keep` are control characters that stay.
+/// Escapes everything in `text` that a terminal would interpret, except the
+/// control characters in `keep`.
 std::string escaped(std::string_view text, std::string_view keep) {
   std::string result;
   while (!text.empty()) {
@@ -50,7 +51,7 @@ std::string escaped(std::string_view text, std::string_view keep) {
   return result;
 }
 
-/// The bytes of the first `count` characters of a text in UTF-8.
+/// Returns the number of bytes in the first `count` characters of a UTF-8 text.
 std::size_t bytes_of_characters(std::string_view text, std::size_t count) {
   std::size_t end = 0;
   for (; count > 0 && end < text.size(); --count) {

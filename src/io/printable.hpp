@@ -1,4 +1,4 @@
-// Text of others for a terminal.
+// Makes text from other sources safe to print on a terminal.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,16 @@
 
 namespace fp8lab {
 
-/// `text` on one line, with nothing that a terminal obeys: line ends become blanks, other control
-/// characters, those of C1 among them, and bytes that are no UTF-8 \x1b and the like.
+/// Returns `text` on one line without anything that a terminal would interpret. Line ends
+/// become blanks; other control characters (including those of C1) and bytes that are not UTF-8
+/// become \x1b and the like.
 std::string printable(std::string_view text);
 
-/// The same with line feeds and tabs as they are, and carriage returns as \x0d.
+/// Like `printable`, but keeps line feeds and tabs; carriage returns become \x0d.
 std::string printable_lines(std::string_view text);
 
-/// The lines of printable_lines(text), those of more than `columns` characters in several, broken
-/// after a blank where one is near.
+/// Returns the lines of printable_lines(text). Lines of more than `columns` characters are broken,
+/// after a nearby blank if there is one.
 std::vector<std::string> wrapped_lines(std::string_view text, std::size_t columns);
 
 }  // namespace fp8lab

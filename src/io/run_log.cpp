@@ -16,16 +16,16 @@
 namespace fp8lab {
 namespace {
 
-/// Datasets that grow together, and the rows that are not in the file yet. Rows are collected so
-/// that the file changes only in flush(): that is the only moment at which a kill can find it
-/// between two states, and a chunk is compressed once per flush.
+/// Datasets of one group, which grow together, and their rows that are not in the file yet. Rows
+/// are collected so that the file changes only in flush(): only then can a kill leave it
+/// inconsistent, and a chunk is compressed once per flush.
 class RowWriter {
  public:
   RowWriter(Hdf5File& file, const std::vector<DatasetSpec>& specs) {
     for (const DatasetSpec& spec : specs) columns_.push_back({file.create_extendable(spec), {}});
   }
 
-  /// The next value of the row, for the next dataset.
+  /// Appends the row's value for the next dataset.
   template <class T>
   void put(const T* elements, std::size_t count) {
     Column& column = columns_.at(next_++);
@@ -45,13 +45,13 @@ class RowWriter {
     next_ = 0;
     ++pending_rows_;
   }
-  /// A row of one number or text for each dataset.
+  /// Appends one row: one number or text for each dataset.
   template <class... Values>
   void put_row(const Values&... values) {
     (put(values), ...);
     end_row();
   }
-  /// `count` rows of a single dataset.
+  /// Appends `count` rows of a single dataset.
   void put_rows(const void* elements, std::int64_t count) {
     Column& column = columns_.at(0);
     const std::size_t size = static_cast<std::size_t>(count) * column.dataset.spec().row_bytes();
@@ -59,12 +59,13 @@ class RowWriter {
     pending_rows_ += count;
   }
 
-  /// Rows in the file and collected.
+  /// Returns the number of rows in the file plus the collected ones.
   std::int64_t rows() const { return columns_.front().dataset.rows() + pending_rows_; }
 
-  /// Bound on what writing the collected rows adds to the file: the rows, and for each dataset one
-  /// chunk written again and new blocks of its index, an extensible array whose blocks grow with
-  /// the square root of the number of chunks. 0 when there are none.
+  /// Returns an upper bound of the space that writing the collected rows adds to the file:
+  /// the rows, and for each dataset one rewritten chunk and new blocks of its index. The
+  /// index is an extensible array whose blocks grow with the square root of the number of
+  /// chunks. 0 if no rows are pending.
   std::size_t space_needed() const {
     constexpr std::size_t kBlocks = std::size_t{4} << 10;
     std::size_t bytes = 0;
@@ -87,7 +88,7 @@ class RowWriter {
     pending_rows_ = 0;
   }
 
-  /// Appends the first `rows` rows of another run file's datasets.
+  /// Appends the first `rows` rows of the same datasets in another run file.
   void copy_from(const Hdf5File& source, std::int64_t rows) {
     for (Column& column : columns_) {
       const DatasetSpec& spec = column.dataset.spec();
@@ -119,8 +120,8 @@ class RowWriter {
   std::int64_t pending_rows_ = 0;
 };
 
-/// The name of a file under construction. The lock makes it ours, so one that a kill left behind is
-/// simply overwritten.
+/// Returns the name of a file under construction. The lock makes the name exclusive, so a leftover
+/// of a killed process is overwritten.
 std::filesystem::path construction_site(const std::filesystem::path& path) {
   return path.parent_path() / fmt::format(".{}.new", path.filename().string());
 }
@@ -132,7 +133,7 @@ std::int32_t channel_index(double channel) {
 
 class Hdf5RunLog final : public RunLog {
  public:
-  /// All groups, attributes and datasets in the file `temporary`; publish() gives it its name.
+  /// Creates all groups, attributes and datasets in the file `temporary`; publish() renames it.
   Hdf5RunLog(FileLock lock, std::filesystem::path path, const std::filesystem::path& temporary,
              const RunMeta& meta, const std::vector<TensorName>& tensors)
       : lock_(std::move(lock)),
@@ -156,11 +157,12 @@ class Hdf5RunLog final : public RunLog {
     try {
       flush();
     } catch (const std::exception&) {
-      // A destructor cannot report; whoever needs to know calls flush() or complete().
+      // A destructor cannot report; callers that need to know call flush() or complete().
     }
   }
 
-  /// Starts SWMR and renames the file to its place, so that whoever finds it there can read it.
+  /// Starts SWMR and then renames the file to its final name, so that the file is readable
+  /// as soon as it is visible.
   void publish(TemporaryFile& temporary) {
     write_pending();
     file_.flush();
@@ -168,7 +170,7 @@ class Hdf5RunLog final : public RunLog {
     replace_file(temporary, path_);
   }
 
-  /// The completion row of `source`, if it has one.
+  /// Copies the completion row of `source`, if it has one.
   void copy_completion(const Hdf5File& source) {
     complete_->copy_from(source, source.open_dataset(complete_dataset()).rows());
   }
@@ -236,13 +238,13 @@ class Hdf5RunLog final : public RunLog {
 
   void complete(std::uint64_t final_weight_hash) override {
     FP8LAB_ASSERT(complete_->rows() == 0);
-    flush();  // first everything else, so that a reader who sees the row sees a whole run
+    flush();  // first, so that a reader who sees the completion row sees all other rows
     complete_->put_rows(&final_weight_hash, 1);
     flush();
   }
 
  private:
-  /// Values before the rows of /samples that speak of them.
+  /// Writes the values before the rows of /samples that refer to them.
   void write_pending() {
     sample_values_->write_pending();
     for (RowWriter& rows : groups_) rows.write_pending();
@@ -251,7 +253,7 @@ class Hdf5RunLog final : public RunLog {
 
   RowWriter& writer(RowGroup group) { return groups_.at(static_cast<std::size_t>(group)); }
 
-  // Destroyed from the last to the first: datasets, file, lock.
+  // Destroyed in reverse order: datasets, file, lock.
   FileLock lock_;
   std::filesystem::path path_;
   std::int64_t tensors_;
@@ -291,7 +293,7 @@ void Hdf5RunLog::append_tensors(std::int64_t step, const std::vector<OperandStat
   rows.end_row();
 }
 
-/// Number of leading entries up to `step`.
+/// Returns the number of leading entries up to `step`.
 std::int64_t rows_until(const std::vector<std::int64_t>& steps, std::int64_t step) {
   const auto later = std::find_if(steps.begin(), steps.end(),
                                   [step](std::int64_t candidate) { return candidate > step; });

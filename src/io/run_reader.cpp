@@ -9,7 +9,7 @@
 namespace fp8lab {
 namespace {
 
-/// The first rows.size() rows of one dataset, each stored into `member` of the row.
+/// Reads the first rows.size() rows of one dataset into `member` of each row.
 template <class Stored, class Row, class Member>
 void read_column(const Hdf5File& file, const DatasetSpec& spec, std::vector<Row>& rows,
                  Member Row::*member) {
@@ -26,7 +26,8 @@ void read_text_column(const Hdf5File& file, const DatasetSpec& spec, std::vector
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].*member = values[i];
 }
 
-/// Rows of a group with `step` set. Datasets only grow, so later reads find at least these rows.
+/// Returns the rows of a group with `step` set. Datasets only grow, so later reads
+/// find at least these rows.
 template <class Row>
 std::vector<Row> start_rows(const Hdf5File& file, RowGroup group) {
   std::vector<Row> rows;
@@ -89,7 +90,8 @@ std::vector<EventRecord> read_events(const Hdf5File& file) {
   return rows;
 }
 
-/// Reads the completion row before anything else, so that a run seen complete is seen whole.
+/// Reads the completion row before anything else, so that a run seen as
+/// complete is read completely.
 bool read_completion(const Hdf5File& file, std::uint64_t& hash) {
   const std::vector<std::uint64_t> rows = read_all<std::uint64_t>(file, complete_dataset());
   if (!rows.empty()) hash = rows.front();

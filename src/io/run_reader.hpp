@@ -10,7 +10,7 @@
 
 namespace fp8lab {
 
-/// A run file without the (time x tensor) statistics and the samples.
+/// The contents of a run file without the (time x tensor) statistics and the samples.
 struct RunData {
   RunMeta meta;
   std::vector<TensorName> tensors;
@@ -19,21 +19,22 @@ struct RunData {
   std::vector<ScoreRecord> scores;
   std::vector<WarningRecord> warnings;
   std::vector<EventRecord> events;
-  std::vector<std::int64_t> tensor_steps;  ///< logged steps: rows of every statistic
+  std::vector<std::int64_t> tensor_steps;  ///< logged steps: one row of every statistic each
   bool complete = false;
-  std::uint64_t final_weight_hash = 0;  ///< of a complete run
+  std::uint64_t final_weight_hash = 0;  ///< set if the run is complete
 };
 
-/// Throws Error when `path` is not a run file.
+/// Throws Error if `path` is not a run file.
 RunData read_run(const std::filesystem::path& path);
 
-/// One member of OperandStatistics by name, for example "sqnr_db": row-major, one row per entry of
-/// RunData::tensor_steps, one column per tensor times the member's width (8 for top_channel and
-/// top_channel_amax, 64 for exponent_histogram). Throws Error for an unknown name.
+/// Reads one member of OperandStatistics by name, for example "sqnr_db". The result is
+/// row-major, with one row per entry of RunData::tensor_steps and one column per tensor times
+/// the member's width (8 for top_channel and top_channel_amax, 64 for exponent_histogram).
+/// Throws Error for an unknown name.
 std::vector<double> read_statistic(const std::filesystem::path& path, const std::string& name);
 
-/// /tensors/without_history: one row per entry of RunData::tensor_steps, one column per tensor.
-/// Empty for a file that has none.
+/// Reads /tensors/without_history: one row per entry of RunData::tensor_steps, one column per
+/// tensor. Empty if the file has no such dataset.
 std::vector<std::uint8_t> read_without_history(const std::filesystem::path& path);
 
 /// A captured tensor.

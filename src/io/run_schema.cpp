@@ -15,7 +15,7 @@ constexpr char kExtra[] = "extra.";
 constexpr char kMeta[] = "/meta";
 constexpr char kWithoutHistory[] = "/tensors/without_history";
 
-/// The attributes of /meta that are one string.
+/// The attributes of /meta that are single strings.
 constexpr std::array<std::pair<const char*, std::string RunMeta::*>, 14> kTexts = {{
     {"run_name", &RunMeta::run_name},
     {"recipe_name", &RunMeta::recipe_name},
@@ -123,7 +123,7 @@ std::vector<DatasetSpec> samples_datasets() {
           number("/samples/length", i64, "element", "number of elements")};
 }
 
-/// The four fixed datasets; text sizes are those of the longest entries when writing.
+/// Returns the four fixed datasets; when writing, text sizes are those of the longest entries.
 std::array<DatasetSpec, 4> name_datasets(std::size_t layer, std::size_t slot, std::size_t format) {
   return {words("/tensors/layer", layer, "name", "linear layer"),
           words("/tensors/slot", slot, "name", "operand of its GEMMs"),
@@ -143,7 +143,8 @@ Identity read_identity(const Hdf5File& file) {
   return identity;
 }
 
-/// What files of version 1 lack; /warnings is not in the first ones of version 2 either.
+/// Returns true for datasets that files of version 1 lack; the first files of
+/// version 2 lack /warnings too.
 bool is_later(const std::string& path) {
   return path.starts_with("/scores/") || path.starts_with("/checkpoints/") ||
          path.starts_with("/warnings/") || path == kWithoutHistory;

@@ -1,4 +1,4 @@
-// Layout of a run file, as data: what README.md in this folder describes.
+// Layout of a run file as data; README.md in this folder describes it.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 
 namespace fp8lab {
 
-/// Before the version, RunMeta::version.
+/// Prefix of the schema's name; RunMeta::version follows.
 inline constexpr char kRunSchema[] = "fp8lab-run-";
-/// `step` of a row that was never written.
+/// Fill value of `step`: marks a row that was never written.
 inline constexpr std::int64_t kNoStep = -1;
 
-/// Datasets that grow together, one row each.
+/// Groups of datasets that grow together, one row each.
 enum class RowGroup : std::uint8_t {
   metrics,
   eval,
@@ -32,38 +32,38 @@ inline constexpr RowGroup kRowGroups[] = {
     RowGroup::metrics, RowGroup::eval,    RowGroup::scores,      RowGroup::tensors,
     RowGroup::events,  RowGroup::samples, RowGroup::checkpoints, RowGroup::warnings};
 
-/// The datasets of a group in the order in which run_log.cpp fills them; `step` is the first.
-/// `tensors` is the number of logged operands.
+/// Returns the datasets of a group in the order in which run_log.cpp fills them; `step` is the
+/// first. `tensors` is the number of logged operands.
 std::vector<DatasetSpec> row_datasets(RowGroup group, std::int64_t tensors);
 
-/// /samples/values, whose rows are elements, and /complete.
+/// Return /samples/values, whose rows are elements, and /complete.
 DatasetSpec sample_values_dataset();
 DatasetSpec complete_dataset();
 
 /// One member of OperandStatistics that holds doubles.
 struct StatisticField {
   const char* name;
-  std::size_t offset;  ///< bytes
+  std::size_t offset;  ///< in bytes
   std::int64_t width;  ///< number of doubles
   const char* units;
   const char* description;
   const char* te_name = "";
   double te_factor = 1.0;
-  bool is_index = false;  ///< stored as i32, -1 for none
+  bool is_index = false;  ///< stored as i32; -1: none
 };
 
-/// Every member but the hash, in order of declaration.
+/// Returns every member except the hash, in order of declaration.
 const std::vector<StatisticField>& statistic_fields();
-/// Dataset of one of them.
+/// Returns the dataset of one statistic.
 DatasetSpec statistic_dataset(const StatisticField& field, std::int64_t tensors);
 
-/// /meta of a new file: schema and attributes.
+/// Writes /meta of a new file: schema and attributes.
 void write_meta(Hdf5File& file, const RunMeta& meta);
-/// Throws Error when the file is not a run file, has another schema, or attributes that do not have
-/// their checksum.
+/// Reads /meta. Throws Error if the file is not a run file, has another schema, or has attributes
+/// that do not match their checksum.
 RunMeta read_meta(const Hdf5File& file);
 
-/// /tensors/{layer,slot,format,scale_bits_per_element}; the group must exist.
+/// Writes /tensors/{layer,slot,format,scale_bits_per_element}. Precondition: the group exists.
 void write_tensor_names(Hdf5File& file, const std::vector<TensorName>& tensors);
 std::vector<TensorName> read_tensor_names(const Hdf5File& file);
 
@@ -76,19 +76,20 @@ std::vector<T> read_all(const Hdf5File& file, const DatasetSpec& spec) {
   dataset.read(values.data(), 0, dataset.rows());
   return values;
 }
-/// The same for texts, padding removed.
+/// Like read_all for texts; removes the padding.
 std::vector<std::string> read_all_texts(const Hdf5File& file, const DatasetSpec& spec);
 
-/// `step` of every row that all datasets of the group have: a killed writer can leave the others
-/// longer, or rows that were never written. None for groups that files of before lack.
+/// Returns `step` of every row that all datasets of the group have: a killed writer can leave the
+/// others longer, or leave rows that were never written. Empty for groups that older files lack.
 std::vector<std::int64_t> read_steps(const Hdf5File& file, RowGroup group, std::int64_t tensors);
 
-/// Number of leading rows of /samples whose values lie within the `available` ones: a kill can come
-/// between a row and its values.
+/// Returns the number of leading rows of /samples whose values lie within the `available` ones: a
+/// kill can come between writing a row and its values.
 std::int64_t count_whole_samples(const std::vector<std::int64_t>& offsets,
                                  const std::vector<std::int64_t>& lengths, std::int64_t available);
 
-/// At most `size` bytes of `text`, cut where a UTF-8 character begins, zero-padded to `size`.
+/// Returns at most `size` bytes of `text`, cut at a UTF-8 character boundary
+/// and zero-padded to `size`.
 std::string fixed_text(const std::string& text, std::size_t size);
 
 }  // namespace fp8lab

@@ -16,7 +16,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint64_t kMaximumHeader = 100'000'000;  // as the reference implementation has it
+constexpr std::uint64_t kMaximumHeader = 100'000'000;  // the limit of the reference implementation
 constexpr std::size_t kPiece = std::size_t{256}
                                << 10;  // bytes of a file read at a time, few enough for a cache
 

@@ -16,10 +16,10 @@ namespace {
 
 using nlohmann::json;
 
-/// Names in messages and memory stay within reason.
+/// Limits the length of names in messages and memory.
 constexpr std::size_t kMaximumName = 1024;
 
-/// Builds the header while the text is parsed, so that nothing is stored that has not been checked.
+/// Builds the header during parsing, so that nothing is stored before it is checked.
 class HeaderBuilder : public json::json_sax_t {
  public:
   explicit HeaderBuilder(const std::string& origin) : origin_(origin) {}
@@ -143,9 +143,9 @@ class HeaderBuilder : public json::json_sax_t {
   const std::string& origin_;
   SafetensorsHeader header_;
   State state_ = State::begin;
-  std::string key_;                        ///< the last one
-  std::unordered_set<std::string> names_;  ///< of tensors, so far
-  std::unordered_set<std::string> keys_;   ///< of the present object
+  std::string key_;                        ///< the key read last
+  std::unordered_set<std::string> names_;  ///< tensor names so far
+  std::unordered_set<std::string> keys_;   ///< keys of the current object
   TensorPlace entry_;
   int offsets_ = 0;
 };
@@ -171,7 +171,7 @@ void check_extent(const TensorPlace& place, std::uint64_t data_size, const std::
   }
 }
 
-/// Tensors must lie one after another, from the first byte to the last.
+/// Throws unless the tensors are contiguous from the first byte to the last.
 void check_places(std::vector<TensorPlace>& tensors, std::uint64_t data_size,
                   const std::string& origin) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorPlace& a, const TensorPlace& b) {
@@ -204,7 +204,7 @@ std::int64_t TensorHeader::size() const {
 }
 
 std::string shape_text(const TensorHeader& tensor) {
-  // What a hostile header lists at length is cut.
+  // Truncates long shapes from hostile headers.
   const std::size_t shown = std::min<std::size_t>(tensor.shape.size(), 8);
   return fmt::format("{} ({}{})", stored_name(tensor.type),
                      fmt::join(tensor.shape.begin(),

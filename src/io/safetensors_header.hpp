@@ -1,5 +1,5 @@
-// The header of a safetensors file: JSON text that says where each tensor lies. Hostile input is
-// assumed.
+// The header of a safetensors file: JSON text with the position of each
+// tensor. Input may be hostile.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace fp8lab {
 
-/// What a file says about a tensor.
+/// Name, type and shape of a tensor in a file.
 struct TensorHeader {
   std::string name;
   StoredType type = StoredType::f32;
-  std::vector<std::int64_t> shape;  ///< row-major; empty for one number
+  std::vector<std::int64_t> shape;  ///< row-major; empty for a scalar
 
   std::int64_t size() const;  ///< number of elements
   std::uint64_t bytes() const { return static_cast<std::uint64_t>(size()) * size_of(type); }
@@ -25,7 +25,7 @@ struct TensorHeader {
 /// "BF16 (4, 3)", for messages.
 std::string shape_text(const TensorHeader& tensor);
 
-/// A tensor and its place: bytes [begin, end) after the header.
+/// A tensor and its position: bytes [begin, end) after the header.
 struct TensorPlace {
   TensorHeader tensor;
   std::uint64_t begin = 0, end = 0;
@@ -33,16 +33,17 @@ struct TensorPlace {
 
 struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
-  std::vector<TensorPlace> tensors;  ///< by rising place; together they fill the data exactly
+  std::vector<TensorPlace> tensors;  ///< by ascending position; together they fill the data exactly
 };
 
-/// Parses the JSON text of a header in front of `data_size` bytes of tensors. Throws Error naming
-/// `origin` and the tensor for text that is not a header, repeated names, unknown types, shapes
-/// that overflow or do not fit, and places that lie outside the data, overlap or leave holes.
+/// Parses the JSON text of a header in front of `data_size` bytes of tensors. Throws Error
+/// that names `origin` and the tensor for text that is not a header, repeated names,
+/// unknown types, shapes that overflow or do not fit, and positions that lie outside the
+/// data, overlap or leave gaps.
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_size,
                                            const std::string& origin);
 
-/// The header text of tensors that lie one after another in this order, padded with spaces so that
+/// Returns the header text of tensors that are contiguous in this order, padded with spaces so that
 /// 8 + text.size() is a multiple of 8.
 std::string format_safetensors_header(const std::map<std::string, std::string>& metadata,
                                       const std::vector<TensorHeader>& tensors);

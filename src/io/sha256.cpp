@@ -23,7 +23,7 @@ constexpr std::size_t kBlock = 64;
 
 using State = std::array<std::uint32_t, 8>;
 
-/// FIPS 180-4 section 6.2.2 on one block of 64 bytes.
+/// Compresses one block of 64 bytes (FIPS 180-4 section 6.2.2).
 void compress(State& state, const char* block) {
   std::array<std::uint32_t, 64> w{};
   for (std::size_t t = 0; t < kBlock; ++t) {
@@ -60,7 +60,7 @@ std::string sha256(std::string_view bytes) {
                  0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   std::size_t at = 0;
   for (; bytes.size() - at >= kBlock; at += kBlock) compress(state, bytes.data() + at);
-  // The rest, a one bit, zeros, and the length in bits, big-endian.
+  // The remaining bytes, a one bit, zeros, and the length in bits, big-endian.
   std::string tail(bytes.substr(at));
   tail += '\x80';
   while (tail.size() % kBlock != kBlock - 8) tail += '\0';

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4): identity of files that others check, because every language has it.
+// SHA-256 (FIPS 180-4) for files that other programs check, because every language has it.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace fp8lab {
 
-/// 64 lower-case hexadecimal digits.
+/// Returns 64 lower-case hexadecimal digits.
 std::string sha256(std::string_view bytes);
 
 }  // namespace fp8lab

@@ -1,14 +1,14 @@
-// A word as a POSIX shell reads it back.
+// Quotes words for a POSIX shell.
 #pragma once
 
 #include <string>
 
 namespace fp8lab {
 
-/// 'WORD' between single quotes, whatever it holds.
+/// Returns 'WORD' between single quotes, whatever characters it contains.
 std::string shell_quoted(const std::string& word);
 
-/// `word` as it is where a shell reads that as one word, else shell_quoted.
+/// Returns `word` unchanged if a shell reads it as one word, else shell_quoted(word).
 std::string shell_word(const std::string& word);
 
 }  // namespace fp8lab

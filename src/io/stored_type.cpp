@@ -39,7 +39,7 @@ const Description& describe(StoredType type) {
   return kDescriptions[static_cast<std::size_t>(type)];
 }
 
-/// Values of all codes of a format of `kBits` bits.
+/// Returns the values of all codes of a format of `kBits` bits.
 template <int kBits>
 std::vector<float> values_of(numerics::FormatSpec format) {
   std::vector<float> values(std::size_t{1} << kBits);
@@ -49,7 +49,7 @@ std::vector<float> values_of(numerics::FormatSpec format) {
   return values;
 }
 
-/// The element number `i` of unaligned memory.
+/// Returns element `i` of unaligned memory.
 template <class Bits>
 Bits element(const std::byte* source, std::size_t i) {
   Bits bits{};

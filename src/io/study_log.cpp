@@ -16,7 +16,7 @@ namespace fp8lab {
 namespace {
 
 constexpr char kStudySchema[] = "fp8lab-study-2";
-constexpr char kFirstStudySchema[] = "fp8lab-study-1";  // with statistics, which nobody reads
+constexpr char kFirstStudySchema[] = "fp8lab-study-1";  // contains statistics, which no reader uses
 
 template <class T>
 constexpr ElementType element_type_of() {
@@ -62,7 +62,7 @@ void write_texts(Hdf5File& file, DatasetSpec spec, const std::vector<std::string
   file.create_fixed(spec, rows).write(bytes.data(), 0, rows);
 }
 
-/// Writes columns of /arms: one value of every arm.
+/// Writes columns of /arms: one value per arm.
 class ArmColumns {
  public:
   ArmColumns(Hdf5File& file, const std::vector<ArmRecord>& arms) : file_(file), arms_(arms) {}

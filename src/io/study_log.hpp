@@ -1,5 +1,5 @@
-// study.h5: which runs a study has, and which of them is compared with which. Facts only: every
-// statistic over runs is computed by `analysis`.
+// study.h5: the runs of a study, and which of them are compared with which. It contains facts only:
+// `analysis` computes every statistic over runs.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace fp8lab {
 
 /// One run of the study.
 struct ArmRecord {
-  std::string name;                ///< of the arm: unique, no '/'
+  std::string name;                ///< name of the arm: unique, no '/'
   std::filesystem::path run_file;  ///< relative to the directory of study.h5
   std::string recipe;
   std::uint64_t seed = 0;
-  std::string config_hash;                  ///< of the resolved configuration, RunConfig::hash
+  std::string config_hash;                  ///< hash of the resolved configuration, RunConfig::hash
   std::map<std::string, std::string> axes;  ///< axis key -> TOML value
   bool is_baseline = false;                 ///< every stage runs the baseline recipe
   std::string baseline_arm;                 ///< arm to compare with; empty: none
@@ -28,7 +28,7 @@ struct ArmRecord {
   std::uint64_t final_weight_hash = 0;  ///< 0: not complete
 };
 
-/// Everything in study.h5 but the run files that it links to.
+/// The contents of study.h5 except for the linked run files.
 struct StudyTable {
   std::string name;
   std::string title;
@@ -39,18 +39,18 @@ struct StudyTable {
   std::optional<StatedDesign> design;
 };
 
-/// Replaces `study_h5` in one step; its layout is in README.md of this folder. The run files need
-/// not exist yet. Throws Error for arms without a usable or with a repeated name, or paired with
-/// what is no baseline; RuntimeFailure when the disk fails.
+/// Replaces `study_h5` atomically; README.md of this folder describes its layout. The run files
+/// need not exist yet. Throws Error for arms whose name is unusable or repeated, or that are paired
+/// with an arm that is not a baseline; RuntimeFailure if the disk fails.
 void write_study(const std::filesystem::path& study_h5, const StudyTable& table);
 
-/// The design that a study file states; nothing where it states none, or there is no such file.
-/// Throws Error when the file is damaged.
+/// Returns the design stated in a study file; nothing if it states none, or if there is no such
+/// file. Throws Error if the file is damaged.
 std::optional<StatedDesign> read_stated_design(const std::filesystem::path& study_h5);
 
-/// The run files that a study links to, in its folder and relative to it, also of the first schema.
-/// Reads the whole file. Throws Error when it is no study file, is damaged, or names a run file
-/// outside its folder.
+/// Returns the run files that a study links to, relative to its folder; also reads the first
+/// schema. Reads the whole file. Throws Error if it is not a study file, is damaged, or names a run
+/// file outside its folder.
 std::vector<std::filesystem::path> read_study_links(const std::filesystem::path& study_h5);
 
 }  // namespace fp8lab

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
-/// The metadata that transformers writes and asks for.
+/// The metadata that transformers writes and requires.
 const std::map<std::string, std::string> kMetadata = {{"format", "pt"}};
 
 bool is_shard_name(const std::string& name) {
@@ -26,7 +26,7 @@ bool is_shard_name(const std::string& name) {
          name.find('\0') == std::string::npos;
 }
 
-/// First tensor of each shard, and the end.
+/// Returns the index of the first tensor of each shard, and the end.
 std::vector<std::size_t> divide(const std::vector<TensorHeader>& tensors,
                                 std::uint64_t shard_bytes) {
   std::vector<std::size_t> first = {0};

@@ -1,4 +1,4 @@
-// The lines of a text that is in memory as a whole: read_file says why its reading ended.
+// Splits a text in memory into lines. Read errors are reported earlier, by read_file.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,13 @@
 
 namespace fp8lab {
 
-/// One line after another, without their ends; a last line need not end. `text` must outlive it.
+/// Iterates over the lines, without their line ends; the last line need not have one. Precondition:
+/// `text` outlives this object.
 class TextLines {
  public:
   explicit TextLines(std::string_view text) : rest_(text) {}
 
-  /// False after the last one.
+  /// Returns false after the last line.
   bool next(std::string_view& line) {
     if (rest_.empty()) return false;
     const std::size_t end = rest_.find('\n');
@@ -20,7 +21,7 @@ class TextLines {
     ++number_;
     return true;
   }
-  /// Of the last line, from 1 on.
+  /// Number of the current line, from 1 on.
   std::int64_t number() const { return number_; }
 
  private:
@@ -28,7 +29,7 @@ class TextLines {
   std::int64_t number_ = 0;
 };
 
-/// Nothing but spaces, tabs and carriage returns.
+/// Returns true for lines that contain only spaces, tabs and carriage returns.
 inline bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r") == std::string_view::npos;
 }

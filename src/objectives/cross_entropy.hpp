@@ -1,5 +1,5 @@
-// Cross-entropy of the tokens that have a target: all tokens of running text, those of the answers
-// in supervised fine-tuning (Batch::weights).
+// Cross-entropy over the tokens that have a target: all tokens of running text, and only those of
+// the answers in supervised fine-tuning (Batch::weights).
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,16 @@
 
 namespace fp8lab::objectives {
 
-/// What an objective leaves in the place of the logits.
+/// What an objective writes into the logits buffer.
 enum class Leaves : std::uint8_t {
   logits,
-  gradient,  ///< of the mean over all trained tokens of the step (scalars[kInverseTokens])
+  gradient,  ///< gradient of the mean over all trained tokens of the step (scalars[kInverseTokens])
 };
 
-/// After forward(): adds the loss of the batch, in nats, to scalars[kLossSum]; token_losses() are
-/// its terms, added in one order for any chunks. backward() follows Leaves::gradient. `look` is
-/// called with each chunk of logits before the next takes its place.
+/// Adds the loss of the batch, in nats, to scalars[kLossSum]. Precondition: forward() has run.
+/// token_losses() are its terms, added in the same order however the logits are chunked.
+/// backward() may follow only with Leaves::gradient. `look` is called with each chunk of logits
+/// before the next one overwrites it.
 void cross_entropy(Transformer& model, const TensorView& scalars, Leaves leaves,
                    const std::function<void(const Transformer::LogitChunk&)>& look = {});
 

@@ -10,7 +10,8 @@
 namespace fp8lab {
 namespace {
 
-/// The parts of two identities that differ: "training data of stage cpt: 0123456789abcdef -> ...".
+/// Adds the differing parts of two identities: "training data of stage cpt:
+/// 0123456789abcdef -> ...".
 void add_identity(const RunMeta& a, const RunMeta& b, std::vector<std::string>& differences) {
   const auto hash_in = [](const Identity& identity, const std::string& name) -> std::string {
     for (const auto& [known, hash] : identity) {
@@ -23,7 +24,7 @@ void add_identity(const RunMeta& a, const RunMeta& b, std::vector<std::string>& 
     if (x != y) differences.push_back(fmt::format("{}: {} -> {}", name, x, y));
   };
   for (const auto& [name, hash] : a.identity) {
-    if (name != "configuration") add(name);  // the keys say more
+    if (name != "configuration") add(name);  // the keys are more specific
   }
   for (const auto& [name, hash] : b.identity) {
     if (hash_in(a.identity, name) == "(none)") add(name);

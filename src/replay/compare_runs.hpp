@@ -1,4 +1,4 @@
-// Two runs: where their files part, and which operation makes them part.
+// Compares two runs: where their files first differ, and which operation causes the difference.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@
 
 namespace fp8lab {
 
-/// What two run files say, without anything executed.
+/// The comparison of two run files, without execution.
 struct FileComparison {
   std::vector<std::string> made_of;  ///< configuration, recipes, data, weights, build, device
-  std::int64_t steps = 0;            ///< that both have
-  StepDifference first;              ///< of them, or the final weights
+  std::int64_t steps = 0;            ///< number of steps that both files have
+  StepDifference first;              ///< first difference in these steps, or in the final weights
 };
 FileComparison compare_files(const RecordedRun& a, const RecordedRun& b);
 
-/// The latest common start before `step`: a checkpoint beside either run where both are made of the
-/// same, else the beginning.
+/// Returns the latest common start before `step`: a checkpoint beside either run if both runs have
+/// the same identity, else the beginning.
 StartPoint common_start(const RecordedRun& a, const RecordedRun& b, std::int64_t step);
 
-/// What executing again says of one file.
+/// The comparison of a repeated execution with one file.
 struct Reproduction {
-  std::int64_t steps = 0;     ///< of those executed that the file has
-  StepDifference difference;  ///< the first where the file holds something else
+  std::int64_t steps = 0;     ///< number of executed steps that the file has
+  StepDifference difference;  ///< the first difference from the file
 };
 Reproduction compare_with_file(const RecordedRun& run, const std::vector<StepRecord>& executed);
 

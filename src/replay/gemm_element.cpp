@@ -11,7 +11,7 @@
 namespace fp8lab {
 namespace {
 
-/// Row `row` of an operand, in its memory.
+/// Returns a view of row `row` of an operand.
 QuantizedOperand row_of(const QuantizedOperand& operand, std::int64_t row) {
   QuantizedOperand one = operand;
   one.rows = 1;
@@ -44,7 +44,7 @@ bool is_equal(const QuantizedOperand& a, const QuantizedOperand& b) {
   return is_equal(a.codes, b.codes) && is_equal(a.scales, b.scales);
 }
 
-/// One element: the operands' rows, and the rest of the GEMM for it alone.
+/// One output element: the rows of the operands, and the other inputs of the GEMM for this element.
 struct OneElement {
   OneElement(const CapturedGemm& captured, std::int64_t row, std::int64_t col)
       : gemm(captured), a(row_of(captured.a, row)), b(row_of(captured.b, col)) {
@@ -69,7 +69,7 @@ struct OneElement {
     return result;
   }
 
-  /// Products that one step of the accumulator adds.
+  /// Returns the number of products that one accumulation step adds.
   std::int64_t step() const { return gemm.spec.accumulator.products(); }
 
   const CapturedGemm& gemm;

@@ -16,10 +16,10 @@ namespace {
 
 using Where = LocatedDifference::Where;
 
-/// All tensors of a state. Which working copies, delayed scales and factors there are follows from
-/// the recipe: where two sides do not have the same ones, the operations tell.
+/// Hashes of all tensors of a state. The recipe determines which working copies, delayed scales and
+/// factors exist; if the two sides have different ones, the operations show it.
 struct StateHash {
-  std::uint64_t always = 0;  ///< weights, moments, scalars
+  std::uint64_t always = 0;  ///< hash of weights, moments, scalars
   std::uint64_t recipes = 0, recipes_names = 0;
 
   bool operator==(const StateHash& other) const {
@@ -46,10 +46,10 @@ StateHash hash_of(const std::vector<std::string>& names, const std::vector<std::
 /// One side, executed up to a step.
 struct Walk {
   std::vector<StepRecord> steps;
-  std::vector<StateHash> states;          ///< before each of them
-  std::vector<std::uint64_t> last_state;  ///< before the last, tensor by tensor
+  std::vector<StateHash> states;          ///< state before each step
+  std::vector<std::uint64_t> last_state;  ///< state before the last step, tensor by tensor
   std::vector<std::string> state_names;
-  std::vector<TracedOutput> trace;  ///< of the last
+  std::vector<TracedOutput> trace;  ///< outputs of the last step
   StartPoint before_last;
 };
 
@@ -107,12 +107,12 @@ TileOfElement tile_of(const QuantSpec& spec, bool is_scale, const ElementDiffere
   return tile;
 }
 
-/// Both sides, and where their files of the way lie.
+/// Both sides, and the folder of their temporary files.
 class Search {
  public:
   Search(const ReplaySource& a, const ReplaySource& b, const StartPoint& start, Execution::Say say)
       : sources_{a, b}, start_(start), say_(std::move(say)) {
-    // Operations are compared one by one; how often they are made changes no bit.
+    // Operations are compared one by one; how often they are repeated changes no bit.
     const MemoryConfig& own = sources_[0].config.memory;
     MemoryConfig& other = sources_[1].config.memory;
     other.recompute = own.recompute;
@@ -234,7 +234,7 @@ void Search::look_at_state(const Walk& a, const Walk& b, LocatedDifference& foun
 
 ExecutedAgain Search::up_to(std::int64_t step) {
   ExecutedAgain again;
-  // The step whose state is known to be another already, though the step before it is the same.
+  // The step whose initial state is known to differ, although the step before it has equal outputs.
   std::int64_t begins_otherwise = start_.position.step + 1;
   for (std::int64_t last = step;;) {
     const Walk a = walk(0, last), b = walk(1, last);

@@ -1,4 +1,4 @@
-// The first wrong bit: where two executions of a run part.
+// Finds the first differing bit of two executions of a run.
 #pragma once
 
 #include <cstdint>
@@ -13,36 +13,37 @@
 
 namespace fp8lab {
 
-/// The first element, row after row, that two matrices of one shape hold with different bits.
+/// The first element, in row-major order, whose bits differ between two matrices of the same shape.
 struct ElementDifference {
   DType dtype = DType::f32;
   std::int64_t row = 0, col = 0;
   std::uint64_t bits_a = 0, bits_b = 0;
-  double value_a = 0, value_b = 0;  ///< codes: decoded, without their scale
-  std::int64_t count = 0;           ///< elements that differ
-  std::int64_t of = 0;              ///< elements
+  double value_a = 0, value_b = 0;  ///< for codes: decoded, without their scale
+  std::int64_t count = 0;           ///< number of elements that differ
+  std::int64_t of = 0;              ///< number of elements in total
 };
 
-/// The quantizer's tile of an element of codes, or of a scale.
+/// The quantizer's tile that contains an element of codes, or the tile of a scale.
 struct TileOfElement {
-  std::int64_t row = 0, col = 0;    ///< of the grid of tiles
-  std::int64_t rows = 0, cols = 0;  ///< of a tile; 0: the whole extent
+  std::int64_t row = 0, col = 0;    ///< position in the grid of tiles
+  std::int64_t rows = 0, cols = 0;  ///< size of a tile; 0: the whole extent
 };
 
 struct LocatedDifference {
   enum class Where : std::uint8_t {
     nowhere,
-    state,      ///< before the step: weights, moments, scalars, delayed scales, smoothing factors
-    order,      ///< the operations themselves are not the same
-    operation,  ///< an output of one
+    state,      ///< the state before the step: weights, moments, scalars, delayed scales, smoothing
+                ///< factors
+    order,      ///< the sequences of operations differ
+    operation,  ///< an output of an operation
   };
   Where where = Where::nowhere;
   std::int64_t step = 0;
   std::string state;                 ///< Where::state: "weight/layers.0.mlp.down.weight"
-  std::optional<TracedOutput> a, b;  ///< of each side; nothing where a side has no more of them
+  std::optional<TracedOutput> a, b;  ///< output of each side; nothing: no further outputs
   std::optional<ElementDifference> element;
   std::optional<TileOfElement> tile;
-  std::optional<GemmElement> gemm;  ///< of an element of a GEMM's result
+  std::optional<GemmElement> gemm;  ///< set if the element is in the result of a GEMM
 };
 
 /// Two sides executed again, from a common start up to a step.
@@ -51,10 +52,10 @@ struct ExecutedAgain {
   std::vector<StepRecord> a, b;  ///< the steps that were executed
 };
 
-/// Executes both sides from `start` up to `step`, first one, then the other, and compares all that
-/// a step leaves before every step, then the operations of the first step that leaves something
-/// else, or of the last one. What is found is executed once more to see its elements. `say` is told
-/// what is under way; "": nothing.
+/// Executes one side after the other from `start` up to `step`. Compares the complete state before
+/// every step, then the operations of the first step whose resulting state differs, or of the last
+/// step. Executes the operation that was found once more to compare its elements. `say` receives
+/// the current phase; "": none.
 ExecutedAgain locate_difference(const ReplaySource& a, const ReplaySource& b,
                                 const StartPoint& start, std::int64_t step,
                                 const Execution::Say& say = {});

@@ -7,7 +7,7 @@
 namespace fp8lab {
 namespace {
 
-/// The GEMM that an operation is or begins with; null for others.
+/// Returns the GEMM that an operation is or begins with; null for other operations.
 const ops::Gemm* gemm_of(const AnyOperation& op) {
   if (const auto* const* product = std::get_if<const ops::Product*>(&op)) return &(*product)->gemm;
   const auto* const* gemm = std::get_if<const ops::Gemm*>(&op);
@@ -23,7 +23,7 @@ bool is_alone(const AnyOperation& op) {
   return parts == 1;
 }
 
-/// `operand` with its codes and scales in host memory.
+/// Returns `operand` with its codes and scales in host memory.
 QuantizedOperand on_host(const QuantizedOperand& operand, const HostCopy& codes,
                          const HostCopy& scales) {
   QuantizedOperand copy = operand;

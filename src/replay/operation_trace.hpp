@@ -1,4 +1,4 @@
-// What the operations of a step write: as hashes, and of one of them as it is.
+// Records the outputs of a step's operations: hashes of all, and the contents of a single one.
 #pragma once
 
 #include <cstddef>
@@ -15,29 +15,30 @@ namespace fp8lab {
 
 /// One output of one operation of a step.
 struct TracedOutput {
-  std::int64_t operation = 0;  ///< operations and uploads of the step, from 0
-  std::int64_t index = 0;      ///< outputs of the operation, from 0
+  std::int64_t operation = 0;  ///< index among the operations and uploads of the step, from 0
+  std::int64_t index = 0;      ///< index among the outputs of the operation, from 0
   Place place;
   std::string kind;  ///< kind_of the operation
-  std::string name;  ///< OperationOutput::name; of an upload what it brings
+  std::string name;  ///< OperationOutput::name; for an upload its contents
   std::string part;  ///< PlaceTracker::part_of
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 0;
   std::uint64_t hash = 0;
 
-  /// The same output of the same operation, whatever its bits.
+  /// Returns true for the same output of the same operation, regardless of its bits.
   bool is_same_as(const TracedOutput& other) const;
 };
 
 /// Hashes every output of a step, in the order of the operations.
 class TraceObserver final : public OperationObserver {
  public:
-  /// `hashes` takes them in the memory of the observed backend; both outlive this.
+  /// `hashes` computes the hashes in the memory of the observed backend.
+  /// Precondition: both outlive this.
   TraceObserver(TensorHashes& hashes, PlaceTracker tracker)
       : hashes_(hashes), tracker_(std::move(tracker)) {}
 
   void after(const AnyOperation& op) override;
-  /// Once, after the step.
+  /// Returns the outputs. Call once, after the step.
   std::vector<TracedOutput> take();
 
  private:
@@ -49,28 +50,28 @@ class TraceObserver final : public OperationObserver {
 
 /// A matrix on the host.
 struct HostCopy {
-  TensorView view;  ///< of `bytes`; empty when there is none
+  TensorView view;  ///< view of `bytes`; empty if there is no matrix
   std::vector<std::byte> bytes;
 };
 HostCopy download(Backend& backend, const TensorView& view);
 
-/// A GEMM with everything that it reads, on the host.
+/// A GEMM with all its inputs, on the host.
 struct CapturedGemm {
   GemmSpec spec;
-  QuantizedOperand a, b;  ///< whose codes and scales are those below
+  QuantizedOperand a, b;  ///< operands with the codes and scales below
   HostCopy a_codes, a_scales, b_codes, b_scales, bias;
-  HostCopy before;       ///< what d held, where it is added to
-  bool is_alone = true;  ///< d is as the GEMM left it: no transform was undone, nothing added
+  HostCopy before;       ///< previous contents of d, if the GEMM accumulates
+  bool is_alone = true;  ///< d is the plain result of the GEMM: no inverse transform, nothing added
 };
 
-/// One operation of a step as it was executed.
+/// One operation of a step with its outputs.
 struct CapturedOperation {
   std::vector<HostCopy> outputs;
-  std::vector<std::optional<QuantSpec>> quantizers;  ///< of the operand that an output is part of
+  std::vector<std::optional<QuantSpec>> quantizers;  ///< quantizer of each output's operand
   std::optional<CapturedGemm> gemm;
 };
 
-/// Copies the operation of this number.
+/// Copies the operation with a given index.
 class CaptureObserver final : public OperationObserver {
  public:
   CaptureObserver(Backend& backend, std::int64_t operation)
@@ -78,7 +79,7 @@ class CaptureObserver final : public OperationObserver {
 
   void before(const AnyOperation& op) override;
   void after(const AnyOperation& op) override;
-  /// Once, after the step.
+  /// Returns the operation. Call once, after the step.
   CapturedOperation take() { return std::move(captured_); }
 
  private:

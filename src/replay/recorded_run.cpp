@@ -11,8 +11,8 @@
 namespace fp8lab {
 namespace {
 
-/// The weights that the run started from, by their hash where several files could be them; empty
-/// for random ones.
+/// Returns the initial weights of the run, identified by their hash if several files are
+/// candidates; empty for random weights.
 std::filesystem::path find_start(const RecordedRun& run, const std::string& backend,
                                  const MakeNamedBackend& make) {
   const std::filesystem::path& recorded = run.config.init_from;

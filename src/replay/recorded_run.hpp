@@ -1,4 +1,4 @@
-// A run as its folder holds it, to be executed again.
+// Opens a run's folder for execution.
 #pragma once
 
 #include <cstdint>
@@ -23,22 +23,22 @@ struct RecordedRun {
   std::int64_t last_step() const { return data.metrics.empty() ? 0 : data.metrics.back().step; }
 };
 
-/// `path` is the folder of a run or its run.h5. Throws Error when there is none, or one of a
-/// version that does not say what it was made of. Its files are also looked for in `look_in`.
+/// Opens a run; `path` is its folder or its run.h5. Files of the run are also searched for in
+/// `look_in`. Throws Error if there is no run, or if its version does not record its identity.
 RecordedRun open_recorded_run(const std::filesystem::path& path,
                               const std::vector<std::filesystem::path>& look_in = {});
 
-/// How commands make backends.
+/// Creates a backend by name.
 using MakeNamedBackend = std::function<std::unique_ptr<Backend>(const std::string& name)>;
 
-/// The steps of the run on `backend`, that of its record where that is empty; evaluations are left
-/// out. Data are where the run's places say, initial weights as well where `init_from` is empty.
-/// Throws Error for data that are missing.
+/// Returns the steps of the run, without evaluations, for execution on `backend`; if empty, on the
+/// backend of its record. Data are found through the run's recorded paths, and so are the initial
+/// weights if `init_from` is empty. Throws Error if data are missing.
 ReplaySource replay_source(const RecordedRun& run, const std::string& backend,
                            const std::filesystem::path& init_from, const MakeNamedBackend& make);
 
-/// The checkpoint beside the run if it is the run's own and at most `step` steps are done in it,
-/// else the beginning.
+/// Returns the checkpoint beside the run if it belongs to the run and is at most at step
+/// `step`, else the beginning.
 StartPoint latest_start(const RecordedRun& run, std::int64_t step);
 
 }  // namespace fp8lab

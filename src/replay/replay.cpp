@@ -38,7 +38,7 @@ void Replay::prepare() {
   }
   while (!is_at_work_) {
     execution_.begin_stage();
-    // A checkpoint may lie at the end of its stage.
+    // A checkpoint may be at the end of its stage.
     is_at_work_ = !execution_.is_stage_done();
     if (!is_at_work_) execution_.end_stage();
   }

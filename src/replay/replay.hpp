@@ -1,4 +1,4 @@
-// A run executed again, step by step.
+// Executes a run again, step by step.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,18 @@
 
 namespace fp8lab {
 
-/// What to execute, and on what.
+/// The run to execute, and its backend.
 struct ReplaySource {
-  std::string name;  ///< in messages
+  std::string name;  ///< name in messages
   RunConfig config;
-  /// The file of the weights to start from; empty for random ones. Null: that of the configuration.
+  /// Returns the file of the initial weights; empty for random ones. Null: the
+  /// file of the configuration.
   std::function<std::filesystem::path()> find_start;
-  Identity identity;  ///< that the run had; empty: not known
+  Identity identity;  ///< recorded identity of the run; empty: unknown
   std::function<std::unique_ptr<Backend>()> make_backend;
 };
 
-/// Where to begin: with a checkpoint, or without one at the beginning.
+/// The start of the execution: a checkpoint, or the beginning.
 struct StartPoint {
   OpenCheckpoint checkpoint;
   RunPosition position;
@@ -33,23 +34,24 @@ struct StartPoint {
 
 class Replay {
  public:
-  /// Throws Error naming what differs when the data, recipes or weights are not those of the run.
-  /// Evaluations are not executed again, and from a checkpoint on the start has no part in steps.
+  /// Throws Error that names the difference if the data, recipes or weights are not those of the
+  /// run. Evaluations are not executed. If the execution starts from a checkpoint, the initial
+  /// weights are not checked.
   Replay(const ReplaySource& source, const StartPoint& start, const Execution::Say& say = {});
 
   const RunPosition& position() const { return execution_.position(); }
   std::int64_t total_steps() const { return execution_.total_steps(); }
-  /// True when there is no further step.
+  /// Returns true if there is no further step.
   bool is_complete() const;
-  /// Begins the stage of the next step, where that is a new one, and its recipe.
+  /// Begins the stage of the next step, if it is a new one, and applies its recipe.
   void prepare();
-  /// After prepare(). `observer` sees its operations.
+  /// Executes a step. Precondition: prepare() was called. `observer` is notified of its operations.
   StepTaken step(OperationObserver* observer = nullptr);
 
   // Between prepare() and step():
   PlaceTracker places() { return {execution_.parameters(), execution_.transformer().linears()}; }
-  /// Of every tensor that the step reads and has not made itself: the state that a checkpoint
-  /// holds, and the working copies of the weights.
+  /// Returns the hashes of all tensors that the step reads but does not write first: the state
+  /// stored in a checkpoint, and the working copies of the weights.
   std::vector<std::uint64_t> state_hashes();
   std::vector<std::string> state_names();
   TensorView state(std::size_t index);
@@ -66,10 +68,10 @@ class Replay {
   ObservedBackend observed_;
   TensorHashes hashes_;
   Execution execution_;
-  bool is_at_work_ = false;  ///< in a stage
+  bool is_at_work_ = false;  ///< true within a stage
 };
 
-/// Executes the whole run; `progress` is told after every step.
+/// Executes the whole run; calls `progress` after every step.
 std::vector<StepTaken> replay_all(
     const ReplaySource& source,
     const std::function<void(std::int64_t step, std::int64_t total)>& progress = {});

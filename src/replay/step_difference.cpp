@@ -8,7 +8,7 @@
 namespace fp8lab {
 
 std::string difference(const StepRecord& expected, const StepRecord& actual) {
-  // The bits of a NaN are those of whoever made it.
+  // NaNs compare equal: the bits of a NaN depend on the operation that made it.
   const auto differ = [](double a, double b) {
     return !(std::isnan(a) && std::isnan(b)) &&
            std::bit_cast<std::uint64_t>(a) != std::bit_cast<std::uint64_t>(b);

@@ -1,4 +1,4 @@
-// Where two records of the same steps part.
+// Finds the first difference between two records of the same steps.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,21 @@ struct StepDifference {
   std::string what;        ///< "loss", "gradient norm", "weights", ...
 };
 
-/// "loss", "gradient norm" or "weights", the first whose bits differ; empty where none do. Weights
-/// are compared where both were hashed.
+/// Returns "loss", "gradient norm" or "weights", whichever differs first in its bits; empty if none
+/// differs. Weights are compared only if both records contain their hash.
 std::string difference(const StepRecord& expected, const StepRecord& actual);
 
-/// The first of the steps that both have at which they differ. Both ascend.
+/// Returns the first difference among the steps that both have. Precondition:
+/// both are in ascending order.
 StepDifference first_difference(const std::vector<StepRecord>& expected,
                                 const std::vector<StepRecord>& actual);
 
-/// The same of all steps of two executions, in which operands were measured too: also "operand
-/// statistics", and "number of steps" where one of them has more.
+/// Like the above for all steps of two executions in which operands were measured too. Also reports
+/// "operand statistics", and "number of steps" if one execution has more.
 StepDifference first_difference(const std::vector<StepTaken>& expected,
                                 const std::vector<StepTaken>& actual);
 
-/// The record of `step`; null where there is none.
+/// Returns the record of `step`; null if there is none.
 const StepRecord* find_step(const std::vector<StepRecord>& records, std::int64_t step);
 
 }  // namespace fp8lab

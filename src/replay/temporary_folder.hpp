@@ -1,4 +1,4 @@
-// A new folder that goes away with its content.
+// A new temporary folder, removed with its contents on destruction.
 #pragma once
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// Hashes of many tensors in backend memory, read once.
+// Hashes many tensors in backend memory and reads all hashes at once.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@ namespace fp8lab {
 
 class TensorHashes {
  public:
-  /// `backend` must outlive this.
+  /// Precondition: `backend` outlives this.
   explicit TensorHashes(Backend& backend);
 
-  /// Enqueues the hash of `tensor` as it is now.
+  /// Enqueues the hash of `tensor` in its present state.
   void add(const TensorView& tensor);
-  /// Those of all tensors added since the last call, in order; waits for them.
+  /// Waits, and returns the hashes of all tensors added since the last call, in order.
   std::vector<std::uint64_t> take();
 
  private:
   void drain();
 
   Backend& backend_;
-  TensorView sums_;  ///< u8, a hash a row
+  TensorView sums_;  ///< u8, one hash per row
   std::int64_t pending_ = 0;
   std::vector<std::uint64_t> read_;
 };

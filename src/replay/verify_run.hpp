@@ -1,4 +1,4 @@
-// Steps of somebody's run, executed again and compared with its file.
+// Executes steps of a recorded run again and compares them with its file.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,23 @@
 
 namespace fp8lab {
 
-/// As many steps as are verified where nobody asks for more or fewer.
+/// Default number of steps to verify.
 inline constexpr std::int64_t kVerifiedSteps = 100;
 
 struct Verification {
   StartPoint start;
-  std::int64_t last = 0;      ///< the last step that was to be executed
-  std::int64_t executed = 0;  ///< steps
-  std::int64_t compared = 0;  ///< of them, those that the file has
-  std::int64_t hashed = 0;    ///< of these, those whose weights it hashed
+  std::int64_t last = 0;      ///< last step to execute
+  std::int64_t executed = 0;  ///< number of executed steps
+  std::int64_t compared = 0;  ///< number of executed steps that the file has
+  std::int64_t hashed = 0;    ///< number of compared steps with a recorded hash of the weights
   StepDifference difference;
-  StepRecord expected, actual;  ///< of the difference
+  StepRecord expected, actual;  ///< records of the differing step
 };
 
-/// Executes `run` from its checkpoint, if it has one at or before step `from`, else from the
-/// beginning, up to step `from` + `steps`, or up to the first difference. Without `from`: from the
-/// checkpoint or the beginning. `source` is what to execute. Throws Error when the file has no step
-/// to compare there.
+/// Executes `run` up to step `from` + `steps`, or up to the first difference. Starts from the run's
+/// checkpoint if it is at or before step `from`, else from the beginning. Without `from`: starts
+/// from the checkpoint or the beginning. `source` is the run to execute. Throws Error if the file
+/// has no step to compare in that range.
 Verification verify_run(const RecordedRun& run, const ReplaySource& source,
                         std::optional<std::int64_t> from, std::optional<std::int64_t> steps,
                         const Execution::Say& say = {});

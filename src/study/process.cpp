@@ -31,7 +31,7 @@ FileDescriptor open_file(const std::filesystem::path& path, int flags) {
   return file;
 }
 
-/// What a new process needs, made before the fork: after it only system calls are safe.
+/// Everything a new process needs, prepared before the fork: after it only system calls are safe.
 struct Launch {
   std::vector<char*> words;
   std::vector<int> inherited;
@@ -42,7 +42,7 @@ struct Launch {
 [[noreturn]] void become_child(const Launch& launch) {
   ::signal(SIGTERM, SIG_DFL);
   ::signal(SIGINT, SIG_DFL);
-  // The parent may have died before it was asked to tell of its death.
+  // The parent may have died before this setting took effect.
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != launch.parent) ::_exit(1);
   ::setpgid(0, 0);
@@ -72,14 +72,14 @@ pid_t start(const ChildTask& task) {
   if (child == 0) become_child(launch);
   int error = child < 0 ? errno : 0;
   pipe.input.close();
-  // The end of the pipe is closed by a successful exec.
+  // A successful exec closes this end of the pipe.
   const bool failed = child < 0 || ::read(pipe.output.get(), &error, sizeof error) > 0;
   if (!failed) return child;
   if (child > 0) ::waitpid(child, nullptr, 0);
   throw RuntimeFailure(fmt::format("cannot start {}: {}", task.name, error_text(error)));
 }
 
-/// The last line with something on it of what follows `begin` in a file.
+/// Returns the last non-empty line of a file after position `begin`.
 std::string last_line(const std::filesystem::path& path, std::uintmax_t begin) {
   constexpr std::uintmax_t kTail = 8192;
   constexpr std::size_t kLongest = 500;
@@ -98,7 +98,7 @@ std::string last_line(const std::filesystem::path& path, std::uintmax_t begin) {
   return last.size() > kLongest ? "... " + last.substr(last.size() - kLongest) : last;
 }
 
-/// The processes at work. None is left when this goes out of scope.
+/// The running child processes. The destructor ends all that remain.
 class Children {
  public:
   ~Children() {
@@ -136,7 +136,7 @@ class Children {
     return list;
   }
 
-  /// One that has ended, if any has.
+  /// Returns a child that has ended, if there is one.
   std::optional<ChildResult> collect() {
     int status = 0;
     const auto found = running_.find(::waitpid(-1, &status, WNOHANG));
@@ -157,7 +157,7 @@ class Children {
   struct Running {
     ChildTask task;
     Clock::time_point began;
-    std::uintmax_t log_begin;  ///< size of the log before
+    std::uintmax_t log_begin;  ///< size of the log at the start of the child
   };
   std::map<pid_t, Running> running_;
 };

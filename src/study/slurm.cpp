@@ -25,9 +25,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kLargestArray = 1000;  // MaxArraySize is 1001 where nobody changed it
+constexpr std::size_t kLargestArray = 1000;  // MaxArraySize is 1001 by default
 
-/// What the script or the command line of sbatch says itself.
+/// Options that the script or the command line of sbatch sets itself.
 constexpr std::array kOwnSettings = {"array",  "chdir",    "dependency", "error",
                                      "output", "parsable", "wrap",       "kill-on-invalid-dep"};
 
@@ -38,14 +38,15 @@ bool has_control_character(const std::string& text) {
                      [](unsigned char c) { return std::iscntrl(c) != 0; });
 }
 
-/// A folder within the quotes of a file name of sbatch, where % begins a replacement.
+/// Escapes a folder for a quoted file name of sbatch, in which % begins a replacement.
 std::string in_pattern(const std::string& folder) {
   std::string text;
   for (const char c : folder) text += c == '%' ? std::string("%%") : std::string(1, c);
   return text;
 }
 
-/// Lines of a script end at a newline, and its quoted names at a quote, whatever they hold.
+/// Refuses folders with newlines or quotes: a line of a script ends at any newline, a
+/// quoted name at any quote.
 void check_folder(const fs::path& folder) {
   const std::string text = folder.string();
   if (!has_control_character(text) && text.find_first_of("\"\\") == std::string::npos) return;
@@ -55,17 +56,17 @@ void check_folder(const fs::path& folder) {
                   text));
 }
 
-/// One submission: runs, by name, that begin together.
+/// One submission: the names of runs that can begin together.
 struct Array {
   std::string title;
   std::vector<std::string> runs;
-  std::string after;  ///< task that must succeed before; empty: none
+  std::string after;  ///< task that must succeed first; empty: none
 };
 
 std::string script_of(const Array& array, const SlurmJob& job, const fs::path& folder) {
   std::string text = "#!/bin/bash\n";
   const auto set = [&](const std::string& setting) { text += "#SBATCH --" + setting + "\n"; };
-  // An option twice would leave the choice to sbatch: the user's stands for ours.
+  // sbatch would choose between duplicate options: the user's option replaces the default.
   const auto set_unless_given = [&](const std::string& setting) {
     const auto same = [key = key_of(setting)](const auto& given) { return key_of(given) == key; };
     if (std::none_of(job.settings.begin(), job.settings.end(), same)) set(setting);
@@ -84,7 +85,7 @@ std::string script_of(const Array& array, const SlurmJob& job, const fs::path& f
   return text + " --threads \"$SLURM_CPUS_ON_NODE\" --run \"${runs[SLURM_ARRAY_TASK_ID]}\"\n";
 }
 
-/// The tasks of a study that were submitted so far.
+/// The submitted tasks of a study.
 class Tasks {
  public:
   explicit Tasks(fs::path file) : file_(std::move(file)) {
@@ -95,7 +96,7 @@ class Tasks {
     while (lines >> task >> run) last_[run] = task;
   }
 
-  /// The last task of a run; empty for one that was never submitted.
+  /// Returns the last task of a run; empty if the run was never submitted.
   std::string of(const std::string& run) const {
     const auto found = last_.find(run);
     return found == last_.end() ? "" : found->second;
@@ -115,7 +116,7 @@ class Tasks {
   std::map<std::string, std::string> last_;
 };
 
-/// The tasks of this user that Slurm has not done with.
+/// Returns the tasks of this user that are still in Slurm's queue.
 std::set<std::string> tasks_in_queue() {
   std::istringstream lines(output_of({"squeue", "--me", "--noheader", "--array", "--format=%i"}));
   std::set<std::string> tasks;
@@ -124,7 +125,8 @@ std::set<std::string> tasks_in_queue() {
   return tasks;
 }
 
-/// The last line about the run in what its task wrote: its own, the program's or Slurm's.
+/// Returns the last line about the run in its task's output, written by the
+/// task, the program or Slurm.
 std::string end_of(const std::string& run, const fs::path& file) {
   if (!is_present(file)) return "it never began";
   std::istringstream lines(read_file(file));
@@ -146,7 +148,7 @@ class Submission {
         tasks_(folder_ / "tasks"),
         queue_(tasks_in_queue()) {}
 
-  /// True for a run that Slurm has still to do. Of another one it says how its last task ended.
+  /// Returns true if the run is still in Slurm's queue; otherwise reports how its last task ended.
   bool is_queued(const std::string& run) const {
     const std::string task = tasks_.of(run);
     if (task.empty()) return false;
@@ -239,7 +241,7 @@ SubmittedStudy submit_study(const StudyConfig& study, const StudyPlan& plan,
   check_runs_are_those_of(plan, options.directory, check);
   const UnfinishedRuns unfinished = find_unfinished_runs(plan, options, check);
   result.complete = unfinished.complete;
-  // Also where nothing is left to do: the task that was done last may have been killed before.
+  // Also if nothing is left to do: the last task may have been killed before it wrote the file.
   rewrite_study_file(study, plan, options, check);
   if (unfinished.arms.empty()) return result;
   Submission submission(options, job);
@@ -248,7 +250,7 @@ SubmittedStudy submit_study(const StudyConfig& study, const StudyPlan& plan,
     if (!submission.is_queued(config->name)) shared.push_back(config->name);
   }
   submission.submit(study.name + "-shared", shared, "");
-  std::map<std::string, std::vector<std::string>> arms;  // by the shared run that is awaited
+  std::map<std::string, std::vector<std::string>> arms;  // by the shared run that they wait for
   for (const PlannedArm* arm : unfinished.arms) {
     if (submission.is_queued(arm->name)) {
       ++result.queued;

@@ -28,17 +28,17 @@ std::optional<RunStep> StepSlot::read() const {
   if (count != static_cast<ssize_t>(bytes.size())) return std::nullopt;
   std::istringstream text(std::string(bytes.data(), bytes.size()));
   RunStep step;
-  std::string loss;  // a stream does not read "nan"
+  std::string loss;  // a stream cannot read "nan"
   std::int64_t again = 0;
   if (!(text >> step.step >> step.total >> step.first >> loss >> step.stage >> again))
     return std::nullopt;
-  if (again != step.step) return std::nullopt;  // it was being written
+  if (again != step.step) return std::nullopt;  // the slot was being written
   step.loss = std::strtod(loss.c_str(), nullptr);
   return step;
 }
 
 bool write_step(int descriptor, const RunStep& step) {
-  // The name of a stage is cut rather than the number behind it.
+  // Truncates the stage's name rather than the number behind it.
   std::string text = fmt::format("{} {} {} {:.6g} {:.100} {} ", step.step, step.total, step.first,
                                  step.loss, step.stage, step.step);
   text.resize(kBytes, ' ');

@@ -1,4 +1,4 @@
-// Where a run is, told by its process to the one that runs the study.
+// Reports the current step from the process of a run to the process that runs the study.
 #pragma once
 
 #include <cstdint>
@@ -9,30 +9,30 @@
 
 namespace fp8lab {
 
-/// The last step of a run.
+/// The last completed step of a run.
 struct RunStep {
   std::int64_t step = 0, total = 0;
-  std::int64_t first = 1;  ///< that this process took: later than 1 where it went on
+  std::int64_t first = 1;  ///< first step of this process; greater than 1 after a resume
   double loss = 0;
   std::string stage;
 };
 
-/// Memory behind a file descriptor that a child inherits: unlike a pipe it never fills, never
-/// blocks the child, and outlives the process that reads it.
+/// Shared memory behind a file descriptor that a child inherits. Unlike a pipe it never fills up,
+/// never blocks the child, and outlives the process that reads it.
 class StepSlot {
  public:
-  /// Throws RuntimeFailure.
+  /// Throws RuntimeFailure if the memory cannot be created.
   StepSlot();
 
   int descriptor() const { return memory_.get(); }
-  /// None before the first step.
+  /// Returns nothing before the first step.
   std::optional<RunStep> read() const;
 
  private:
   FileDescriptor memory_;
 };
 
-/// The child's side. False where the descriptor takes nothing.
+/// Writes the step from the child. Returns false if the descriptor cannot be written.
 bool write_step(int descriptor, const RunStep& step);
 
 }  // namespace fp8lab

@@ -40,10 +40,10 @@ void keep_stages(const StudyConfig& study, bool shared, RunConfig& config) {
   }
 }
 
-/// Arms that agree in this are compared: seed, data, model, optimizer and schedules. It leaves out
-/// the recipes, the sources of error that a run replaces, and what changes no bit of a run: its
-/// name, what it logs, warns of and computes again, and the backend, but for the truth path, whose
-/// arithmetic is another.
+/// Returns the settings that two arms must share to be compared: seed, data, model, optimizer and
+/// schedules. Leaves out the recipes, the replaced error sources, and settings that change no bit
+/// of a run: its name, logging, warnings, recomputation, and the backend (except the truth path,
+/// whose arithmetic differs).
 std::string pairing_key(const RunConfig& config) {
   RunConfig neutral = config;
   neutral.recipe.clear();
@@ -52,7 +52,7 @@ std::string pairing_key(const RunConfig& config) {
   neutral.logging = LoggingConfig{};
   neutral.warnings = WarningsConfig{};
   neutral.memory = MemoryConfig{};
-  neutral.memory.loss_chunk = config.memory.loss_chunk;  // another sum
+  neutral.memory.loss_chunk = config.memory.loss_chunk;  // changes the order of a sum
   if (neutral.backend != "truth") neutral.backend = RunConfig{}.backend;
   for (StageConfig& stage : neutral.stages) {
     stage.recipe.clear();
@@ -62,7 +62,7 @@ std::string pairing_key(const RunConfig& config) {
   return to_toml(neutral);
 }
 
-/// What an arm that starts from a shared run starts from, but for recipes; empty for one that
+/// Returns the pairing key of the shared run that an arm starts from; empty if the arm
 /// trains all stages itself.
 std::string start_of(const StudyPlan& plan, const PlannedArm& arm) {
   for (const RunConfig& shared : plan.shared) {
@@ -71,14 +71,14 @@ std::string start_of(const StudyPlan& plan, const PlannedArm& arm) {
   return {};
 }
 
-/// Fills in which arms are baselines and which arm is compared with which: the one owner of the
-/// pairing of a study. `twins` are the configurations that the arms would have as baselines. Arms
-/// that start from shared runs are compared with those whose start differs in recipes alone; one
-/// that trains all stages itself may be compared with any start. Of several baselines that an arm
-/// could be compared with, the first counts.
+/// Determines which arms are baselines and which baseline each arm is compared with. No other code
+/// decides the pairing. `twins` are the configurations that the arms would have as baselines. An
+/// arm that starts from a shared run is compared with a baseline whose start differs only in
+/// recipes; an arm that trains all stages itself may be compared with any start. If several
+/// baselines fit, the first is used.
 void pair_with_baselines(const StudyConfig& study, const std::vector<RunConfig>& twins,
                          StudyPlan& plan) {
-  std::map<std::string, std::string> baselines;  // of every key and start, and of every key
+  std::map<std::string, std::string> baselines;  // by key and start, and by key alone
   std::vector<std::string> keys;
   for (std::size_t i = 0; i < plan.arms.size(); ++i) {
     PlannedArm& arm = plan.arms[i];
@@ -95,7 +95,7 @@ void pair_with_baselines(const StudyConfig& study, const std::vector<RunConfig>&
   }
 }
 
-/// The configuration again, with what follows from it: its text and its hash.
+/// Returns the configuration with its derived text and hash.
 RunConfig resolved(const RunConfig& config) {
   return parse_run_config(to_toml(config), fmt::format("run '{}'", config.name), {});
 }
@@ -119,7 +119,8 @@ ChildTask make_task(const RunConfig& config, const StudyOptions& options, int jo
   return task;
 }
 
-/// Stopped by us, with or without the time for a checkpoint.
+/// Returns true if this process stopped the child, whether or not the child
+/// could write a checkpoint.
 bool was_interrupted(const ChildResult& child, const StudyOptions& options) {
   return child.exit_code == 4 || (child.signal == SIGTERM && options.stop->load());
 }
@@ -137,7 +138,7 @@ void count(const std::vector<ChildResult>& results, const StudyOptions& options,
   }
 }
 
-/// How a child ended; of one that failed its last line, and where the rest is.
+/// Describes how a child ended; for a failure includes its last line and the path of its log.
 std::string describe(const ChildResult& child, const StudyOptions& options) {
   if (child.is_complete()) {
     const char* how = child.exit_code == kDivergedStatus ? ", diverged" : "";
@@ -153,8 +154,8 @@ std::string describe(const ChildResult& child, const StudyOptions& options) {
                      child.log.string());
 }
 
-/// Trains shared runs, unless another process has done so in the meantime; one that another process
-/// trains is waited for.
+/// Trains shared runs, unless another process has completed them in the meantime; waits for runs
+/// that another process is training.
 void run_shared(const StudyPlan& plan, const std::vector<const RunConfig*>& shared,
                 const StudyOptions& options, StudyProgress& progress, RunCheck& check,
                 StudyResult& result) {
@@ -180,14 +181,14 @@ void run_shared(const StudyPlan& plan, const std::vector<const RunConfig*>& shar
       },
       [&](const std::vector<RunningChild>& children) { progress.watch(children); });
   std::erase_if(results, [&](const ChildResult& child) {
-    return child.is_complete() && options.only != child.name;  // the arms are what counts
+    return child.is_complete() && options.only != child.name;  // only requested runs count
   });
   count(results, options, result);
   tasks.clear();
   check_runs_are_those_of(plan, options.directory, check);
 }
 
-/// Those whose shared run is complete; of the others it says so.
+/// Returns the arms whose shared run is complete; reports the others.
 std::vector<const PlannedArm*> with_their_start(const std::vector<const PlannedArm*>& arms,
                                                 const StudyOptions& options) {
   std::vector<const PlannedArm*> ready;
@@ -201,7 +202,7 @@ std::vector<const PlannedArm*> with_their_start(const std::vector<const PlannedA
   return ready;
 }
 
-/// The arm as it is trained.
+/// Returns the arm's configuration as it is trained.
 RunConfig with_start(const PlannedArm& arm, const StudyOptions& options) {
   if (arm.shared_run.empty()) return arm.config;
   RunConfig config = start_from_shared(arm, options.directory);
@@ -213,7 +214,7 @@ RunConfig with_start(const PlannedArm& arm, const StudyOptions& options) {
                   config.init_from.string(), folder));
 }
 
-/// A process of this study that was killed leaves runs that end a moment later.
+/// Waits for the runs of a killed process of this study, which end shortly after it.
 void wait_for_left_runs(const std::vector<const PlannedArm*>& arms, const StudyOptions& options) {
   constexpr double kSeconds = 60;
   for (const PlannedArm* arm : arms) {
@@ -226,8 +227,8 @@ void wait_for_left_runs(const std::vector<const PlannedArm*>& arms, const StudyO
   }
 }
 
-/// The lock of the one arm that this process is to run, so that a second process for the same arm
-/// is refused before either does anything.
+/// Locks the single arm that this process runs, so that a second process for the same arm is
+/// refused before either of them starts work.
 std::shared_ptr<FileLock> lock_arm(const PlannedArm& arm, const StudyOptions& options) {
   const auto path = lock_of_run(options.directory, arm.name);
   make_directories(path.parent_path());
@@ -236,7 +237,7 @@ std::shared_ptr<FileLock> lock_arm(const PlannedArm& arm, const StudyOptions& op
   throw Error(fmt::format("arm '{}' is being run by {}", arm.name, owner_of(path)));
 }
 
-/// The arm of that name; null for a shared run. Throws Error for a name that is neither.
+/// Returns the arm of that name; null for a shared run. Throws Error for any other name.
 const PlannedArm* find_arm(const StudyPlan& plan, const std::string& name) {
   std::vector<std::string> names;
   for (const PlannedArm& arm : plan.arms) {
@@ -250,7 +251,7 @@ const PlannedArm* find_arm(const StudyPlan& plan, const std::string& name) {
   throw Error(fmt::format("the study has no run '{}'{}", name, did_you_mean(name, names)));
 }
 
-/// Trains the unfinished runs, or those that `only` names, with the arms `jobs` at a time.
+/// Trains the unfinished runs, or only the one that `only` names, with `jobs` arms at a time.
 StudyResult run_alone(const StudyPlan& plan, const StudyOptions& options, RunCheck& check,
                       const std::shared_ptr<FileLock>& arm_lock) {
   StudyResult result;
@@ -283,12 +284,13 @@ StudyResult run_alone(const StudyPlan& plan, const StudyOptions& options, RunChe
   return result;
 }
 
-/// The part of one rank: it takes a run that nobody holds, trains it, and looks again. Ranks know
-/// of each other by locks alone:
-///   ARM/.ablate  held by the rank that trains the run, and kept by it when that failed, so that no
-///                other one tries the same again
-///   .working     shared by the ranks that train, and their children; who gets it alone knows that
-///                none does. Until then no rank ends: a run whose rank died goes on in another
+/// The work of one rank: repeatedly takes a run that no process holds and trains it. Ranks
+/// communicate only through locks:
+///   ARM/.ablate  held by the rank that trains the run; kept after a failure, so that no other rank
+///                tries the run again
+///   .working     shared by the ranks that train, and by their children; a rank that gets it
+///                exclusively knows that no rank trains. No rank ends before that, since another
+///                rank must take over the run of a rank that died
 ///   .ranks       shared by the ranks that may still take a run
 class RankWork {
  public:
@@ -311,7 +313,7 @@ class RankWork {
       if (!more) std::this_thread::sleep_for(kPause);
     }
     present.reset();
-    // Locks of failed runs are kept until no rank looks any more.
+    // Locks of failed runs are kept until no rank looks for runs any more.
     while (!options_.stop->load() && !FileLock::try_acquire(ranks_)) {
       std::this_thread::sleep_for(kPause);
     }
@@ -322,7 +324,7 @@ class RankWork {
   static constexpr std::chrono::milliseconds kPause{200};
   struct Run {
     const RunConfig* config;
-    const PlannedArm* arm;  ///< null: a shared run
+    const PlannedArm* arm;  ///< null for a shared run
   };
   struct Taken {
     Run run;
@@ -334,8 +336,8 @@ class RankWork {
     return done_.count(name) != 0;
   }
 
-  /// A run that can begin and that nobody holds: shared ones first, and each rank from another
-  /// place on, so that they do not all reach for the same.
+  /// Returns a run that can begin and that no process holds, shared runs first. Each rank starts
+  /// its search at a different index, to avoid contention for the same run.
   std::optional<Taken> take() {
     for (std::size_t i = 0; i < runs_.size(); ++i) {
       const Run& run =
@@ -353,7 +355,7 @@ class RankWork {
     return std::nullopt;
   }
 
-  /// Place i of [begin, end), counted from where this rank begins and round again.
+  /// Returns index i of [begin, end), counted cyclically from this rank's starting index.
   std::size_t turned(std::size_t i, std::size_t begin, std::size_t end) const {
     const auto place = static_cast<std::size_t>(options_.rank->place);
     const auto count = static_cast<std::size_t>(options_.rank->count);
@@ -361,7 +363,7 @@ class RankWork {
     return begin + (i - begin + place * size / count) % size;
   }
 
-  /// Trains one run, if there is one to be had.
+  /// Trains one run, if one is available.
   bool work(StudyResult& result) {
     const std::optional<FileLock> working = wait_to_share(working_);
     const std::optional<Taken> taken = working ? take() : std::nullopt;
@@ -383,7 +385,7 @@ class RankWork {
     return true;
   }
 
-  /// Another rank may hold the lock alone for a moment, to see whether anybody shares it.
+  /// Another rank may briefly hold the lock exclusively, to check whether any process shares it.
   std::optional<FileLock> wait_to_share(const std::filesystem::path& path) const {
     while (!options_.stop->load()) {
       if (auto lock = FileLock::try_acquire(path, FileLock::Mode::shared)) return lock;
@@ -395,15 +397,15 @@ class RankWork {
   const StudyPlan& plan_;
   const StudyOptions& options_;
   RunCheck& check_;
-  std::vector<Run> runs_;   ///< shared ones first
-  std::size_t shared_ = 0;  ///< of them
+  std::vector<Run> runs_;   ///< shared runs first
+  std::size_t shared_ = 0;  ///< number of shared runs
   std::set<std::string> done_;
-  std::vector<std::shared_ptr<FileLock>> held_;  ///< of runs that failed here
+  std::vector<std::shared_ptr<FileLock>> held_;  ///< locks of runs that failed in this rank
   std::filesystem::path working_ = options_.directory / ".working";
   std::filesystem::path ranks_ = options_.directory / ".ranks";
 };
 
-/// How far the whole study is, once no rank works on it any more.
+/// Returns the progress of the whole study, once no rank works on it.
 StudyResult result_of_all(const StudyPlan& plan, const StudyOptions& options) {
   StudyResult result;
   for (const PlannedArm& arm : plan.arms) {
@@ -417,11 +419,12 @@ StudyResult run_as_rank(const StudyPlan& plan, const StudyOptions& options, RunC
   const UnfinishedRuns unfinished = find_unfinished_runs(plan, options, check);
   const StudyResult own = RankWork(plan, unfinished, options, check).run();
   if (options.rank->place > 0) return own;
-  with_their_start(unfinished.arms, options);  // says which had none
+  with_their_start(unfinished.arms, options);  // reports the arms whose shared run is incomplete
   return result_of_all(plan, options);
 }
 
-/// The first rank ends last: its status tells of a failure, at which mpirun kills the others.
+/// Lets the first rank end last: mpirun kills the other ranks if a rank
+/// exits with a failure status.
 void wait_for_other_ranks(const StudyOptions& options) {
   constexpr double kSeconds = 30;
   if (options.rank && options.rank->place == 0) {
@@ -442,7 +445,7 @@ StudyPlan plan_study(const StudyConfig& study) {
   const auto planned = [&](const StudyArm& arm, RunConfig config) {
     config.name = arm.name;
     if (!study.shared_stages.empty()) keep_stages(study, false, config);
-    // The shared run starts from it, the arms from the shared run.
+    // The shared run starts from these weights, the arms from the shared run.
     if (!arm.shared_run.empty()) config.init_from.clear();
     return resolved(config);
   };
@@ -468,7 +471,7 @@ StudyResult run_study(const StudyConfig& study, const StudyPlan& plan,
   const std::shared_ptr<FileLock> arm_lock = arm != nullptr ? lock_arm(*arm, options) : nullptr;
   RunCheck check(options.make_backend);
   check_runs_are_those_of(plan, options.directory, check);
-  // A margin counts only when it was stated before there were results.
+  // A margin is valid only if it was stated before there were results.
   if (study.design) rewrite_study_file(study, plan, options, check);
   const StudyResult result =
       options.rank ? run_as_rank(plan, options, check) : run_alone(plan, options, check, arm_lock);

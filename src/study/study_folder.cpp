@@ -34,7 +34,7 @@ std::optional<RunStatus> read_stored(const fs::path& directory, const std::strin
   return read_run_status(file);
 }
 
-/// Parts that are known only where the weights come from a file.
+/// Returns true for identity parts that are known only if the weights come from a file.
 bool is_initial(const std::pair<std::string, std::string>& part) {
   return part.first == kInitialWeights || part.first == kInitialHistories;
 }
@@ -48,8 +48,8 @@ Identity without(const Identity& identity, bool (*unwanted)(const Identity::valu
 
 bool is_configuration(const Identity::value_type& part) { return part.first == "configuration"; }
 
-/// What tells a run from the one of `config`, whose identity is `expected`; empty when it is that
-/// one. Where `expected` says nothing of initial weights, they are not compared.
+/// Describes how a run differs from that of `config`, whose identity is `expected`; empty if they
+/// are the same. Initial weights are compared only if `expected` contains them.
 std::string difference_from(const RunMeta& stored, const RunConfig& config,
                             const Identity& expected) {
   if (stored.version < 2) {
@@ -57,7 +57,8 @@ std::string difference_from(const RunMeta& stored, const RunConfig& config,
   }
   const bool knows_start = std::any_of(expected.begin(), expected.end(), is_initial);
   const Identity known = knows_start ? stored.identity : without(stored.identity, is_initial);
-  // The wider arithmetic of this backend has other bits; all others have the same.
+  // The truth backend has wider arithmetic and thus other bits; all other
+  // backends have the same bits.
   const bool truth_changed = (stored.backend == "truth") != (config.backend == "truth");
   if (difference(known, expected).empty() && !truth_changed) return {};
   const std::string keys = join_differences(run_differences(stored.config_text, config.text));
@@ -70,7 +71,7 @@ fs::path shared_checkpoint(const fs::path& directory, const std::string& shared_
   return directory / shared_run / "checkpoint.safetensors";
 }
 
-/// The same for an arm of a study without shared stages.
+/// Like difference_from for an arm of a study without shared stages.
 std::string difference_alone(const RunMeta& stored, const RunConfig& arm, RunCheck& check) {
   const std::string text = difference_from(stored, arm, check.identity(arm));
   if (!text.empty() || !arm.init_from.empty()) return text;
@@ -80,9 +81,9 @@ std::string difference_alone(const RunMeta& stored, const RunConfig& arm, RunChe
   return {};
 }
 
-/// The same for an arm that starts from a shared run, as far as that is complete. Without its
-/// checkpoint, what it wrote about its last weights stands for them; what would grow out of them is
-/// not known then.
+/// Like difference_from for an arm that starts from a shared run, as far as that run is complete.
+/// If its checkpoint is missing, the recorded hash of its final weights is compared instead;
+/// weights grown from them are then not compared.
 std::string difference_after(const RunMeta& stored, const PlannedArm& arm,
                              const fs::path& directory, const std::optional<RunStatus>& shared,
                              RunCheck& check) {
@@ -101,7 +102,7 @@ std::string difference_after(const RunMeta& stored, const PlannedArm& arm,
   return fmt::format("{} was {}, now {}", kInitialWeights, stored.initial_weights_hash, weights);
 }
 
-/// A checkpoint in the shared run's place must be the one that this run wrote.
+/// Throws unless the checkpoint in the shared run's folder is the one that this run wrote.
 void check_shared_checkpoint(const RunStatus& shared, const fs::path& file) {
   if (!shared.complete || !is_present(file)) return;
   const CheckpointSummary checkpoint = read_checkpoint(file);
@@ -132,7 +133,7 @@ struct Mismatch {
                   runs.size() > 1 ? "s" : "", runs.size() > 1 ? "these runs" : "this run"));
 }
 
-/// Who runs single arms of the study.
+/// Returns the owner of an arm's lock, if some process runs single arms of the study.
 std::string owner_of_an_arm(const StudyPlan& plan, const fs::path& directory) {
   for (const PlannedArm& arm : plan.arms) {
     const fs::path path = lock_of_run(directory, arm.name);
@@ -142,13 +143,13 @@ std::string owner_of_an_arm(const StudyPlan& plan, const fs::path& directory) {
   return "processes that run single arms";
 }
 
-/// True for a shared run that one of `arms` starts from.
+/// Returns true for a shared run that one of `arms` starts from.
 bool is_needed(const RunConfig& shared, const std::vector<const PlannedArm*>& arms) {
   return std::any_of(arms.begin(), arms.end(),
                      [&](const PlannedArm* arm) { return arm->shared_run == shared.name; });
 }
 
-/// The design as `study_h5` states it already, or stated now.
+/// Returns the design stated in `study_h5`, or states it now.
 StatedDesign state(const StudyDesign& design, const std::vector<ArmRecord>& arms,
                    const fs::path& study_h5) {
   const std::optional<StatedDesign> before = read_stated_design(study_h5);
@@ -267,7 +268,7 @@ fs::path lock_of_run(const fs::path& directory, const std::string& name) {
 }
 
 std::string owner_of(const fs::path& lock_path) {
-  // A holder writes its name right after it took the lock.
+  // A holder writes its name right after it has taken the lock.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const std::string owner = FileLock::owner(lock_path);
   return owner.empty() ? "another process" : owner;

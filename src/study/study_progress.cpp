@@ -9,7 +9,7 @@
 namespace fp8lab {
 namespace {
 
-/// Of the first `steps` steps of a run.
+/// Returns the tokens of the first `steps` steps of a run.
 double tokens_of(const RunConfig& config, std::int64_t steps) {
   double tokens = 0;
   for (const StageConfig& stage : config.stages) {

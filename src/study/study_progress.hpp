@@ -1,4 +1,4 @@
-// How far a study is, and how long the rest takes.
+// Progress of a study and an estimate of the remaining time.
 #pragma once
 
 #include <chrono>
@@ -14,13 +14,13 @@
 
 namespace fp8lab {
 
-/// Counts the tokens that runs train on, at the seconds that a token has taken so far: those of the
-/// run itself until a run of its recipe has ended, then those, evaluations included; those of all
-/// where a recipe has not begun yet.
+/// Estimates the remaining time as tokens times seconds per token. The rate of a recipe is that of
+/// its completed runs, including evaluations. Until one has completed, the run's own rate is used,
+/// and the overall rate for a recipe that has not started.
 class StudyProgress {
  public:
-  /// What is left: `shared` is trained before `arms`, each `jobs` at once. A line goes to `say`
-  /// every two seconds.
+  /// The unfinished runs: `shared` are trained before `arms`, each `jobs` at a time. A line is
+  /// passed to `say` every two seconds.
   StudyProgress(const std::vector<const RunConfig*>& shared,
                 const std::vector<const RunConfig*>& arms, int jobs,
                 std::function<void(const std::string&)> say);
@@ -38,19 +38,19 @@ class StudyProgress {
     const RunConfig* config = nullptr;
     bool is_shared = false;
     bool is_done = false;
-    std::int64_t first = 1;  ///< step of its process
+    std::int64_t first = 1;  ///< first step of its process
   };
   struct Rate {
     double tokens = 0, seconds = 0;
   };
 
-  /// Of a token under the recipe of the run; negative: not known yet.
+  /// Returns the time per token under the recipe of the run; negative: not known yet.
   double seconds_of_token(const RunConfig& config) const;
   double seconds_left(const std::vector<RunningChild>& children) const;
 
   std::map<std::string, Run> runs_;
-  std::map<std::string, Rate> rates_;    ///< by recipe, of runs that ended
-  std::map<std::string, Rate> running_;  ///< by name, of runs at work
+  std::map<std::string, Rate> rates_;    ///< by recipe, from completed runs
+  std::map<std::string, Rate> running_;  ///< by name, from running runs
   std::size_t jobs_;
   std::size_t done_ = 0;
   std::function<void(const std::string&)> say_;

@@ -37,7 +37,8 @@ struct Fp8Block {
   std::array<std::uint16_t, kBlockSize> fast;
 };
 
-// The formats are constants, so that the compiler specialises the codec and vectorises the loops.
+// The formats are template constants, so that the compiler specialises the codec
+// and vectorises the loops.
 template <FormatSpec kFormat>
 [[gnu::always_inline]] inline void convert_block(std::uint32_t first, Fp8Block& block) {
   for (std::uint32_t i = 0; i < kBlockSize; ++i) {
@@ -88,7 +89,7 @@ std::uint32_t count_differences(const std::array<std::uint16_t, kBlockSize>& a,
   return unlike;
 }
 
-// Counts the inputs first .. first + count - 1 that do not give `expected`.
+// Counts the inputs first .. first + count - 1 whose code is not `expected`.
 template <FormatSpec kFormat, Overflow kOverflow>
 [[gnu::always_inline]] inline std::uint32_t count_one(std::uint32_t first, std::uint32_t count,
                                                       std::uint32_t expected) {
@@ -100,7 +101,8 @@ template <FormatSpec kFormat, Overflow kOverflow>
   return unlike;
 }
 
-// Values first .. last - 1 and their negatives all have to give one code for each policy.
+// Counts the values first .. last - 1 and their negatives whose code is not the
+// expected one of each policy.
 template <FormatSpec kFormat>
 [[gnu::always_inline]] inline std::uint32_t count_unlike(std::uint32_t first, std::uint32_t last,
                                                          std::uint32_t saturated,
@@ -114,7 +116,8 @@ template <FormatSpec kFormat>
          count_one<kFormat, Overflow::special>(negative, count, special | sign);
 }
 
-/// True for the named formats whose boundaries are swept: the compiler gets each as a constant.
+/// Returns true for the named formats whose boundaries are swept; each is passed to
+/// the compiler as a constant.
 constexpr bool is_swept(const FormatSpec& format) {
   return format.bits() <= 16 && format.has_sign && format.encoding == numerics::Encoding::floating;
 }
@@ -157,7 +160,7 @@ CountUnlike counter_of(const FormatSpec& format) {
               " bits; accepted are the named sign-magnitude formats of at most 16 bits");
 }
 
-// Calls body(chunk) for all chunks in parallel, with a progress line after every eighth of them.
+// Calls body(chunk) for all chunks in parallel; prints a progress line after every eighth of them.
 template <class Body>
 void for_each_chunk(std::uint32_t count, const std::string& name,
                     const std::function<void(const std::string&)>& progress, const Body& body) {
@@ -260,11 +263,12 @@ std::vector<std::uint32_t> rounding_thresholds(const FormatSpec& format) {
   thresholds.reserve(largest + 1u);
   for (std::uint32_t code = 0; code <= largest; ++code) {
     const double here = numerics::decode(format, code);
-    // Above the maximum the grid goes on with the last spacing: overflow is decided after rounding.
+    // Above the maximum the grid continues with the last spacing: overflow
+    // is decided after rounding.
     const double next = code < largest
                             ? static_cast<double>(numerics::decode(format, code + 1u))
                             : 2.0 * here - static_cast<double>(numerics::decode(format, code - 1u));
-    // Midpoints of formats with at most 16 bits are FP32 values. A tie goes to the even code.
+    // Midpoints of formats with at most 16 bits are FP32 values. Ties round to the even code.
     const std::uint32_t middle = numerics::float_bits(static_cast<float>((here + next) / 2.0));
     thresholds.push_back(code % 2 == 1 ? middle : middle + 1u);
   }
@@ -294,7 +298,7 @@ std::uint64_t sweep_boundaries(const FormatSpec& format,
   const std::uint32_t overflowed =
       format.has_infinity() ? format.infinity_code() : format.nan_code();
   check_until(numerics::kF32Infinity + 1u, max_code, overflowed, format.sign_mask());
-  check_until(end, format.nan_code(), format.nan_code(), 0u);  // NaN drops its sign
+  check_until(end, format.nan_code(), format.nan_code(), 0u);  // the sign of a NaN is dropped
   return mismatches;
 }
 

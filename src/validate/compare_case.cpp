@@ -7,11 +7,11 @@ namespace {
 
 constexpr std::byte kGuardByte{0x5A};
 constexpr std::int64_t kGuardRows = 1;
-constexpr std::int64_t kGap = 16;  ///< elements after each row: keeps the alignment of even rows
+constexpr std::int64_t kGap = 16;  ///< elements after each row; keeps even rows aligned
 
 /// A tensor of one case in backend memory.
 struct Placed {
-  TensorView buffer;  ///< with guards
+  TensorView buffer;  ///< includes the guards
   TensorView view;
   std::vector<std::byte> initial;
 };
@@ -32,7 +32,7 @@ Placed place(Backend& backend, const HostTensor& tensor) {
   return placed;
 }
 
-/// All bytes of all buffers after the case, guards included.
+/// Runs the case and returns all bytes of all buffers afterwards, including guards.
 std::vector<std::vector<std::byte>> run_case(const OperationCase& drawn, Backend& backend,
                                              std::vector<Placed>& placed) {
   std::vector<TensorView> views;
@@ -55,8 +55,7 @@ std::uint64_t bits_at(const std::vector<std::byte>& bytes, std::size_t element, 
   return bits;
 }
 
-/// Compares one buffer; every element counts, also those of the guards and of tensors that are only
-/// read.
+/// Compares one buffer in every element, including guards and tensors that are only read.
 void compare_buffer(const OperationCase& drawn, std::size_t index, const Placed& placed,
                     const std::vector<std::byte>& expected, const std::vector<std::byte>& actual,
                     std::optional<KernelMismatch>& mismatch) {

@@ -31,7 +31,7 @@ constexpr std::int64_t kValuesPerKind = 160;
 constexpr int kQuantizations = 60;
 constexpr int kGemmsPerPair = 3;
 
-/// The folder while it is written.
+/// The output folder during writing.
 class Pack {
  public:
   explicit Pack(fs::path directory) : directory_(std::move(directory)) {
@@ -42,7 +42,7 @@ class Pack {
     }
   }
 
-  /// Writes rows x (elements / rows) elements as NAME.npy; the name goes into the manifest.
+  /// Writes rows x (elements / rows) elements as NAME.npy and adds the name to the manifest.
   template <class T>
   std::string add(const std::string& name, DType dtype, const std::vector<T>& elements,
                   std::int64_t rows = 1) {
@@ -56,7 +56,7 @@ class Pack {
     return write(name + ".npy", format_npy(array));
   }
 
-  /// Counts the elements as results.
+  /// Like `add`, and counts the elements as results.
   template <class T>
   std::string add_result(const std::string& name, DType dtype, const std::vector<T>& elements,
                          std::int64_t rows = 1) {
@@ -64,7 +64,7 @@ class Pack {
     return add(name, dtype, elements, rows);
   }
 
-  /// A named list of cases of the manifest.
+  /// Returns a named list of cases of the manifest.
   ordered_json& section(const char* name) { return sections_[name]; }
 
   ExportReport finish(ordered_json manifest) {
@@ -91,7 +91,7 @@ class Pack {
   ExportReport report_;
 };
 
-/// Codes of a format in the narrowest type: u8, or u16 in the place of bf16.
+/// Converts codes to the narrowest type: u8, or u16 in place of bf16.
 template <class Code>
 std::vector<Code> narrowed(const std::vector<std::uint32_t>& wide) {
   std::vector<Code> codes;
@@ -163,7 +163,7 @@ ordered_json describe(const GemmSpec& spec) {
 void export_decoding(Pack& pack) {
   for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
     const FormatSpec& format = named.format;
-    // A code of a codebook means nothing without its tile.
+    // A code of a codebook has no meaning without its tile.
     if (format.bits() > 16 || format.encoding == numerics::Encoding::tile_logarithm) continue;
     std::vector<std::uint32_t> codes(std::size_t{1} << format.bits());
     std::vector<float> values;
@@ -179,8 +179,9 @@ void export_decoding(Pack& pack) {
   }
 }
 
-/// Every code, every midpoint of neighbours and the next FP32 values on both sides, the overflow
-/// limit, infinities, NaNs, zeros, subnormals; then generated values of every kind.
+/// Returns every code, every midpoint of neighbours with the next FP32 values on both
+/// sides, the overflow limit, infinities, NaNs, zeros and subnormals, followed by
+/// generated values of every kind.
 std::vector<float> hard_values(const FormatSpec& format, CaseGenerator& cases) {
   std::vector<std::uint32_t> magnitudes = {0u,
                                            1u,
@@ -194,7 +195,7 @@ std::vector<float> hard_values(const FormatSpec& format, CaseGenerator& cases) {
                                            numerics::kF32NaN};
   if (format.bits() <= 8) {
     for (std::uint32_t code = 0; code <= format.max_finite_code(); ++code) {
-      // Above the largest code the grid goes on by one step: the limit of overflow.
+      // Above the largest code the grid continues by one step: the limit of overflow.
       const float low = numerics::decode(format, code);
       const float below = code == 0 ? 0.0f : numerics::decode(format, code - 1);
       const float high = code < format.max_finite_code() ? numerics::decode(format, code + 1)
@@ -260,7 +261,7 @@ void export_scales(Pack& pack, const Implementation& expected, CaseGenerator& ca
     const std::string amax = pack.add(folder + "amax", DType::f32, list);
     for (int index = 0; index < 2 * kScaleRules; ++index) {
       numerics::ScaleRule rule = scale_rule(index % kScaleRules);
-      if (index >= kScaleRules) {  // once more, with the two numbers of a rule
+      if (index >= kScaleRules) {  // repeated with the two numbers of a rule
         rule.margin = 1 + index % 3;
         rule.amax_epsilon = 1e-4f;
       }
@@ -315,7 +316,7 @@ void export_quantizations(Pack& pack, const Implementation& expected, CaseGenera
 
 // --- dot products and GEMMs ---------------------------------------------------------------------
 
-/// What a group keeps, and how it rounds.
+/// Describes what a group keeps, and how it rounds.
 ordered_json describe(const numerics::GroupModel& group) {
   ordered_json json{
       {"fraction_bits", group.fraction_bits},

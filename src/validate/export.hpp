@@ -1,4 +1,4 @@
-// The conformance pack: inputs and the results they must give, for implementers in any language.
+// The conformance pack: inputs with expected results, for implementers in any language.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@ namespace fp8lab {
 
 inline constexpr char kConformanceSchema[] = "fp8lab-conformance-2";
 
-/// What was written.
+/// Counts of the written files and results.
 struct ExportReport {
   std::uint64_t files = 0;  ///< .npy files
   std::uint64_t bytes = 0;
   std::uint64_t results = 0;  ///< codes, values, scales and output elements
 };
 
-/// Writes .npy files and manifest.json, which describes them and holds their SHA-256, into
+/// Writes .npy files and manifest.json, which describes them and contains their SHA-256, into
 /// `directory`. Sections: decode (every code), encode (codes, midpoints and their neighbours, every
 /// rounding and overflow policy), scale (every rule), quantize (tiles, both orientations), dot
-/// (single instructions) and gemm. Results come from `expected`, which must offer every function
-/// but `element`. The same seed gives the same bytes. The manifest is written last, so that a
-/// folder without one is incomplete. Throws Error when the folder exists and is not empty.
+/// (single instructions) and gemm. Results come from `expected`. Precondition: it offers every
+/// function except `element`. The same seed gives the same bytes. The manifest is written last, so
+/// a folder without one is incomplete. Throws Error if the folder exists and is not empty.
 ExportReport export_vectors(const Implementation& expected, const std::filesystem::path& directory,
                             std::uint64_t seed, const std::string& code_version);
 

@@ -34,7 +34,7 @@ std::vector<ExpectedGroup> draw_groups(const Instruction& instruction,
       const auto kind_b = static_cast<CaseKind>(pair % kCaseKinds);
       one.a = cases.tile<std::uint32_t>(instruction.format_a, kind_a, n);
       one.b = cases.tile<std::uint32_t>(instruction.format_b, kind_b, n);
-      // A chain of two, so that the second accumulator is near the products.
+      // A chain of two, so that the second accumulator has the magnitude of the products.
       one.c_bits = i == 0   ? 0u
                    : i == 1 ? list.back().result
                             : draw_accumulator(instruction.group, cases);

@@ -1,4 +1,4 @@
-// Inputs of the checks of tensor-core instructions and of whole GEMMs.
+// Test inputs for tensor-core instructions and whole GEMMs.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ inline constexpr Instruction kInstructions[] = {
     {"f16 to f16", numerics::kSm90Fp16F16, false, numerics::kFP16, numerics::kFP16},
 };
 
-/// Those of other chips, by the names of their profiles (tensor_core.hpp): replayed or published.
+/// Instructions of other chips, by the names of their profiles (tensor_core.hpp),
+/// either replayed or published.
 inline constexpr Instruction kOtherInstructions[] = {
     {"sm70_f16", numerics::kSm70Fp16F32, false, numerics::kFP16, numerics::kFP16},
     {"sm70_f16_f16acc", numerics::kSm70Fp16F16, false, numerics::kFP16, numerics::kFP16},
@@ -51,7 +52,7 @@ struct ExpectedGroup {
   std::uint32_t c_bits = 0;
   std::uint32_t result = 0;
 
-  /// Points into this object.
+  /// The result points into this object.
   GroupProblem problem() const {
     MmaModel model;
     model.known = true;
@@ -67,12 +68,12 @@ struct ExpectedGroup {
   }
 };
 
-/// Every pair of case kinds for one instruction, with accumulators zero, chained and arbitrary;
-/// results from `expected`.
+/// Draws every pair of case kinds for one instruction, with zero, chained and arbitrary
+/// accumulators; results from `expected`.
 std::vector<ExpectedGroup> draw_groups(const Instruction& instruction,
                                        const Implementation& expected, CaseGenerator& cases);
 
-/// A scale from 2^-5 to 2^3.
+/// Returns a scale from 2^-5 to 2^3.
 float ordinary_scale(CaseGenerator& cases);
 
 /// Codes and scales of one operand, contiguous.
@@ -94,16 +95,16 @@ struct SuiteOperand {
 struct GemmProblem {
   GemmSpec spec;
   SuiteOperand a, b;
-  std::vector<float> bias;  ///< empty: none
+  std::vector<float> bias;  ///< empty: no bias
   bool accumulate = false;
-  std::vector<float> d;               ///< f32 output; the addend before run()
+  std::vector<float> d;               ///< f32 output; contains the addend before run()
   std::vector<std::uint16_t> d_bf16;  ///< bf16 output
 
   void run(const Implementation& implementation);
 
-  std::uint32_t result(std::size_t i) const;  ///< bits of element i
+  std::uint32_t result(std::size_t i) const;  ///< returns the bits of element i
 
-  /// Element i of the result, for messages.
+  /// Describes element i of the result, for messages.
   std::string describe(std::size_t i) const;
 };
 
@@ -112,7 +113,7 @@ struct OperandPair {
   const char* format;
   TileShape a, b;
   const char* gemm;
-  std::int64_t m, n;  ///< largest
+  std::int64_t m, n;  ///< largest extents
 };
 
 /// Square tiles of B need more than 128 columns to have a second row of scales.
@@ -127,7 +128,7 @@ inline constexpr OperandPair kPairs[] = {
     {"bf16", {0, 0}, {0, 0}, "fast", 12, 20},
 };
 
-/// Random codes, scales, shape and epilogue of a pair, not yet run.
+/// Draws random codes, scales, shape and epilogue of a pair; does not run the GEMM.
 GemmProblem draw_gemm(const OperandPair& pair, CaseGenerator& cases);
 
 }  // namespace fp8lab

@@ -17,14 +17,14 @@ namespace {
 
 constexpr std::uint64_t kHashChunks = 256;
 
-// Counts one file's results and reports the first difference.
+// Counts the results of one file and reports the first difference.
 class Tally {
  public:
   Tally(std::string file, const GoldenOptions& options) : options_(options) {
     report_.file = std::move(file);
   }
 
-  // `where` is only called for the first mismatch.
+  // Calls `where` only for the first mismatch.
   template <class Where>
   void check(std::uint64_t expected, std::uint64_t actual, Where&& where) {
     ++report_.cases;
@@ -55,7 +55,7 @@ std::string conversion_place(int conversion, std::uint64_t input) {
   return "conversion " + std::to_string(conversion) + ", input " + std::to_string(input);
 }
 
-// Returns the seed, which conv_hash.bin needs.
+// Returns the seed, which the check of conv_hash.bin needs.
 std::uint32_t check_samples(const std::filesystem::path& path, Tally& tally) {
   GoldenReader reader(path);
   reader.expect_magic("CONV");
@@ -84,7 +84,8 @@ struct HashJob {
   std::uint32_t chunk = 0;
 };
 
-// The hash of every (conversion, chunk), conversions that are the same function computed once.
+// Returns the hash of every (conversion, chunk); computes conversions that
+// are the same function once.
 std::vector<std::uint64_t> compute_hashes(std::uint32_t seed, int threads, const Tally& tally) {
   std::vector<std::uint64_t> hashes(kGoldenConversions * kHashChunks);
   std::vector<HashJob> jobs;
@@ -122,7 +123,7 @@ void check_hashes(const std::filesystem::path& path, std::optional<std::uint32_t
   GoldenReader reader(path);
   const auto recorded = reader.read_many<std::uint64_t>(kGoldenConversions * kHashChunks);
   if (!reader.at_end()) reader.fail("data after the last hash");
-  if (!seed.has_value()) {  // the seed is stored in conv_sample.bin only
+  if (!seed.has_value()) {  // only conv_sample.bin contains the seed
     tally.skip(recorded.size());
     return;
   }

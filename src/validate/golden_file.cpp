@@ -43,7 +43,7 @@ MmaRecord read_mma_record(GoldenReader& reader) {
   return record;
 }
 
-// Number of scales per row that a mode stores; -1 for an unknown mode.
+// Returns the number of scales per row that a mode stores; -1 for an unknown mode.
 std::int64_t stored_scales(std::uint32_t mode, std::uint32_t format, std::uint32_t k) {
   if (golden_format(format)->bits() > 8) return 0;
   if (mode == 0 || mode == 3) return 1;

@@ -1,4 +1,4 @@
-// Reading recorded vectors: a bounds-checked reader and the records of mma.bin and gemm.bin.
+// Reads recorded vectors: a bounds-checked reader and the records of mma.bin and gemm.bin.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace fp8lab {
 
-/// A whole file in memory, read front to back. Every failure is an Error with file and offset.
+/// Reads a whole file in memory from front to back. Every failure is an Error with file and offset.
 class GoldenReader {
  public:
   explicit GoldenReader(const std::filesystem::path& path);
@@ -40,15 +40,15 @@ class GoldenReader {
     return values;
   }
 
-  /// Elements of 1, 2 or 4 bytes, widened.
+  /// Reads elements of 1, 2 or 4 bytes and widens them.
   std::vector<std::uint32_t> read_codes(std::uint64_t count, int bytes);
-  /// Text padded with zero bytes.
+  /// Reads text padded with zero bytes.
   std::string read_text(std::size_t length);
 
   bool at_end() const { return offset_ == bytes_.size(); }
   std::uint64_t offset() const { return offset_; }
   std::uint64_t size() const { return bytes_.size(); }
-  /// Throws Error: file, offset, `message`.
+  /// Throws Error with file, offset and `message`.
   [[noreturn]] void fail(const std::string& message) const;
 
  private:
@@ -88,7 +88,7 @@ struct GemmRecord {
   bool has_c() const { return !c.empty(); }
 };
 
-/// Format of a code 0 e4m3, 1 e5m2, 2 bf16, 3 f16; nullptr for another code.
+/// Returns the format of code 0 e4m3, 1 e5m2, 2 bf16, 3 f16; nullptr for other codes.
 const numerics::FormatSpec* golden_format(std::uint32_t code);
 
 /// Calls `visit` for each record of an mma.bin; `progress` may be empty.
@@ -101,31 +101,32 @@ void read_gemm_records(const std::filesystem::path& path,
                        const std::function<void(const GemmRecord&)>& visit,
                        const std::function<void(double)>& progress = {});
 
-/// What the model makes of an instruction.
+/// The model of an instruction.
 struct MmaModel {
   bool known = false;
   bool mma_sync_fp8 = false;
-  numerics::GroupModel group;  ///< also says which accumulator mma_sync_fp8 has
+  numerics::GroupModel group;  ///< also identifies the accumulator of mma_sync_fp8
 };
 
-/// The model of a record's op; not known when op, formats, width or K do not belong together.
+/// Returns the model of a record's op; unknown if op, formats, width and K are inconsistent.
 MmaModel mma_model(const MmaRecord& record);
 
-/// Result bits of one output of the instruction.
+/// Returns the result bits of one output of the instruction.
 std::uint32_t mma_element(const MmaModel& model, const MmaRecord& record, const std::uint32_t* a,
                           const std::uint32_t* b, std::uint32_t c);
 
-/// What the model makes of a GEMM record (emulation/specification.md, "Calls of cuBLASLt").
+/// The model of a GEMM record (emulation/specification.md, "Calls of cuBLASLt").
 struct GemmModel {
   bool known = false;
   numerics::ElementGemm element;
   numerics::Epilogue epilogue;
 };
 
-/// Not known for combinations that cuBLASLt refuses and splits with an empty range.
+/// Returns an unknown model for combinations that cuBLASLt refuses and for
+/// splits with an empty range.
 GemmModel gemm_model(const GemmRecord& record);
 
-/// Output bits of stored element (r, c).
+/// Returns the output bits of stored element (r, c).
 std::uint32_t gemm_element(const GemmModel& model, const GemmRecord& record, std::size_t r,
                            std::size_t c);
 

@@ -1,4 +1,4 @@
-// Which model parameters a recorded operation stands for.
+// Maps recorded operations to model parameters.
 #include "src/validate/golden_file.hpp"
 
 namespace fp8lab {
@@ -27,8 +27,8 @@ constexpr MmaOperation kMmaOperations[] = {
 
 bool is_block_mode(std::uint32_t mode) { return mode == 4 || mode == 5; }
 
-// Scale modes of cuBLASLt on Hopper (emulation/specification.md): equal ones, or one 1x128 and one
-// 128x128; fast accumulation only without blocks.
+// Scale modes of cuBLASLt on Hopper (emulation/specification.md): equal modes of both operands, or
+// one 1x128 and one 128x128; fast accumulation only without block scales.
 bool known_fp8_mode(const GemmRecord& record) {
   const std::uint32_t a = record.scale_mode_a;
   const std::uint32_t b = record.scale_mode_b;
@@ -90,7 +90,7 @@ GemmModel gemm_model(const GemmRecord& record) {
   const bool fp8 = record.format_a < 2 && record.format_b < 2;
   const bool bf16 = record.format_a == 2 && record.format_b == 2;
   if (output == nullptr || !(bf16 || (fp8 && known_fp8_mode(record)))) return model;
-  if (record.beta != 0.0f && !record.has_c()) return model;  // an addend that was not stored
+  if (record.beta != 0.0f && !record.has_c()) return model;  // the addend was not stored
   model.element.format_a = *golden_format(record.format_a);
   model.element.format_b = *golden_format(record.format_b);
   if (fp8) {

@@ -1,4 +1,4 @@
-// Every operation of a backend against another one: the CUDA kernels against the emulator.
+// Compares every operation of a backend with another backend: the CUDA kernels with the emulator.
 #pragma once
 
 #include <cstdint>
@@ -11,36 +11,36 @@
 
 namespace fp8lab {
 
-/// What one kernel's calls came to.
+/// Result of all calls of one kernel.
 struct KernelReport {
   std::string kernel;
   std::uint64_t calls = 0;
-  std::uint64_t outputs = 0;     ///< compared elements
-  std::uint64_t mismatches = 0;  ///< calls with a difference
+  std::uint64_t outputs = 0;     ///< number of compared elements
+  std::uint64_t mismatches = 0;  ///< number of calls with a difference
 };
 
 struct KernelOutcome;
 
 struct KernelOptions {
   std::uint64_t seed = 1;
-  std::uint64_t outputs = 20'000'000;  ///< rounds go on until so many elements were compared
-  int rounds = 4;                      ///< at least so many; from 4 on every size of shape is met
+  std::uint64_t outputs = 20'000'000;  ///< rounds continue until this many elements were compared
+  int rounds = 4;  ///< minimum number of rounds; 4 or more cover every size class
   int repeats = 2;
-  std::string only;  ///< kernels whose name contains this text; empty: all
-  /// After each case: its kernel, and what has been found so far, `kernels` not yet.
+  std::string only;  ///< text in the names of the kernels to test; empty: all
+  /// Called after each case with its kernel and the results so far, except `kernels`.
   std::function<void(const std::string& kernel, const KernelOutcome& so_far)> progress;
 };
 
 struct KernelOutcome {
   std::vector<KernelReport> kernels;
-  std::vector<KernelMismatch> mismatches;  ///< the first of each kernel, in the order found
+  std::vector<KernelMismatch> mismatches;  ///< first mismatch of each kernel, in the order found
   std::uint64_t outputs = 0;
   bool good() const { return mismatches.empty(); }
 };
 
-/// Rounds over the cases of all operations (emulation/cases/list.hpp), with new shapes (one
-/// element, odd, K tails, large) and adversarial data in each. Throws Error when `only` names
-/// nothing.
+/// Runs rounds over the cases of all operations (emulation/cases/list.hpp), each with
+/// new shapes (one element, odd, K tails, large) and adversarial data. Throws Error if
+/// `only` matches no kernel.
 KernelOutcome validate_kernels(Backend& expected, Backend& tested, const KernelOptions& options);
 
 }  // namespace fp8lab

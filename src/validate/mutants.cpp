@@ -29,7 +29,7 @@ std::uint32_t encode_problem(const CastProblem& p) {
   return encode(p.format, p.f32_bits, p.rounding, p.overflow, p.random_bits);
 }
 
-/// Collects mutants: a name, what is broken, and the change to one step.
+/// Collects mutants: a name, a description of the fault, and the change to one step.
 class MutantList {
  public:
   template <class Change>
@@ -59,7 +59,7 @@ class MutantList {
     });
   }
 
-  template <class Change>  // void(GroupModel&), of single instructions and inside GEMMs
+  template <class Change>  // void(GroupModel&), for single instructions and inside GEMMs
   void add_group(const char* name, const char* broken, Change change) {
     add(name, broken, [change](ScalarSteps& steps) {
       steps.group = [change](GroupProblem p) {
@@ -89,7 +89,7 @@ class MutantList {
   std::vector<Mutant> mutants_;
 };
 
-/// Rounds to `detour` first. Infinity where the detour overflows.
+/// Rounds to `detour` first; infinity if the detour overflows.
 void round_through(CastProblem& p, const FormatSpec& detour) {
   if (p.rounding != Rounding::nearest || p.format.bits() > 8) return;
   const std::uint32_t code = encode(detour, p.f32_bits, Rounding::nearest, Overflow::special);
@@ -230,7 +230,7 @@ void add_deviations(MutantList& list) {
     list.add(name, broken, [change](ScalarSteps& steps) {
       steps.deviation = [change, correct = steps.deviation](std::uint32_t amax, Tile tile,
                                                             float deviations) {
-        // The sums of the variants below are of finite elements that are not all zero.
+        // The variants below require finite elements that are not all zero.
         if (amax == 0u || amax >= numerics::kF32Infinity) return correct(amax, tile, deviations);
         return change(correct, amax, tile, deviations);
       };
@@ -339,7 +339,7 @@ void add_schedules(MutantList& list) {
                    [](ElementProblem& p) { p.element.range_width = 0; });
 }
 
-/// The element with its output in FP32 and without bias, then `finish` on the value.
+/// Computes the element with FP32 output and no bias, then applies `finish` to the value.
 template <class Finish>
 std::uint32_t finished_late(const ElementProblem& p, Finish finish) {
   ElementProblem plain = p;

@@ -1,4 +1,4 @@
-// Variants of the arithmetic that are wrong in one step, and whether the suite notices.
+// Variants of the arithmetic with one wrong step each, to test whether the suite detects them.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@ namespace fp8lab {
 /// A wrong implementation.
 struct Mutant {
   std::string name;    ///< "fraction_bits_12"
-  std::string broken;  ///< what it does wrong
+  std::string broken;  ///< description of the fault
   Implementation implementation;
 };
 
-/// The scalar reference broken in one step each.
+/// Returns variants of the scalar reference, each with one wrong step.
 std::vector<Mutant> all_mutants();
 
 struct MutantReport {
   std::string name;
   std::string broken;
   bool killed = false;
-  std::string check;           ///< that killed it
-  std::string first_mismatch;  ///< of that check
+  std::string check;           ///< check that detected the mutant
+  std::string first_mismatch;  ///< first mismatch of that check
 };
 
 struct MutantOptions {
@@ -40,12 +40,13 @@ struct MutantOutcome {
   std::vector<CheckReport> unmutated;  ///< every check on the scalar reference itself
   std::vector<MutantReport> mutants;
 
-  /// The unmutated reference passes every check and every mutant is killed.
+  /// Returns true if the unmutated reference passes every check and every mutant is detected.
   bool good() const;
 };
 
-/// Runs the suite, with the results of `expected` (every function offered) and the recorded ones,
-/// on the scalar reference and then on each mutant up to its first mismatch.
+/// Runs the suite with the results of `expected` and the recorded ones: on the scalar
+/// reference, and then on each mutant up to its first mismatch. Precondition:
+/// `expected` offers every function.
 MutantOutcome validate_mutants(const Implementation& expected, const std::vector<Mutant>& mutants,
                                const MutantOptions& options = {});
 

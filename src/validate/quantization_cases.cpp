@@ -33,7 +33,7 @@ ScaleRule scale_rule(int index) {
     rule.arithmetic = static_cast<numerics::ScaleArithmetic>(index);
     return rule;
   }
-  // 4/3 beside ocp_floor, as Quartet has it.
+  // 4/3 together with ocp_floor, as in Quartet.
   constexpr float kFactors[] = {1.1f, 1.9f, 0.75f, 1.3333334f, 1.5f, 0.6f, 2.0f};
   constexpr int kRules = static_cast<int>(std::size(kFactors));
   const int rounding = (index - 3) % kRules, kind = (index - 3) / kRules;
@@ -49,7 +49,7 @@ std::vector<float> amaxes(const FormatSpec& format, CaseGenerator& cases) {
                                    numerics::kF32Infinity, numerics::kF32NaN}) {
     list.push_back(bits_float(bits));
   }
-  // The largest code, and powers of two, times powers of two; and their neighbours.
+  // The largest code and powers of two, times powers of two, and their neighbours.
   for (const float anchor : {numerics::max_finite(format), 1.0f, 1.41421356f, 1.75f}) {
     for (int i = 0; i < 12; ++i) {
       const float power = bits_float((64u + cases.bits() % 110u) << 23);
@@ -79,7 +79,7 @@ QuantSpec draw_spec(CaseGenerator& cases) {
       spec.scale.deviations = kDeviations[cases.bits() % std::size(kDeviations)];
     }
   }
-  spec.rounding = kRoundings[cases.bits() % 4 % 3];  // nearest twice as often
+  spec.rounding = kRoundings[cases.bits() % 4 % 3];  // nearest has twice the probability
   spec.overflow = cases.bits() % 2 == 0 ? Overflow::saturate : Overflow::special;
   return spec;
 }
@@ -100,7 +100,7 @@ QuantizeProblem draw_quantization(CaseGenerator& cases) {
   problem.f32 = cases.matrix(problem.spec.format, problem.rows, problem.cols,
                              height == 0 ? problem.rows : height, width == 0 ? problem.cols : width,
                              cases.bits() % 4 == 0);
-  if (problem.spec.scale.deviations > 0.0f) {  // a tile that has none
+  if (problem.spec.scale.deviations > 0.0f) {  // the first tile: constant, zero deviation
     for (std::int64_t r = 0; r < std::min(height, problem.rows); ++r) {
       const auto row = problem.f32.begin() + r * problem.cols;
       std::fill_n(row, std::min(width, problem.cols), problem.f32.front());

@@ -81,7 +81,7 @@ class ScalarQuantizer {
   QuantizedOperand& operand_;
 };
 
-/// Codes of one row, carried exactly into `format`.
+/// Returns the codes of one row, converted exactly to `format`.
 std::vector<std::uint32_t> carried_row(const QuantizedOperand& operand, std::int64_t row,
                                        const numerics::FormatSpec& format) {
   std::vector<std::uint32_t> codes(static_cast<std::size_t>(operand.k));
@@ -100,7 +100,7 @@ std::vector<std::uint32_t> carried_row(const QuantizedOperand& operand, std::int
 
 using LocateScale = std::function<ScaleIndex(ScaleIndex, std::int64_t, std::int64_t)>;
 
-/// Scales of one row along K; a single 1 without scales.
+/// Returns the scales of one row along K; a single 1 if there are no scales.
 std::vector<float> scale_row(const QuantizedOperand& operand, std::int64_t row,
                              const LocateScale& locate) {
   if (operand.scales.empty()) return {1.0f};
@@ -113,7 +113,7 @@ std::vector<float> scale_row(const QuantizedOperand& operand, std::int64_t row,
   return scales;
 }
 
-/// An operand row by row, ready for elements.
+/// An operand row by row, prepared for the computation of elements.
 struct ScalarOperand {
   std::vector<std::vector<std::uint32_t>> codes;
   std::vector<std::vector<float>> scales;

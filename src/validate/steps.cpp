@@ -13,7 +13,7 @@
 namespace fp8lab {
 namespace {
 
-/// What hex16 wrote. Throws Error.
+/// Parses the output of hex16. Throws Error for other text.
 std::uint64_t from_hex16(const std::string& digits) {
   std::uint64_t hash = 0;
   const char* const end = digits.data() + digits.size();

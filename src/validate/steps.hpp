@@ -1,4 +1,4 @@
-// Training steps recorded on some device, to be replayed on others.
+// Training steps recorded on one device, to be replayed on others.
 #pragma once
 
 #include <filesystem>
@@ -9,19 +9,19 @@
 
 namespace fp8lab {
 
-/// What the steps of a run left behind, with the configuration that made it.
+/// The results of a run's steps, with the configuration of the run.
 struct GoldenSteps {
   std::string preset;
   std::string recipe;
   std::vector<std::string> settings;  ///< KEY=VALUE
-  std::string device;                 ///< where it was recorded
+  std::string device;                 ///< device of the recording
   std::string config_hash;
-  std::vector<StepRecord> steps;  ///< from 1 on: loss, gradient norm and hash of the weights
+  std::vector<StepRecord> steps;  ///< loss, gradient norm and hash of the weights, from step 1 on
 };
 
-/// JSON; hashes in hexadecimal, numbers with all their digits.
+/// Returns JSON; hashes in hexadecimal, numbers with all their digits.
 std::string to_json(const GoldenSteps& golden);
-/// Throws Error naming the file and what is wrong with it.
+/// Reads JSON. Throws Error that names the file and the fault.
 GoldenSteps read_golden_steps(const std::filesystem::path& file);
 
 }  // namespace fp8lab

@@ -8,7 +8,7 @@
 namespace fp8lab {
 namespace {
 
-/// Memory of a backend that is given back at the end of an operation.
+/// Memory of a backend that is released at the end of an operation.
 class BackendMemory {
  public:
   explicit BackendMemory(Backend& backend) : backend_(backend), mark_(backend.memory_mark()) {}
@@ -16,7 +16,7 @@ class BackendMemory {
   BackendMemory(const BackendMemory&) = delete;
   BackendMemory& operator=(const BackendMemory&) = delete;
 
-  /// A copy of a contiguous host tensor; an empty one stays empty.
+  /// Copies a contiguous host tensor; an empty one stays empty.
   TensorView upload(const TensorView& host) {
     if (host.empty()) return {};
     TensorView view = backend_.allocate(host.dtype, host.rows, host.cols);

@@ -1,5 +1,5 @@
 // One suite of checks for every implementation of the arithmetic: a backend, the scalar reference,
-// or a variant that was broken on purpose. It knows no backend.
+// or a deliberately wrong variant. The suite does not depend on a backend.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace fp8lab {
 
-/// One conversion, in the terms of numerics::encode.
+/// One conversion, with the parameters of numerics::encode.
 struct CastProblem {
   numerics::FormatSpec format;
   std::uint32_t f32_bits = 0;
@@ -26,8 +26,8 @@ struct CastProblem {
   std::uint32_t random_bits = 0;
 };
 
-/// One tensor-core instruction on n products and an accumulator (emulation/specification.md,
-/// "Tensor cores").
+/// One tensor-core instruction on n products and an accumulator
+/// (emulation/specification.md, "Tensor cores").
 struct GroupProblem {
   MmaModel model;
   numerics::FormatSpec format_a, format_b;
@@ -37,12 +37,12 @@ struct GroupProblem {
   std::uint32_t c_bits = 0;
 };
 
-/// One output element of a GEMM with everything that enters it (emulation/specification.md, "K
+/// One output element of a GEMM with all its inputs (emulation/specification.md, "K
 /// schedules and scale orders").
 struct ElementProblem {
   numerics::ElementGemm element;
   numerics::Epilogue epilogue;
-  const std::uint32_t* a = nullptr;  ///< codes, k of them
+  const std::uint32_t* a = nullptr;  ///< k codes
   const std::uint32_t* b = nullptr;
   std::int64_t k = 0;
   std::vector<float> sa{1.0f};  ///< scales along K, at least one
@@ -51,63 +51,63 @@ struct ElementProblem {
   std::optional<float> bias;
 };
 
-/// What is under test. Functions that an implementation does not offer are empty, and the checks of
-/// these are not run. Tensors are contiguous and in host memory.
+/// The implementation under test. Functions that it does not offer are empty, and their checks are
+/// skipped. Tensors are contiguous and in host memory.
 struct Implementation {
-  /// Code, as numerics::encode.
+  /// Returns a code, as numerics::encode does.
   std::function<std::uint32_t(const CastProblem&)> cast;
-  /// Scale of a tile from its amax, as numerics::tile_scale.
+  /// Returns the scale of a tile from its amax, as numerics::tile_scale does.
   std::function<numerics::TileScale(const numerics::ScaleRule&, const numerics::FormatSpec&,
                                     float amax)>
       scale;
-  /// ops::Quantize without delayed state.
+  /// Performs ops::Quantize without delayed state.
   std::function<void(const TensorView& source, bool transpose, const RandomKey& key,
                      QuantizedOperand& operand)>
       quantize;
-  /// Accumulator bits after one instruction.
+  /// Returns the accumulator bits after one instruction.
   std::function<std::uint32_t(const GroupProblem&)> group;
-  /// Output bits of one element.
+  /// Returns the output bits of one element.
   std::function<std::uint32_t(const ElementProblem&)> element;
-  /// ops::Gemm.
+  /// Performs ops::Gemm.
   std::function<void(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
                      const TensorView& bias, bool accumulate, const TensorView& d)>
       gemm;
 };
 
-/// Quantization and GEMM of a backend; the other functions are empty.
+/// Returns the quantization and GEMM of a backend; the other functions are empty.
 Implementation backend_implementation(Backend& backend);
 
-/// Outcome of one check. A case is one code, scale or output element.
+/// Result of one check. A case is one code, scale or output element.
 struct CheckReport {
   std::string name;
-  bool offered = true;  ///< false: the implementation lacks the function, nothing was compared
+  bool offered = true;  ///< false: the implementation lacks the function; nothing was compared
   std::uint64_t cases = 0;
   std::uint64_t mismatches = 0;
-  std::string first;  ///< the first mismatch: case, expected and actual bits
+  std::string first;  ///< first mismatch: case, expected and actual bits
 };
 
-/// Collects the comparisons of one check; suite_checks.hpp.
+/// Collects the comparisons of one check; see suite_checks.hpp.
 class CheckTally;
 
-/// A check with its cases and the results they must give.
+/// A check with its cases and their expected results.
 struct SuiteCheck {
   std::string name;
   std::function<bool(const Implementation&)> offered;
   std::function<void(const Implementation&, CheckTally&)> run;
 };
 
-/// The generated cases with the results an implementation must give, and recorded hardware results
-/// where their files are present. Made once, run on many implementations.
+/// The generated cases with their expected results, and recorded hardware results if their files
+/// are present. Created once, run on many implementations.
 class ValidationSuite {
  public:
-  /// Takes the expected results from `expected`, which must offer every function; `golden` is a
-  /// folder with mma.bin, gemm.bin and gemm_edge.bin (each optional), or empty for none. Throws
-  /// Error for malformed files.
+  /// Computes the expected results with `expected`. Precondition: it offers every function.
+  /// `golden` is a folder with mma.bin, gemm.bin and gemm_edge.bin (each optional), or empty for
+  /// none. Throws Error for malformed files.
   ValidationSuite(const Implementation& expected, const std::filesystem::path& golden,
                   std::uint64_t seed);
 
-  /// Runs the checks in order. With `stop_at_mismatch` a check ends at its first mismatch and is
-  /// the last one.
+  /// Runs the checks in order. With `stop_at_mismatch`, the first mismatch ends its
+  /// check and the whole run.
   std::vector<CheckReport> run(const Implementation& tested, bool stop_at_mismatch) const;
 
  private:

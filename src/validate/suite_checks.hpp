@@ -1,4 +1,4 @@
-// The single checks of the suite, one maker each.
+// The individual checks of the suite, with one factory function each.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class CheckTally {
     report_.name = std::move(name);
   }
 
-  /// False when the check should end. `where` is only called for the first mismatch.
+  /// Returns false if the check should end. Calls `where` only for the first mismatch.
   template <class Where>
   bool check(std::uint32_t expected, std::uint32_t actual, Where&& where) {
     ++report_.cases;
@@ -36,28 +36,28 @@ class CheckTally {
   bool stop_;
 };
 
-/// Conversions to eight formats under every rounding and overflow policy.
+/// Checks conversions to eight formats under every rounding and overflow policy.
 SuiteCheck cast_check(const Implementation& expected, CaseGenerator& cases);
 
-/// Scales by every rule, at limits, powers of two, their neighbours and random amaxes.
+/// Checks scales by every rule, at limits, powers of two, their neighbours and random amaxes.
 SuiteCheck scale_check(const Implementation& expected, CaseGenerator& cases);
 
-/// Whole quantizations: tiles, short edges, both orientations and source types.
+/// Checks whole quantizations: tiles, short edges, both orientations and source types.
 SuiteCheck quantize_check(const Implementation& expected, CaseGenerator& cases);
 
-/// Single tensor-core instructions, every pair of case kinds.
+/// Checks single tensor-core instructions with every pair of case kinds.
 SuiteCheck group_check(const Implementation& expected, CaseGenerator& cases);
 
-/// Output elements of the library's modes with alpha, beta, bias and split-K.
+/// Checks output elements of the library's modes with alpha, beta, bias and split-K.
 SuiteCheck element_check(const Implementation& expected, CaseGenerator& cases);
 
-/// Whole GEMMs of every scale order and schedule.
+/// Checks whole GEMMs of every scale order and schedule.
 SuiteCheck gemm_check(const Implementation& expected, CaseGenerator& cases);
 
-/// Recorded instructions of an mma.bin; expects the recorded results.
+/// Checks the recorded instructions of an mma.bin against their recorded results.
 SuiteCheck recorded_group_check(const std::filesystem::path& file);
 
-/// Recorded library GEMMs of a gemm.bin or gemm_edge.bin.
+/// Checks the recorded library GEMMs of a gemm.bin or gemm_edge.bin.
 SuiteCheck recorded_element_check(const std::filesystem::path& file);
 
 }  // namespace fp8lab

@@ -1,4 +1,4 @@
-// Checks of tensor-core instructions, of single output elements and of whole GEMMs.
+// Checks of tensor-core instructions, single output elements and whole GEMMs.
 #include <fmt/format.h>
 
 #include <iterator>
@@ -149,7 +149,7 @@ SuiteCheck element_check(const Implementation& expected, CaseGenerator& cases) {
       one.result = expected.element(one.problem);
     }
   }
-  // The vectors of codes may have moved with their elements, but not what they own.
+  // The vectors of codes may have moved with their elements, but their heap memory has not.
   const auto run = [list](const Implementation& tested, CheckTally& tally) {
     for (const ExpectedElement& one : *list) {
       const bool goes_on = tally.check(one.result, tested.element(one.problem), [&] {

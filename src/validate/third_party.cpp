@@ -23,7 +23,7 @@ using numerics::kE5M2;
 using numerics::kFP16;
 using numerics::kTF32;
 
-// mma.sync on all chips. On H100 and H200 the FP32 results of FP8 are those of wgmma from C = 0.
+// mma.sync on all chips. On H100 and H200 the FP32 results for FP8 equal those of wgmma with C = 0.
 constexpr RecordedUnit kUnits[] = {
     {"V100", "fp16", kFP16, "sm70_f16", "sm70_f16_f16acc"},
     {"A100", "bf16", kBF16, "sm80_bf16", ""},
@@ -59,7 +59,7 @@ constexpr RecordedUnit kUnits[] = {
     {"B200", "E5M2", kE5M2, "sm100_mma_sync_fp8", "sm100_mma_sync_fp8_f16"},
 };
 
-/// Elements of an unsigned array, widened.
+/// Returns the elements of an unsigned array, widened.
 std::vector<std::uint32_t> widened(const NpyArray& array) {
   const std::size_t width = size_of(array.dtype);
   std::vector<std::uint32_t> values(array.data.size() / width);
@@ -74,7 +74,8 @@ DType stored_as(const FormatSpec& format) {
   return format.bits() <= 16 ? DType::bf16 : DType::i32;
 }
 
-/// The array `name` of `type` and rows x cols, or one of `dimensions` 1 and `cols` elements.
+/// The expected array `name`: of `type` and rows x cols, or with
+/// `dimensions` 1 and `cols` elements.
 struct ArrayShape {
   DType type;
   int dimensions;
@@ -118,7 +119,7 @@ struct RecordedArray {
 
 using FirstMismatch = std::function<void(const GoldenMismatch&)>;
 
-/// Compares the results; those without a profile are unchecked.
+/// Compares the results; results without a profile count as unchecked.
 void check_results(const FormatSpec& operand, const RecordedProducts& products,
                    const RecordedArray& array, const FirstMismatch& first_mismatch,
                    ThirdPartyReport& report) {

@@ -1,5 +1,6 @@
-// Eigen under a namespace of the instruction set that a source is compiled for, so that the linker
-// cannot hand AVX-512 code to callers compiled without it. For the sources of this folder only.
+// Includes Eigen in a namespace of the instruction set for which a source is compiled,
+// so that the linker cannot give AVX-512 code to callers compiled without it. Only for
+// the sources of this folder.
 #pragma once
 
 #define FP8LAB_JOIN_EXPANDED(a, b) a##b

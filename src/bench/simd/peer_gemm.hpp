@@ -1,4 +1,4 @@
-// FP32 GEMMs that the emulation is measured beside, each with the instructions of one SIMD target.
+// FP32 GEMMs to compare the emulation with, each compiled for one SIMD target.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,22 @@
 
 namespace fp8lab {
 
-/// c (m, n) = a (m, k) b (n, k)^T, all row-major and contiguous, on the calling thread.
+/// Computes c (m, n) = a (m, k) b (n, k)^T, all row-major and contiguous, on the calling thread.
 using PeerGemm = void (*)(const float* a, const float* b, float* c, std::int64_t m, std::int64_t n,
                           std::int64_t k);
 
 struct Peer {
-  std::string name;  ///< library and instruction set as it calls it: "eigen avx2"
+  std::string name;  ///< library and its name of the instruction set: "eigen avx2"
   PeerGemm gemm;     ///< nullptr: not installed
 };
 
-/// Eigen compiled for `target`, which is available.
+/// Returns Eigen compiled for `target`. Precondition: the processor supports `target`.
 Peer eigen_peer(cpu::SimdTarget target);
 
-/// OpenBLAS on one thread with its kernels for `target`, as the environment variable
-/// OPENBLAS_CORETYPE selects them when the library is loaded; it is loaded as long as this lives,
-/// one at a time. A library without those kernels takes others: the name says which. While it is
-/// made no other thread may read the environment.
+/// OpenBLAS on one thread with its kernels for `target`, selected by the environment variable
+/// OPENBLAS_CORETYPE when the library is loaded. The library stays loaded for the lifetime of the
+/// object; only one object may exist at a time. If the library lacks these kernels it uses others,
+/// and the name states which. No other thread may read the environment during construction.
 class OpenBlas {
  public:
   explicit OpenBlas(cpu::SimdTarget target);
@@ -31,7 +31,7 @@ class OpenBlas {
   OpenBlas(const OpenBlas&) = delete;
   OpenBlas& operator=(const OpenBlas&) = delete;
 
-  /// "openblas Haswell", while this lives.
+  /// Returns "openblas Haswell"; valid as long as this object.
   const Peer& peer() const { return peer_; }
 
  private:

@@ -54,7 +54,7 @@ std::span<const IdleField> idle_fields() {
       {"tf_legacy_loss", "*"},
       {"use_bfloat16", "*"},
       {"quantization_config", "*"},
-      // Of generation, which has options of its own here.
+      // Generation settings, for which the program has its own options.
       {"do_sample", "*"},
       {"temperature", "*"},
       {"top_k", "*"},

@@ -1,4 +1,4 @@
-// A model family of transformers: what its config.json says, and what its weights are called.
+// A model family of transformers: the contents of its config.json and the names of its weights.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,53 +11,54 @@
 
 namespace fp8lab {
 
-/// Where a file keeps the weights of a module. "{}" stands for the number of a layer; ".weight" and
-/// ".bias" follow.
+/// Name of a module's weights in a file. "{}" stands for the layer's number; ".weight"
+/// and ".bias" are appended.
 struct WeightName {
   enum class Kind : std::uint8_t {
-    other,              ///< a vector, or a table of embeddings
+    other,              ///< a vector or an embedding table
     linear,             ///< (out, in)
-    transposed_linear,  ///< (in, out), as Conv1D of transformers has it
+    transposed_linear,  ///< (in, out), as in Conv1D of transformers
   };
-  std::string_view module;  ///< ours (src/model/declaration.hpp)
-  std::string_view group;   ///< the part of its rows; empty: all
+  std::string_view module;  ///< module name of this program (src/model/declaration.hpp)
+  std::string_view group;   ///< group of rows within the module; empty: all rows
   std::string_view in_files;
   Kind kind = Kind::other;
 };
 
-/// A field of config.json without a part in the arithmetic as long as it has this value.
+/// A field of config.json that does not affect the arithmetic as long as it has this value.
 struct IdleField {
   const char* key;
-  const char* value;  ///< JSON; "*": any
+  const char* value;  ///< JSON; "*": any value
 };
 
 struct Family {
   const char* model_type;
   const char* architecture;
-  /// Reads the shape and what else is the family's own. Throws Error naming the field.
+  /// Reads the shape and all fields specific to the family. Throws Error that names the field.
   void (*read)(JsonFields& fields, const std::string& origin, ModelConfig& model);
-  /// Norm, feed-forward and positions are those of the family: its names fit.
+  /// Returns true if the norm, feed-forward and positions are the family's, so
+  /// that its weight names fit.
   bool (*has_structure)(const ModelConfig& model);
-  /// A config.json of the family can say all of the model.
+  /// Returns true if a config.json of the family can describe the whole model.
   bool (*describes)(const ModelConfig& model);
-  /// What config.json says of it, apart from what all families have in common.
+  /// Returns the fields of config.json for the model, except those that all families share.
   nlohmann::ordered_json (*write)(const ModelConfig& model);
   std::span<const WeightName> weights;
-  /// Older files lack this at the beginning of names.
+  /// Prefix of weight names that older files leave out.
   std::string_view optional_prefix;
-  /// Beside those of all families (idle_fields); absent fields are idle too.
+  /// Idle fields of the family, in addition to idle_fields(); absent fields are idle too.
   std::span<const IdleField> idle;
 };
 
 extern const Family kLlama, kQwen2, kQwen3, kGpt2;
 
-/// Idle fields of every family.
+/// Returns the idle fields common to all families.
 std::span<const IdleField> idle_fields();
 
-/// Every family; at most one describes a model.
+/// Returns all families; at most one describes a given model.
 std::span<const Family* const> families();
 
-/// Throws Error naming `key` where the model is larger than any.
+/// Throws Error naming `key` if the model exceeds the size limits.
 void require_possible_size(const JsonFields& fields, const char* key, const ModelConfig& model);
 
 }  // namespace fp8lab

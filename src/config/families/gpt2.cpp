@@ -1,5 +1,5 @@
-// GPT-2 (Radford et al. 2019): LayerNorm, GELU in its tanh form, learned positions, a bias on every
-// linear layer of a block. Its files keep the weights of linear layers as (in, out).
+// GPT-2 (Radford et al. 2019): LayerNorm, GELU in its tanh form, learned positions, and a bias on
+// every linear layer of a block. Its files store the weights of linear layers as (in, out).
 #include <fmt/format.h>
 
 #include <array>
@@ -59,7 +59,7 @@ void read(JsonFields& fields, const std::string&, ModelConfig& model) {
     fields.fail("activation_function", fmt::format("is '{}'; accepted: gelu_new, gelu_pytorch_tanh",
                                                    activation.substr(0, 80)));
   }
-  // Older names, and those that other families have for its fields.
+  // Older names of the fields, and the names that other families use for them.
   const std::pair<const char*, std::int64_t> again[] = {
       {"n_ctx", model.max_position_embeddings},
       {"max_position_embeddings", model.max_position_embeddings},
@@ -70,7 +70,8 @@ void read(JsonFields& fields, const std::string&, ModelConfig& model) {
   for (const auto& [key, value] : again) fields.require(key, value);
 }
 
-/// Nothing is dropped in training here, whatever the rates; summaries are for other heads.
+/// This program trains without dropout, whatever the rates; the summary
+/// fields belong to other heads.
 constexpr std::array<IdleField, 14> kIdle = {{
     {"scale_attn_weights", "true"},
     {"scale_attn_by_inverse_layer_idx", "false"},

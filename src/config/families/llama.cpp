@@ -1,5 +1,5 @@
-// Llama 2 and 3, Qwen2 and 2.5, Qwen3: RMSNorm, SwiGLU and rotary positions; they differ in biases
-// and in the norms of heads.
+// Llama 2 and 3, Qwen2 and 2.5, Qwen3: RMSNorm, SwiGLU and rotary positions. They differ in their
+// biases and in the norms of heads.
 #include <fmt/format.h>
 
 #include <array>
@@ -33,7 +33,7 @@ constexpr std::array<WeightName, 14> kWeights = {{
     {"lm_head", "", "lm_head", Kind::linear},
 }};
 
-/// Fields of `scaling`, of the older rope_scaling or the newer rope_parameters.
+/// Reads the fields of `scaling`, which is the older rope_scaling or the newer rope_parameters.
 RopeScaling parse_rope_scaling(const json& scaling, const std::string& where,
                                std::int64_t max_position_embeddings) {
   JsonFields fields(scaling, where);
@@ -64,7 +64,7 @@ RopeScaling parse_rope_scaling(const json& scaling, const std::string& where,
     fields.fail("factor", fmt::format("= {} does nothing with rope_type 'default'; accepted: 1",
                                       rope.factor));
   }
-  // transformers takes the model's length where yarn has none.
+  // If yarn states no original length, transformers uses the model's length.
   const auto length_default = rope.type == RopeType::llama3
                                   ? std::nullopt
                                   : std::optional<std::int64_t>(max_position_embeddings);
@@ -89,7 +89,7 @@ RopeScaling parse_rope_scaling(const json& scaling, const std::string& where,
   return rope;
 }
 
-/// Base and scaling as one field says them; nothing: it says nothing.
+/// Base and scaling as stated by one field; nothing if the field does not state them.
 struct StatedRope {
   std::string field;
   std::optional<double> theta;
@@ -108,8 +108,8 @@ StatedRope stated_rope(JsonFields& fields, const std::string& origin, const char
   return stated;
 }
 
-/// Old files say rope_theta and rope_scaling, those of transformers 5 rope_parameters; where a file
-/// has both, readers differ in which they take.
+/// Older files state rope_theta and rope_scaling, those of transformers 5 state rope_parameters.
+/// Readers differ in which of them they use if a file has both.
 void read_rope(JsonFields& fields, const std::string& origin, ModelConfig& model) {
   const StatedRope parameters =
       stated_rope(fields, origin, "rope_parameters", model.max_position_embeddings);
@@ -140,7 +140,7 @@ void read_rope(JsonFields& fields, const std::string& origin, ModelConfig& model
   model.rope_theta = theta.value_or(model.rope_theta);
 }
 
-/// `usual_head_dim`: where the field is absent; nothing: hidden_size / num_attention_heads.
+/// `usual_head_dim` is the value of an absent field; nothing: hidden_size / num_attention_heads.
 void read_shape(JsonFields& fields, std::optional<std::int64_t> usual_head_dim,
                 ModelConfig& model) {
   const auto count = [&](const char* key, std::optional<std::int64_t> fallback,
@@ -168,7 +168,7 @@ void read_shape(JsonFields& fields, std::optional<std::int64_t> usual_head_dim,
   }
 }
 
-/// Attention over all earlier tokens is the only one.
+/// Refuses sliding windows: only attention over all earlier tokens is supported.
 void refuse_windows(JsonFields& fields, std::int64_t layers) {
   fields.require("use_sliding_window", false);
   if (!fields.has("use_sliding_window") && fields.has("sliding_window")) {
@@ -187,7 +187,7 @@ void refuse_windows(JsonFields& fields, std::int64_t layers) {
   }
 }
 
-/// What the three have in common.
+/// Reads the fields that the three families share.
 void read_common(JsonFields& fields, const std::string& origin,
                  std::optional<std::int64_t> usual_head_dim, ModelConfig& model) {
   read_shape(fields, usual_head_dim, model);
@@ -205,7 +205,7 @@ constexpr std::array<IdleField, 5> kIdle = {{
     {"partial_rotary_factor", "1.0"},
 }};
 
-/// The last two are left in files by the tools that made them.
+/// The last two fields are leftovers of the tools that wrote the files.
 constexpr std::array<IdleField, 7> kIdleLlama = {{
     kIdle[0],
     kIdle[1],
