@@ -3,8 +3,9 @@
 
     python3 notebooks/build_manual.py manual.html
 
-It is made from README.md, the README files of the folders, the specification, the pages of experiments/results, the
-notebooks, executed on the runs of first_study.toml, and the help of every command of the program.
+It is made from README.md, the README files of the folders, the specification, the pages of
+experiments/results, the notebooks, executed on the runs of first_study.toml, and the help of
+every command of the program.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(
         f"build_manual.py: {sys.executable} has no module '{missing.name}'; accepted: a Python "
-        "with mistune, nbclient and ipykernel (./quickstart.sh test installs them for /usr/bin/python3)"
+        "with mistune, nbclient and ipykernel (./quickstart.sh test installs them for "
+        "/usr/bin/python3)"
     )
 
 ROOT = Path(__file__).resolve().parents[1]

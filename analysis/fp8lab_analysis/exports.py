@@ -1,9 +1,9 @@
 """Run files as the files of other programs: event files of TensorBoard, the database of trackio.
 
-Both are written from their public formats, without those programs. Names are those of the run file:
-metrics/loss, eval/loss, scores/NAME. A run file has no date, so that the times of an export are seconds
-since the start of the run, counted from 1970: an axis of relative time is right. `live.py` writes the
-same while a run trains, with the time of day.
+Both are written from their public formats, without those programs. Names are those of the run
+file: metrics/loss, eval/loss, scores/NAME. A run file has no date, so that the times of an export
+are seconds since the start of the run, counted from 1970: an axis of relative time is right.
+`live.py` writes the same while a run trains, with the time of day.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Follows a run that trains and writes what it logs for TensorBoard or trackio, as it comes.
 
-`fp8lab train --log` starts it and keeps the other end of its standard input: when that closes, however
-the run ended, the rest is written and the process ends. The run file is read as any other program may
-read it. Names are those of the run file, times those of the clock.
+`fp8lab train --log` starts it and keeps the other end of its standard input: when that closes,
+however the run ended, the rest is written and the process ends. The run file is read as any other
+program may read it. Names are those of the run file, times those of the clock.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Trackio:
 def new_scalars(run: Run, after: int, written: set[tuple[int, str]]) -> list[exports.Scalar]:
     """Those of steps beyond `after` that are not `written` yet, in the order of steps."""
     found = [
-        item for item in exports.scalars(run) if item[0] > after and (item[0], item[2]) not in written
+        item
+        for item in exports.scalars(run)
+        if item[0] > after and (item[0], item[2]) not in written
     ]
     written.update((item[0], item[2]) for item in found)
     return sorted(found, key=lambda item: item[0])

@@ -21,12 +21,12 @@ PNG_DPI = 110
 WIDTH = 110  # characters of a line of text
 
 
-# Versions that gave an operation another definition; the last is kArithmetic of src/train/identity.hpp.
+# Versions that redefined an operation; the last is kArithmetic of src/train/identity.hpp.
 ARITHMETICS = ("0.1", "0.2")
 
 
 def arithmetic_of(version: str) -> str:
-    """The arithmetic of a version of the program, such as 0.2.0; the last one for an unknown text."""
+    """The arithmetic of a program version such as 0.2.0; the last one for an unknown text."""
 
     def numbers(text: str) -> list[int]:
         return [int(part) for part in re.findall(r"\d+", text)[:2]]

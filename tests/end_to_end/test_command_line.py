@@ -288,7 +288,14 @@ def test_values_of_another_type_are_told_what_is_accepted(tmp_path: Path) -> Non
     for words, expected in {
         (*train, "--scale", "small"): "train: --scale small: accepted: a number such as 0.1",
         (*train, "--threads", "x"): "train: --threads x: accepted: a whole number, at most 2147",
-        ("quantize", "x.npy", "--spec", "e5m2", "--seed", "x"): "--seed x: accepted: a whole number",
+        (
+            "quantize",
+            "x.npy",
+            "--spec",
+            "e5m2",
+            "--seed",
+            "x",
+        ): "--seed x: accepted: a whole number",
         ("eval", "x", "--top-p", "big"): "eval: --top-p big: accepted: a number such as 0.1",
         ("eval", "x", "--pass-at", "one"): "eval: --pass-at one: accepted: a whole number",
     }.items():
@@ -331,8 +338,11 @@ def test_a_file_to_begin_with_works_as_it_is(kind: str, tmp_path: Path) -> None:
 def test_the_keys_of_a_study_are_those_that_its_reader_knows(tmp_path: Path) -> None:
     """An unknown key is answered with the known ones, table by table."""
     succeeded("init", "study", "s.toml", cwd=tmp_path)
-    text = (tmp_path / "s.toml").read_text().split("\n\n# Keys")[0].replace(
-        'baseline = "bf16" ', 'baseline = { recipe = "bf16", zzz = 1 } ', 1
+    text = (
+        (tmp_path / "s.toml")
+        .read_text()
+        .split("\n\n# Keys")[0]
+        .replace('baseline = "bf16" ', 'baseline = { recipe = "bf16", zzz = 1 } ', 1)
     )
     page = succeeded("help", "study").split("\nA complete file")[0]
     known: dict[str, list[str]] = {"": []}
@@ -374,7 +384,10 @@ def test_names_of_presets_and_models(tmp_path: Path) -> None:
     study = 'base = "quickstrt"\n[[axis]]\nkey = "recipe"\nvalues = ["bf16", "infir2"]\n'
     (tmp_path / "s.toml").write_text(study)
     message = refused("ablate", "--study", "s.toml", "--list", cwd=tmp_path)
-    assert "s.toml:1:" in message and "unknown preset 'quickstrt' (did you mean 'quickstart'?)" in message
+    assert (
+        "s.toml:1:" in message
+        and "unknown preset 'quickstrt' (did you mean 'quickstart'?)" in message
+    )
     (tmp_path / "s.toml").write_text(study.replace("quickstrt", "quickstart"))
     assert "infir2" in succeeded("ablate", "--study", "s.toml", "--list", cwd=tmp_path)
 
@@ -607,7 +620,9 @@ def test_idle_threads_sleep_whatever_the_environment_says(policy: str | None) ->
     settings = {"OMP_DISPLAY_ENV": "verbose"}
     if policy is not None:
         settings["OMP_WAIT_POLICY"] = policy
-    inherited = {k: v for k, v in os.environ.items() if k not in {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}}
+    inherited = {
+        k: v for k, v in os.environ.items() if k not in {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
+    }
     result = subprocess.run(
         [PROGRAM, "info"], capture_output=True, text=True, check=True, env={**inherited, **settings}
     )

@@ -175,7 +175,7 @@ def test_a_folder_that_no_script_can_hold_is_refused(tmp_path: Path, name: str) 
     # The folder from which it is named counts as well, and a name with other signs is kept whole.
     study.out = tmp_path / "50% of 'it' $HOME"
     scheduler.submitted(study)
-    assert f'--output="{tmp_path}/50%% of \'it\' $HOME/slurm/%A_%a.out"' in scheduler.script(1)
+    assert f"--output=\"{tmp_path}/50%% of 'it' $HOME/slurm/%A_%a.out\"" in scheduler.script(1)
 
 
 def test_a_plan_warns_of_steps_longer_than_a_task_has_left(tmp_path: Path) -> None:

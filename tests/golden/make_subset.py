@@ -67,9 +67,7 @@ def subset_mma(data: Cursor) -> bytes:
     return result
 
 
-def kept_vectors(
-    rows: int, cols: int, bytes_a: int, bytes_b: int, limit: int
-) -> tuple[int, int]:
+def kept_vectors(rows: int, cols: int, bytes_a: int, bytes_b: int, limit: int) -> tuple[int, int]:
     """Halves the larger side until the operands fit; at least one row and one column stay."""
     while rows * bytes_a + cols * bytes_b > limit and max(rows, cols) > 1:
         if rows >= cols:

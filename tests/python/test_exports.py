@@ -183,7 +183,9 @@ eval = { every_steps = 2, sequences = 1 }
 
 
 def trained(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    (folder / "run.toml").write_text(RUN.replace('model = "tiny"\nmodel.', '[model]\nbase = "tiny"\n'))
+    (folder / "run.toml").write_text(
+        RUN.replace('model = "tiny"\nmodel.', '[model]\nbase = "tiny"\n')
+    )
     words = [os.environ["FP8LAB_PROGRAM"], "train", "--config", "run.toml", "--out", "out", *more]
     plain = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(
@@ -202,7 +204,9 @@ def test_a_run_is_logged_while_it_trains(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "out" / "run.h5", "r") as file:
         losses, steps = file["metrics/loss"][:], file["metrics/step"][:]
         seconds, held = file["metrics/seconds"][:], file["eval/loss"][:]
-    found = {tag: [(step, value) for step, _, t, value in events if t == tag] for _, _, tag, _ in events}
+    found = {
+        tag: [(step, value) for step, _, t, value in events if t == tag] for _, _, tag, _ in events
+    }
     assert found["metrics/loss"] == [(int(s), float(np.float32(v))) for s, v in zip(steps, losses)]
     assert [value for _, value in found["eval/loss"]] == held.astype(np.float32).tolist()
     times = [wall for _, wall, tag, _ in events if tag == "metrics/loss"]
@@ -227,4 +231,7 @@ def test_a_log_without_its_packages_says_what_to_install(tmp_path: Path) -> None
     with sqlite3.connect(tmp_path / "out" / "trackio" / "out.db") as base:
         rows = base.execute("SELECT step, timestamp, metrics FROM metrics ORDER BY id").fetchall()
     assert {step for step, _, _ in rows} == {1, 2, 3, 4}
-    assert all(json.loads(text).keys() <= {*json.loads(rows[0][2])} or "eval/loss" in text for _, _, text in rows)
+    assert all(
+        json.loads(text).keys() <= {*json.loads(rows[0][2])} or "eval/loss" in text
+        for _, _, text in rows
+    )

@@ -1,4 +1,4 @@
-"""The Python package against the program, models written from emulation/specification.md, and ml_dtypes.
+"""The Python package against the program, ml_dtypes, and models of emulation/specification.md.
 
 Run by ctest with PYTHONPATH at the build tree's package and the program in FP8LAB_PROGRAM.
 """
@@ -401,7 +401,6 @@ def scales(*values: float) -> Array:
     return np.array([values], np.float32).T
 
 
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -469,7 +468,9 @@ def scales(*values: float) -> Array:
         (lambda: fp8lab.decode(np.uint16([0, 8192]), "e5m7"), "element 1 is 0x2000"),
         (lambda: fp8lab.dequantize(CODES + 63, None, "e3m2"), "element (0, 0) is 0x40"),
         (
-            lambda: fp8lab.gemm(CODES, CODES * 16, "ideal_exact", operand_a="e2m1", operand_b="int4"),
+            lambda: fp8lab.gemm(
+                CODES, CODES * 16, "ideal_exact", operand_a="e2m1", operand_b="int4"
+            ),
             "b: element (0, 0) is 0x10, but codes of int4 have 4 bits",
         ),
         (lambda: fp8lab.read_run("no/such/run.h5"), "no/such/run.h5"),
@@ -514,7 +515,16 @@ def test_scales_that_the_spec_cannot_store_are_refused(spec: str, given: Array) 
     assert fp8lab.dequantize(CODES, given, spec).shape == CODES.shape
 
 
-SCALES = ("fp32", "pow2", "pow2/ceil", "e8m0", "e8m0/even", "e8m0/scale_overflow:nan", "bf16", "e4m3")
+SCALES = (
+    "fp32",
+    "pow2",
+    "pow2/ceil",
+    "e8m0",
+    "e8m0/even",
+    "e8m0/scale_overflow:nan",
+    "bf16",
+    "e4m3",
+)
 SCALES += ("nv_two_level", "nv_two_level/mae", "pow2/ocp_floor/scale_factor:1.3333334", "dec_div")
 
 

@@ -92,10 +92,21 @@ def test_text_is_filled_and_tables_are_not() -> None:
 
 def test_a_page_is_written_with_its_files(tmp_path: Path) -> None:
     rows: list[list[str | float | int | None]] = [["x", "y"], [1.23456789, None], [math.nan, 3]]
-    page = Page("T", "Asked.", ["| r |"], Figure(), "drawn", "0.2", "Made.", "Follows.", {"values": rows})
+    page = Page(
+        "T", "Asked.", ["| r |"], Figure(), "drawn", "0.2", "Made.", "Follows.", {"values": rows}
+    )
     path = write_page(page, tmp_path / "page")
     text = path.read_text(encoding="utf-8")
-    order = ["# T", "Numbers of this page: arithmetic 0.2.", "Asked.", "## Seen", "| r |", "](figure.png)", "## What follows", "Follows."]
+    order = [
+        "# T",
+        "Numbers of this page: arithmetic 0.2.",
+        "Asked.",
+        "## Seen",
+        "| r |",
+        "](figure.png)",
+        "## What follows",
+        "Follows.",
+    ]
     order += ["## How it was made", "Made.", "Numbers: `values.csv`."]
     places = [text.index(item) for item in order]
     assert places == sorted(places)

@@ -1,4 +1,4 @@
-"""quickstart.sh on machines that are not this one: what it names, and how many compilers it runs."""
+"""quickstart.sh on other machines: what it names, and how many compilers it runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RELEASES = {
     "fedora": 'ID=fedora\nPRETTY_NAME="Fedora Linux 42"\n',
     "rocky": 'ID="rocky"\nID_LIKE="rhel centos fedora"\nPRETTY_NAME="Rocky Linux 9.4"\n',
     "arch": 'ID=arch\nPRETTY_NAME="Arch Linux"\n',
-    "tumbleweed": 'ID="opensuse-tumbleweed"\nID_LIKE="opensuse suse"\nPRETTY_NAME="openSUSE Tumbleweed"\n',
+    "tumbleweed": 'ID="opensuse-tumbleweed"\nID_LIKE="opensuse suse"\nPRETTY_NAME="openSUSE Tumbleweed"\n',  # noqa: E501
     "void": 'ID="void"\nPRETTY_NAME="Void Linux"\n',
 }
 DEBIAN = (
@@ -39,7 +39,7 @@ LINES = {
     "rocky": f"missing on Rocky Linux 9.4; install with: dnf install {FEDORA}",
     "arch": "missing on Arch Linux; install with: pacman -S gcc cmake ninja boost eigen fmt "
     "tomlplusplus nlohmann-json hdf5 xxhash libzip",
-    "tumbleweed": "missing on openSUSE Tumbleweed; install with: zypper install gcc-c++ cmake ninja "
+    "tumbleweed": "missing on openSUSE Tumbleweed; install with: zypper install gcc-c++ cmake ninja "  # noqa: E501
     "libboost_program_options-devel eigen3-devel fmt-devel tomlplusplus-devel nlohmann_json-devel "
     "hdf5-devel xxhash-devel libzip-devel",
     "void": "missing: compiler openmp cmake ninja boost program options eigen fmt tomlplusplus "

@@ -20,8 +20,8 @@ FROM = 6  # the logged row from which one column is zero
 
 
 def plant(path: Path, zero: float, exact: float) -> tuple[int, int, float]:
-    """Makes one quantized tensor all zero from a row on and another exact, as a file of some version
-    says it; returns their columns and the mean SQNR of the first before."""
+    """Makes one quantized tensor all zero from a row on and another exact, as some version says it;
+    returns their columns and the mean SQNR of the first before."""
     with h5py.File(path, "a") as file:
         group = file["tensors"]
         slots = [slot.decode() for slot in group["slot"][...]]

@@ -1,10 +1,10 @@
 """Loads the compiled module, with threads that sleep while they wait.
 
-An OpenMP runtime reads its wait policy from the environment once, when it is loaded. A thread that spins on
-takes the processor of the thread that it waits for wherever other work runs on the machine. So the
-policy is set while the module, and with it the runtime, is loaded; the environment is then what it was. A
-runtime that the process had loaded before (`import` of another package that links the same library)
-keeps the policy that it has.
+An OpenMP runtime reads its wait policy from the environment once, when it is loaded. A thread
+that spins on takes the processor of the thread that it waits for wherever other work runs on the
+machine. So the policy is set while the module, and with it the runtime, is loaded; the
+environment is then what it was. A runtime that the process had loaded before (`import` of another
+package that links the same library) keeps the policy that it has.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _sleeping_threads() -> Iterator[None]:
 
 
 with _sleeping_threads():
-    from fp8lab import _fp8lab as _fp8lab
-    from fp8lab._fp8lab import Error as Error
-    from fp8lab._fp8lab import QuantSpec as QuantSpec
-    from fp8lab._fp8lab import __version__ as __version__
+    from fp8lab import _fp8lab as _fp8lab  # noqa: F401
+    from fp8lab._fp8lab import Error as Error  # noqa: F401
+    from fp8lab._fp8lab import QuantSpec as QuantSpec  # noqa: F401
+    from fp8lab._fp8lab import __version__ as __version__  # noqa: F401
