@@ -13,7 +13,7 @@
 # nvcc are found; FP8LAB_CUDA=ON or OFF and FP8LAB_SIMD=all decide otherwise. PYTHON is the
 # interpreter with the packages of the report, /usr/bin/python3 without it. The tests are built for
 # that instruction set and portable code (FP8LAB_SIMD=all: for every one), with CUDA code wherever
-# nvcc is; CI=true makes warnings errors.
+# nvcc is; CI=true makes warnings errors and installs what tests/python/test_lint.py asks for.
 set -eu
 cd "$(dirname "$0")"
 python="${PYTHON:-/usr/bin/python3}"
@@ -54,6 +54,10 @@ test ipykernel python3-ipykernel python3-ipykernel python-ipykernel python3-ipyk
 test mistune python3-mistune python3-mistune python-mistune python3-mistune
 test python_headers python3-dev python3-devel python python3-devel
 test pybind11 pybind11-dev pybind11-devel pybind11 python3-pybind11-devel
+lint clang_format clang-format clang-tools-extra clang clang-tools
+lint black black black python-black python3-black
+lint flake8 python3-flake8 python3-flake8 python-flake8 python3-flake8
+lint mypy mypy python3-mypy mypy mypy
 TABLE
 }
 
@@ -118,7 +122,9 @@ is_here() {
     openmp) is_here compiler ;;
     ninja | make) command -v "$1" >/dev/null ;;
     python) at_least "$(version_of "$python" --version)" 3 11 ;;
-    numpy | h5py | matplotlib | scipy | jinja2 | pytest | nbclient | ipykernel | mistune)
+    clang_format) command -v clang-format >/dev/null ;;
+    numpy | h5py | matplotlib | scipy | jinja2 | pytest | nbclient | ipykernel | mistune | black | \
+      flake8 | mypy)
       is_python_module "$1" ;;
     venv) is_python_module ensurepip ;;
     # What is optional, or asked for by CMake.
@@ -295,7 +301,7 @@ groups_of() {
     build) echo "build" ;;
     study) echo "build study" ;;
     real | packages) echo "build study real" ;;
-    test) echo "build study test" ;;
+    test) [ "${CI:-}" != true ] && echo "build study test" || echo "build study test lint" ;;
     *)
       sed -n '4,9s/^#   //p' "$0" >&2
       exit 2

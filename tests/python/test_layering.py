@@ -173,7 +173,7 @@ def test_downward_include_is_accepted(tmp_path: Path, file: str, line: str) -> N
     assert violations(tmp_path)[0] == []
 
 
-# Names of the standard library by the header that declares them. Which other headers bring them along
+# Names of the standard library by the header that declares them. Which headers include others
 # differs from one version of the library to the next: what one compiler accepts another does not.
 DECLARED = {
     "algorithm": r"(any_of|all_of|none_of|find|find_if|sort|stable_sort|max_element|min_element"

@@ -64,7 +64,7 @@ class Run:
     events: dict[str, Any]
     """step, kind and message."""
     tensors: dict[str, Any]
-    """layer, slot, format and scale_bits_per_element of each logged operand; step: the logged steps.
+    """layer, slot, format, scale_bits_per_element of each logged operand; step: the logged steps.
 
     Their statistics, such as sqnr_db: `read_statistic`, by the names of `statistic_names`.
     """
