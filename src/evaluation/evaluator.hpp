@@ -11,6 +11,7 @@
 #include "src/config/config.hpp"
 #include "src/data/mixture.hpp"
 #include "src/evaluation/answers.hpp"
+#include "src/evaluation/document_sums.hpp"
 #include "src/evaluation/generator.hpp"
 #include "src/evaluation/multiple_choice.hpp"
 #include "src/evaluation/rollout.hpp"
@@ -34,9 +35,11 @@ struct HeldOutLoss {
     std::string source;
     std::int64_t document = 0;  ///< of the source, from 0 on
   };
-  double mean = 0;                  ///< over all sources, as a training loss is summed
-  std::optional<double> sharpness;  ///< phi in percent, of all its tokens
-  std::vector<Source> sources;      ///< those that had a token
+  double mean = 0;                      ///< over all sources, as a training loss is summed
+  std::optional<double> sharpness;      ///< phi in percent, of all its tokens
+  std::vector<Source> sources;          ///< those that had a token
+  std::vector<DocumentLoss> documents;  ///< those that had one, in the order of reading
+  std::uint64_t text = 0;               ///< HeldOutLosses::text
   std::optional<Nonfinite> nonfinite;
 };
 

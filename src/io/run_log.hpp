@@ -78,6 +78,19 @@ struct ScoreRecord {
   std::int64_t count = 0;  ///< tokens, problems or questions behind it
 };
 
+/// One row of /documents: an evaluation's loss on one document of the held-out text.
+struct DocumentRecord {
+  std::int64_t step = 0;
+  std::int32_t stage = 0;
+  bool in_bf16 = false;       ///< of the weights in BF16, as the score kLossInBf16
+  std::uint64_t text = 0;     ///< hash of the text that the evaluation read
+  std::int64_t count = 0;     ///< documents of the evaluation
+  std::int32_t source = 0;    ///< of the evaluation's data
+  std::int64_t document = 0;  ///< of the source
+  std::int64_t tokens = 0;    ///< scored
+  double nats = 0;            ///< sum of their losses
+};
+
 /// One logged operand: its place in the model is part of the name,
 /// "layers.0.attention.qkv/fprop.x".
 struct TensorName {
@@ -139,6 +152,7 @@ class RunLog {
   virtual void append(const StepRecord& record) = 0;
   virtual void append(const EvalRecord& record) = 0;
   virtual void append(const ScoreRecord& record) = 0;
+  virtual void append(const DocumentRecord& record) = 0;
   virtual void append(const WarningRecord& record) = 0;
   virtual void append(const EventRecord& record) = 0;
   virtual void append(const CheckpointRecord& record) = 0;
