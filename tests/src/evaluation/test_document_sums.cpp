@@ -141,3 +141,14 @@ TEST_CASE("sums by document and the text have the same bits for any threads and 
   CHECK(exact.documents != loss.documents);
   CHECK(Fixture("infir2", 2, 2, 5).loss().text != loss.text);
 }
+
+TEST_CASE("a document is its source and its place, and goes on after others") {
+  DocumentSums sums;
+  sums.add({0, 5, 0, 1.0});
+  sums.add({1, 5, 0, 2.0});
+  sums.add({1, 6, 0, 4.0});
+  sums.add({0, 5, 0, 8.0});
+  sums.add({1, 5, 0, 16.0});
+  CHECK(sums.documents() ==
+        std::vector<DocumentLoss>{{0, 5, 2, 9.0}, {1, 5, 2, 18.0}, {1, 6, 1, 4.0}});
+}
