@@ -1,12 +1,8 @@
 """What `fp8lab assess` found, as numbers: gaps between recipes on the same tokens, with intervals.
 
 Losses are sums over the tokens of each document, in nats, under every recipe: `sums[r, d]` with
-`tokens[d]`. A gap is relative, (loss - baseline) / baseline, paired by token; a fraction. Tokens of
-one document depend on each other, so the document is the unit that is left out: the intervals are
-those of the jackknife over clusters, t with D - 1 degrees of freedom for D documents (Cameron and
-Miller, Journal of Human Resources 50 (2015) 317-372, section II and VI, CR3). What they cover is
-which documents were drawn; that the held-out set is of another kind than what a model will meet is
-not in them."""
+`tokens[d]`. A gap is relative, (loss - baseline) / baseline, paired by token; a fraction. Intervals
+are those of text_noise.py, over documents."""
 
 from __future__ import annotations
 
@@ -19,49 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats as distributions
 
-from fp8lab_analysis.stats import Array
+from fp8lab_analysis.text_noise import ALPHA, LEAST_DOCUMENTS, Estimate, clustered_ratio
 
-ALPHA = 0.05
-LEAST_DOCUMENTS = 5  # below, a t interval over clusters says nothing
 NAT_DIGITS = 4
 AS_IT_IS = "as it is"  # words of a recipe that was tried without a change
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with the half width of its 1 - ALPHA interval (NaN: too few documents)."""
-
-    value: float
-    half: float = math.nan
-    p: float = math.nan  # of "it is zero", two-sided
-
-    @property
-    def is_known(self) -> bool:
-        """There is an interval."""
-        return math.isfinite(self.half)
-
-    @property
-    def excludes_zero(self) -> bool:
-        """Zero is not in the interval."""
-        return self.is_known and abs(self.value) > self.half
-
-
-def clustered_ratio(numerators: Array, denominators: Array) -> Estimate:
-    """Of sum(numerators) / sum(denominators), over documents: the jackknife's error, and the t
-    test of zero."""
-    value = float(np.sum(numerators) / np.sum(denominators))
-    count = numerators.size
-    if count < LEAST_DOCUMENTS or not math.isfinite(value):
-        return Estimate(value)
-    without = (np.sum(numerators) - numerators) / (np.sum(denominators) - denominators)
-    error = math.sqrt(float(np.sum((without - without.mean()) ** 2)) * (count - 1) / count)
-    half = float(distributions.t.isf(ALPHA / 2.0, count - 1)) * error
-    if error == 0.0:
-        return Estimate(value, 0.0, 0.0 if value != 0.0 else 1.0)
-    p = 2.0 * float(distributions.t.sf(abs(value) / error, count - 1))
-    return Estimate(value, half, p)
 
 
 def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:

@@ -15,11 +15,13 @@ import numpy as np
 
 from fp8lab_analysis import stats
 from fp8lab_analysis.divergence import find_divergence
+from fp8lab_analysis.document_pairs import text_noise_after
 from fp8lab_analysis.inference import relative_gaps
 from fp8lab_analysis.operands import OperandSummary, format_text, summarise_operands
 from fp8lab_analysis.runs import Run, Score
 from fp8lab_analysis.speed import EqualQuality, equal_quality, held_out_curve, throughput
 from fp8lab_analysis.study import Group, Study
+from fp8lab_analysis.text_noise import TextNoise
 from fp8lab_analysis.verdicts import Evidence, Verdict, judge
 
 
@@ -354,6 +356,7 @@ class _Compared:
     gap_stage: str
     judged_on: str
     pairs: list[tuple[float, float]]  # losses of run and baseline behind the verdict, NaN: none
+    text: TextNoise = TextNoise(unknown="a verdict on training losses")
 
     @property
     def gaps(self) -> list[float]:
@@ -369,13 +372,20 @@ def _held_out_pairs(study: Study, group: Group, stage: str) -> list[tuple[float,
     return found if len(found) == len(pairs) else None
 
 
+def _text_noise(study: Study, group: Group, stage: str) -> TextNoise:
+    """The noise of the held-out text in the gap of `_held_out_pairs`."""
+    partners = [(run, study.pairings.of(run)) for run in group.runs]
+    return text_noise_after([(run, twin) for run, twin in partners if twin is not None], stage)
+
+
 def _compare_group(study: Study, group: Group) -> _Compared:
     floors = _seed_floors(study, study.baseline_group(group))
     runs = [compare_run(study, run, floors) for run in group.runs]
     stage = _gap_stage(study, runs)
     pairs = _held_out_pairs(study, group, stage)
     if pairs is not None:
-        return _Compared(group, runs, stage, "held-out", pairs)
+        noise = _text_noise(study, group, stage)
+        return _Compared(group, runs, stage, "held-out", pairs, noise)
     pairs = [training_pair(run, study.pairings.of(run), stage) for run in group.runs]
     return _Compared(group, runs, stage, "training", pairs)
 
@@ -393,7 +403,13 @@ def _verdicts_after(
     in the verdict on the study. None where a seed has no such loss."""
     pairs = [_held_out_pairs(study, item.group, stage) for item in groups]
     judged = [
-        dataclasses.replace(item, gap_stage=stage, judged_on="held-out", pairs=found)
+        dataclasses.replace(
+            item,
+            gap_stage=stage,
+            judged_on="held-out",
+            pairs=found,
+            text=_text_noise(study, item.group, stage),
+        )
         for item, found in zip(groups, pairs)
         if found is not None
     ]
@@ -431,6 +447,7 @@ def _evidence(
                 # Where the seed changes nothing, one run was executed several times.
                 twins=[twin.metrics.loss.tobytes() for twin in twins],
                 is_baseline=compared.group.is_baseline,
+                text=compared.text,
             )
         )
     return result

@@ -105,7 +105,43 @@ def verdict_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Fi
     if judged:
         findings.append(Finding("fact", "How it was judged", _how_judged(study, judged)))
         findings += _rough_deviations(judged)
+    findings += text_findings(candidates)
     return findings
+
+
+def text_findings(candidates: Sequence[GroupSummary]) -> list[Finding]:
+    """What the documents of the held-out text leave open of the gaps."""
+    with_gap = [s for s in candidates if math.isfinite(s.verdict.gap.mean)]
+    known = [s for s in with_gap if s.verdict.text.is_known]
+    if not known:
+        return []
+    numbers = sorted({s.verdict.text.documents for s in known})
+    said = [
+        f"{s.group.label} ± {measured(s.verdict.over_documents)}"
+        + (
+            f" (± {measured(s.verdict.over_both)} over both)"
+            if math.isfinite(s.verdict.over_both)
+            else ""
+        )
+        for s in known
+    ]
+    text = (
+        f"All seeds are evaluated on one text of {joined(list(map(str, numbers)))} documents. ± "
+        "over documents is what another text of such documents would change of a gap with these "
+        "seeds, ± over seeds, beside the verdicts, what other seeds would change on this text; ± "
+        f"over both is that of another text and other seeds: {'; '.join(said)}. "
+    )
+    open_ = [s.group.label for s in known if s.verdict.text_leaves_sign_open]
+    if open_:
+        text += (
+            f"Told from zero over seeds, but not over documents: {joined(open_)}. On another text "
+            "the sign may be the other one. "
+        )
+    reasons = sorted({s.verdict.text.unknown for s in with_gap if s.verdict.text.unknown})
+    if reasons:
+        unknown = [s.group.label for s in with_gap if s.verdict.text.unknown]
+        text += f"Not known for {joined(unknown)} ({'; '.join(reasons)}). "
+    return [Finding("caution" if open_ else "fact", "Noise of the held-out text", text.strip())]
 
 
 def _how_judged(study: Study, judged: Sequence[GroupSummary]) -> str:
@@ -122,8 +158,16 @@ def _how_judged(study: Study, judged: Sequence[GroupSummary]) -> str:
         f"{counted(design.looks, 'look')} ({stated}). Gaps are in percent of the "
         f"{study.baseline_recipe} loss, ± the half width of their interval: the noise of training "
         f"by seed, {_variances(judged)}. The noise of the held-out set by token and document is "
-        "not in it: run files keep the mean loss of the set."
+        f"not in it{_text_level(judged)}."
     )
+
+
+def _text_level(judged: Sequence[GroupSummary]) -> str:
+    """Where the noise of the held-out set stands, or why it stands nowhere."""
+    if any(s.verdict.text.is_known for s in judged):
+        return ", but beside it: “± over documents”"
+    reasons = sorted({s.verdict.text.unknown for s in judged} - {""})
+    return f", and not known: {'; '.join(reasons)}" if reasons else ""
 
 
 def _variances(judged: Sequence[GroupSummary]) -> str:

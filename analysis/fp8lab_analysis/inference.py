@@ -114,16 +114,21 @@ def sign_flip_p(gaps: Sequence[float]) -> float:
     return float(np.mean(np.abs(sums) >= abs(float(np.sum(data))) - rounding))
 
 
+def jackknife_error(without: Array) -> Array:
+    """Standard error of an estimate, from the estimates without each of the n units along the first
+    axis, in their unit: sqrt((n - 1) / n sum (e_i - mean)^2) (Tukey, Annals of Mathematical
+    Statistics 29 (1958) 614; Efron and Tibshirani, An Introduction to the Bootstrap, section 11.4).
+    """
+    count = without.shape[0]
+    squares = np.sum((without - without.mean(axis=0)) ** 2, axis=0)
+    return np.asarray(np.sqrt(squares * (count - 1) / count), dtype=np.float64)
+
+
 def jackknife_half_width(without: Array, df: int, alpha: float) -> Array:
     """Half width of the two-sided 1 - alpha interval of an estimate, from the estimates without
-    each of the n seeds along the first axis, in their unit: t(1 - alpha/2; df) sqrt((n - 1) / n
-    sum (e_i - mean)^2). The jackknife's error (Tukey, Annals of Mathematical Statistics 29 (1958)
-    614; Efron and Tibshirani, An Introduction to the Bootstrap, section 11.4); of a mean it is that
-    of Student's interval with df = n - 1."""
-    seeds = without.shape[0]
-    squares = np.sum((without - without.mean(axis=0)) ** 2, axis=0)
-    error = np.sqrt(squares * (seeds - 1) / seeds)
-    return np.asarray(float(stats.t.isf(alpha / 2.0, df)) * error, dtype=np.float64)
+    each of the n seeds along the first axis, in their unit: t(1 - alpha/2; df) times
+    `jackknife_error`; of a mean it is that of Student's interval with df = n - 1."""
+    return float(stats.t.isf(alpha / 2.0, df)) * jackknife_error(without)
 
 
 def deviation_interval(sd: float, df: float, alpha: float) -> tuple[float, float]:

@@ -8,6 +8,7 @@ at the first row that was not wholly written. A plain `h5py.File(path, "r")` ref
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from fp8lab_analysis.runs import (
     STATISTICS,
     VECTOR_STATISTICS,
     DetectorScore,
+    DocumentLosses,
     Evaluations,
     Event,
     Flags,
@@ -52,11 +54,14 @@ RUN_SCHEMAS = (FIRST_SCHEMA, RUN_SCHEMA)
 METRICS = ("stage", "tokens", "loss", "grad_norm", "learning_rate", "seconds")
 EVALUATIONS = ("stage", "loss", "exact_match", "exact_match_count")
 SCORES = ("stage", "name", "value", "count")
+DOCUMENTS = ("stage", "in_bf16", "text", "count", "source", "document", "tokens", "nats")
 EVENTS = ("kind", "message")
 WARNINGS = ("detector", "score", "value", "tensor", "channel", "count")  # not in all files
 OPERANDS = ("layer", "slot", "format", "scale_bits_per_element")
 GROUPS = ("metrics", "hashes", "eval", "scores", "tensors", "events", "complete")
 MADE_UP_STAGES = 64  # stages that a file without names may have
+# Beyond it the losses of documents are not those of the evaluation's mean, an FP32 sum.
+OTHER_MEAN = 1e-3
 
 
 def meta_checksum(attributes: Mapping[str, Any]) -> str:
@@ -352,6 +357,65 @@ def _read_scores(file: h5py.File, stages: int) -> list[Score]:
     ]
 
 
+def _read_documents(file: h5py.File, stages: int) -> tuple[list[DocumentLosses], int]:
+    """Losses by document of every evaluation that is there whole, and the number of rows read. A
+    killed writer can leave a part of one, which a resumed run makes again: the last rows count."""
+    columns = read_columns(file, "documents", ("step", *DOCUMENTS))
+    rows = _written_rows(columns, DOCUMENTS)
+    if rows == 0:
+        return [], 0
+    step = _steps(columns, rows, "documents", False)
+    stage = _stages(columns, rows, "documents", stages)
+    in_bf16 = _counts(columns, "in_bf16", rows) != 0
+    counts = _counts(columns, "count", rows)
+    text = _column(columns, "text", rows, "iu").astype(np.uint64)
+    names = {name: _counts(columns, name, rows) for name in ("source", "document", "tokens")}
+    nats = _floats(columns, "nats", rows)
+    keys = list(dict.fromkeys(zip(step.tolist(), stage.tolist(), in_bf16.tolist())))
+    found = []
+    for key in keys:
+        own = np.flatnonzero((step == key[0]) & (stage == key[1]) & (in_bf16 == key[2]))
+        count = int(counts[own[-1]])
+        own = own[own.size - count :] if 0 < count <= own.size else own[:0]
+        own = own[np.lexsort((names["document"][own], names["source"][own]))]
+        places = set(zip(names["source"][own].tolist(), names["document"][own].tolist()))
+        if own.size == 0 or len(places) != count or not bool((names["tokens"][own] > 0).all()):
+            continue
+        if np.unique(text[own]).size > 1:
+            raise Damage(f"/documents/text holds two texts of one evaluation, at step {key[0]}")
+        chosen = {name: column[own] for name, column in names.items()}
+        found.append(
+            DocumentLosses(
+                *key,
+                text=int(text[own[0]]),
+                source=chosen["source"],
+                document=chosen["document"],
+                tokens=chosen["tokens"],
+                nats=nats[own],
+            )
+        )
+    return found, rows
+
+
+def _of_their_means(
+    documents: list[DocumentLosses], evaluations: Evaluations
+) -> tuple[list[DocumentLosses], list[str]]:
+    """Those that make up the held-out loss of their evaluation, and a note on each other one."""
+    kept, notes = [], []
+    for losses in documents:
+        here = (evaluations.step == losses.step) & (evaluations.stage == losses.stage)
+        mean = float(losses.nats.sum()) / float(losses.tokens.sum())
+        said = float(evaluations.loss[here][-1]) if here.any() else math.nan
+        if losses.in_bf16 or not abs(mean - said) > OTHER_MEAN * abs(said):
+            kept.append(losses)
+            continue
+        notes.append(
+            f"the losses by document of step {losses.step} are left out: their mean is {mean:.6g}, "
+            f"the held-out loss {said:.6g}"
+        )
+    return kept, notes
+
+
 def _read_warnings(file: h5py.File, tensors: TensorLog) -> list[DetectorScore]:
     columns = read_columns(file, "warnings", ("step", *WARNINGS))
     rows = _written_rows(columns, WARNINGS)
@@ -444,6 +508,8 @@ def load_run(path: Path) -> Run:
         starts = stage_starts(meta.texts, len(stages), metrics)
         tensors = _read_tensors(file, starts, meta.schema)
         scores = _read_scores(file, len(stages))
+        documents, document_rows = _read_documents(file, len(stages))
+        documents, notes = _of_their_means(documents, evaluations)
         events = _read_events(file)
         _keep_one_recipe(tensors, meta.texts, starts, events)
         warnings = _read_warnings(file, tensors)
@@ -452,6 +518,7 @@ def load_run(path: Path) -> Run:
             "eval": len(evaluations),
             "tensors": int(tensors.step.size),
             "scores": len(scores),
+            "documents": document_rows,
             "events": len(events),
             "warnings": len(warnings),
         }
@@ -466,10 +533,11 @@ def load_run(path: Path) -> Run:
             evaluations=evaluations,
             tensors=tensors,
             scores=scores,
+            documents=documents,
             events=events,
             warnings=warnings,
             complete=bool(done),
             final_weight_hash=done[0] if done else 0,
             identity=meta.identity,
-            notes=_lost_rows(file, used) if done else [],
+            notes=[*notes, *(_lost_rows(file, used) if done else [])],
         )

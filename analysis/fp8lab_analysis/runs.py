@@ -91,6 +91,20 @@ class Score:
 
 
 @dataclass(frozen=True)
+class DocumentLosses:
+    """Rows of /documents of one evaluation, whole, ordered by source and document."""
+
+    step: int
+    stage: int
+    in_bf16: bool  # of the weights in bf16, whatever the numerics of the run
+    text: int  # hash of the held-out text
+    source: Ints
+    document: Ints  # of its source
+    tokens: Ints  # scored
+    nats: Floats  # sums of their losses
+
+
+@dataclass(frozen=True)
 class TensorLog:
     """Rows of /tensors: statistics of N logged operands at L steps. What a delayed scale made
     before it knew any amax says nothing about the recipe: such entries are NaN. So are errors and
@@ -169,6 +183,7 @@ class Run:
     evaluations: Evaluations
     tensors: TensorLog
     scores: list[Score] = field(default_factory=list)
+    documents: list[DocumentLosses] = field(default_factory=list)  # none in files of before
     events: list[Event] = field(default_factory=list)
     warnings: list[DetectorScore] = field(default_factory=list)
     complete: bool = False

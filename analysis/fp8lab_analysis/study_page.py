@@ -104,8 +104,9 @@ def score_spreads(
 def verdict_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[Cell]]:
     """One row an arm: gap, final held-out loss, seeds that broke, verdict."""
     rows: list[list[Cell]] = [
-        ["arm", "seeds", "gap (%)", "± (%)", "held-out loss", "± 95 %", "diverged", "verdict"]
+        ["arm", "seeds", "gap (%)", "± over seeds (%)", "± over documents (%)", "± over both (%)"]
     ]
+    rows[0] += ["held-out loss", "± 95 %", "diverged", "verdict"]
     for summary in summaries:
         verdict = summary.verdict
         loss = summary.held_out.get(study.stages[-1], Spread(math.nan, math.nan, 0))
@@ -115,6 +116,8 @@ def verdict_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[C
                 summary.seeds,
                 100.0 * (verdict.gap_seen if verdict.diverged else verdict.gap.mean),
                 100.0 * verdict.half_width,
+                100.0 * verdict.over_documents,
+                100.0 * verdict.over_both,
                 loss.mean,
                 half_width(loss),
                 sum(run.diverged for run in summary.runs),
@@ -126,13 +129,16 @@ def verdict_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[C
 
 def stage_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[Cell]]:
     """One row an arm and stage that has a verdict of its own: the held-out loss at its end."""
-    rows: list[list[Cell]] = [["arm", "stage", "seeds", "gap (%)", "± (%)", "diverged", "verdict"]]
+    rows: list[list[Cell]] = [["arm", "stage", "seeds", "gap (%)", "± over seeds (%)"]]
+    rows[0] += ["± over documents (%)", "± over both (%)", "diverged", "verdict"]
     for summary in summaries:
         for stage, verdict in summary.verdicts_after.items():
             if verdict is None:
                 continue
             gap = verdict.gap_seen if verdict.diverged else verdict.gap.mean
-            numbers: list[Cell] = [100.0 * gap, 100.0 * verdict.half_width, verdict.diverged]
+            halves = (verdict.half_width, verdict.over_documents, verdict.over_both)
+            numbers: list[Cell] = [100.0 * number for number in (gap, *halves)]
+            numbers.append(verdict.diverged)
             rows.append([summary.group.label, stage, verdict.seeds, *numbers, verdict.sentence])
     return rows
 
@@ -186,16 +192,16 @@ def _verdict_block(rows: Sequence[Sequence[Cell]]) -> str:
         [
             str(arm),
             str(seeds),
-            _number(gap, gap_error),
+            _number(gap, over_seeds),
+            _number(over_documents, math.nan),
             _number(loss, error),
             str(broken),
             str(text),
         ]
-        for arm, seeds, gap, gap_error, loss, error, broken, text in rows[1:]
+        for arm, seeds, gap, over_seeds, over_documents, _, loss, error, broken, text in rows[1:]
     ]
-    return markdown_table(
-        ["arm", "seeds", "gap (%)", "held-out loss", "diverged", "verdict"], cells
-    )
+    names = ["arm", "seeds", "gap (%)", "± over documents (%)", "held-out loss", "diverged"]
+    return markdown_table([*names, "verdict"], cells)
 
 
 def operand_rows(summaries: Sequence[GroupSummary]) -> list[list[Cell]]:
@@ -272,7 +278,8 @@ python3 -m fp8lab_analysis.study_page runs/{name} --out experiments/results/{nam
 {', '.join(devices)}; fp8lab {', '.join(versions)}; {len(study.runs)} runs{shared}, seeds
 {', '.join(map(str, seeds))}. Gaps are those of the held-out loss to the baseline of the same seed;
 their intervals are of {design.confidence_text} (Student, paired, Holm), the margin of
-{design.margin_text} was {stated}. Other intervals are of 95 % each, over seeds.
+{design.margin_text} was {stated}. Other intervals are of 95 % each, over seeds. ± over documents is
+the noise of the held-out text (`analysis/README.md`).
 """
 
 

@@ -154,14 +154,22 @@ def verdict_table(summaries: Sequence[GroupSummary], on_page: bool = False) -> T
         (Column("loss"), lambda s: f"{s.judged_on}, {s.gap_stage}"),
         (Column("seeds", "", "{:d}"), lambda s: s.seeds),
         gap,
-        (Column("half width", "%", "{:.3f}"), lambda s: 100.0 * s.verdict.half_width),
+        (Column("± over seeds", "%", "{:.3f}"), lambda s: 100.0 * s.verdict.half_width),
         (Column("p equivalence", "", "{:.2g}"), lambda s: s.verdict.equivalence_p),
         (Column("p difference", "", "{:.2g}"), lambda s: s.verdict.difference_p),
         (Column("detectable gap", "%", "{:.3f}"), lambda s: 100.0 * s.verdict.detectable),
         (Column("seeds needed", "", "{:d}"), lambda s: s.verdict.seeds_needed),
     ]
+    if not on_page or any(s.verdict.text.is_known for s in rows):
+        over_seeds = [column.name for column, _ in fields].index("± over seeds")
+        fields[over_seeds + 1 : over_seeds + 1] = [
+            (Column("± over documents", "%", "{:.3f}"), lambda s: 100.0 * s.verdict.over_documents),
+            (Column("± over both", "%", "{:.3f}"), lambda s: 100.0 * s.verdict.over_both),
+        ]
     if not on_page:
         fields += [
+            (Column("documents"), lambda s: s.verdict.text.documents or None),
+            (Column("level of the intervals"), lambda s: s.verdict.level),
             (Column("sd over seeds", "%"), lambda s: 100.0 * s.verdict.gap.sd),
             (Column("sd of the tests", "%"), lambda s: 100.0 * s.verdict.noise.sd),
             (Column("degrees of freedom"), lambda s: s.verdict.noise.df),
@@ -382,7 +390,12 @@ def evaluation_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
         (Column("held-out gap", "nats/token", "{:+.4f}"), lambda r: r.gap.mean),
         (Column("held-out gap sd", "nats/token", "{:.4f}"), lambda r: r.gap.sd),
         (Column("relative gap", "%", "{:+.3f}"), lambda r: r.percent(lambda v: v.gap.mean)),
-        (Column("half width", "%", "{:.3f}"), lambda r: r.percent(lambda v: v.half_width)),
+        (Column("± over seeds", "%", "{:.3f}"), lambda r: r.percent(lambda v: v.half_width)),
+        (
+            Column("± over documents", "%", "{:.3f}"),
+            lambda r: r.percent(lambda v: v.over_documents),
+        ),
+        (Column("± over both", "%", "{:.3f}"), lambda r: r.percent(lambda v: v.over_both)),
         (Column("verdict after the stage"), lambda r: r.verdict.kind.value if r.verdict else None),
         (Column("answers right", "", "{:.0f}"), lambda r: r.match.correct if r.match else None),
         (Column("problems asked", "", "{}"), lambda r: r.match.asked if r.match else None),

@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from fp8lab_analysis import inference, pooling
 from fp8lab_analysis.stats import Array, Spread, spread_over_seeds
+from fp8lab_analysis.text_noise import TextNoise
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Evidence:
     twins_diverged: Sequence[bool]
     twins: Sequence[Hashable]  # baseline runs behind the pairs; those of the same losses are equal
     is_baseline: bool = False
+    text: TextNoise = TextNoise()  # of the held-out text, in the mean of `gaps`
 
     @property
     def seeds(self) -> int:
@@ -158,6 +160,8 @@ class Verdict:
     twins_diverged: int = 0
     gap_seen: float = math.nan  # of a diverged arm: mean of the diverged seeds' finite gaps
     noise: Noise = Noise()
+    text: TextNoise = TextNoise()  # beside the noise by seed: no test is made of it
+    level: float = math.nan  # two-sided, of the intervals; alpha where no test was made
     arms: int = 0  # that the correction counts
     half_width: float = math.nan  # of the interval that agrees with the test of a difference
     equivalence_p: float = math.nan
@@ -180,6 +184,22 @@ class Verdict:
         return self.kind in tested
 
     @property
+    def over_documents(self) -> float:
+        """Half width of the interval of the gap over other held-out texts of such documents, with
+        these seeds; a fraction, NaN where it is not known."""
+        return self.text.half_width(self.level)
+
+    @property
+    def over_both(self) -> float:
+        """Half width of the interval over other texts and other seeds."""
+        return self.text.half_width_of_both(self.half_width, self.level)
+
+    @property
+    def text_leaves_sign_open(self) -> bool:
+        """True for a gap that is told from zero over seeds, and would not be over documents."""
+        return self.kind in (Kind.WORSE, Kind.BETTER) and abs(self.gap.mean) <= self.over_documents
+
+    @property
     def gap_text(self) -> str:
         """Signed gap with the half width of its interval; the gap alone without one. Of a diverged
         arm the gap that it ended with, which no test was made of, and that it diverged."""
@@ -195,7 +215,8 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The verdict in words, with its numbers."""
-        remarks = [text for text in (self.noise.assumption, self._unstated) if text]
+        open_sign = "sign open over documents" if self.text_leaves_sign_open else ""
+        remarks = [text for text in (open_sign, self.noise.assumption, self._unstated) if text]
         remark = f" ({'; '.join(remarks)})" if remarks else ""
         if self.kind is Kind.EQUIVALENT:
             level = "; ".join([self.design.confidence_text, *remarks])
@@ -385,6 +406,8 @@ def _untested(arm: Evidence, design: Design) -> Verdict:
         diverged=diverged,
         rate=inference.binomial_interval(diverged, arm.seeds, design.alpha),
         twins_diverged=sum(arm.twins_diverged),
+        text=arm.text if not diverged and not arm.is_baseline else TextNoise(),
+        level=design.alpha,
     )
 
 
@@ -404,6 +427,7 @@ def _tested(arm: Evidence, plain: Verdict, tests: _Tests, place: int) -> Verdict
         plain,
         kind=kind,
         arms=tests.equivalent.size,
+        level=two,
         half_width=inference.half_width(sd, count, two, df),
         equivalence_p=float(tests.equivalence_p[place]),
         difference_p=float(tests.difference_p[place]),

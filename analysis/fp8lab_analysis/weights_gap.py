@@ -3,7 +3,8 @@ did to the weights.
 
 After a stage that quantizes, a run takes its held-out loss once more in bf16 (`loss_in_bf16` of
 /scores). With the baseline's loss b of the same seed, the gap (l - b) / b is the sum of
-(l - w) / b, the arithmetic, and (w - b) / b, the weights; w is the loss in bf16."""
+(l - w) / b, the arithmetic, and (w - b) / b, the weights; w is the loss in bf16. Where runs keep
+losses by document, each part has its interval over other texts of such documents."""
 
 from __future__ import annotations
 
@@ -13,8 +14,10 @@ from dataclasses import dataclass
 
 from fp8lab_analysis import stats
 from fp8lab_analysis.compare import GroupSummary, final_scores, held_out_pair
+from fp8lab_analysis.document_pairs import noise_of_parts_after
 from fp8lab_analysis.sentences import Finding
 from fp8lab_analysis.study import Study
+from fp8lab_analysis.text_noise import ALPHA, TextNoise
 
 LOSS_IN_BF16 = "loss_in_bf16"  # kLossInBf16 of src/io/run_log.hpp
 
@@ -27,6 +30,21 @@ class WeightsGap:
     stage: str
     arithmetic: stats.Spread
     weights: stats.Spread
+    texts: tuple[TextNoise, TextNoise]  # noise of the held-out text in arithmetic and weights
+
+    @property
+    def text(self) -> str:
+        """Both parts in percent."""
+
+        def part(spread: stats.Spread, text: TextNoise) -> str:
+            half = text.half_width(ALPHA)
+            shown = f"{100 * spread.mean:+.2f} %"
+            return shown + (f" ± {100 * half:.2f} %" if math.isfinite(half) else "")
+
+        return (
+            f"{part(self.weights, self.texts[1])} weights "
+            f"{part(self.arithmetic, self.texts[0])} arithmetic"
+        )
 
 
 def weights_gaps(study: Study, summaries: Sequence[GroupSummary]) -> list[WeightsGap]:
@@ -36,20 +54,23 @@ def weights_gaps(study: Study, summaries: Sequence[GroupSummary]) -> list[Weight
         if summary.group.is_baseline:
             continue
         for stage in study.stages:
-            arithmetic, weights = [], []
+            arithmetic, weights, pairs = [], [], []
             for item in summary.runs:
                 score = final_scores(item.run, stage).get(LOSS_IN_BF16)
-                pair = held_out_pair(item.run, study.pairings.of(item.run), stage)
-                if score is None or pair is None or item.diverged:
+                twin = study.pairings.of(item.run)
+                pair = held_out_pair(item.run, twin, stage)
+                if score is None or pair is None or twin is None or item.diverged:
                     continue
                 loss, baseline = pair
                 if not (math.isfinite(score.value) and math.isfinite(loss) and baseline > 0):
                     continue
                 arithmetic.append((loss - score.value) / baseline)
                 weights.append((score.value - baseline) / baseline)
+                pairs.append((item.run, twin))
             if weights:
                 spreads = stats.spread_over_seeds(arithmetic), stats.spread_over_seeds(weights)
-                found.append(WeightsGap(summary.group.label, stage, *spreads))
+                texts = noise_of_parts_after(pairs, stage)
+                found.append(WeightsGap(summary.group.label, stage, *spreads, texts))
     return found
 
 
@@ -60,12 +81,13 @@ def weights_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Fi
         return []
     last = gaps[-1].stage
     parts = [
-        f"{gap.label} {100 * (gap.arithmetic.mean + gap.weights.mean):+.2f} % = "
-        f"{100 * gap.weights.mean:+.2f} % weights {100 * gap.arithmetic.mean:+.2f} % arithmetic"
+        f"{gap.label} {100 * (gap.arithmetic.mean + gap.weights.mean):+.2f} % = {gap.text}"
         for gap in gaps
         if gap.stage == last
     ]
     text = (
         f"Held-out gap after {last}, split by evaluating the weights in bf16: {'; '.join(parts)}."
     )
+    if any(text.is_known for gap in gaps for text in gap.texts if gap.stage == last):
+        text += " ± is of 95 % over documents of the held-out text."
     return [Finding("fact", "Arithmetic or weights", text)]

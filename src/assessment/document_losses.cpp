@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <numeric>
-#include <utility>
 
-#include "src/evaluation/held_out.hpp"
+#include "src/evaluation/document_sums.hpp"
 
 namespace fp8lab {
 
@@ -23,22 +21,17 @@ double DocumentLosses::loss() const {
 DocumentLosses document_losses(AssessedModel& model, Transformer& transformer,
                                const DataSources& data, std::int64_t sequences) {
   DocumentLosses result;
-  std::map<std::pair<std::size_t, std::int64_t>, std::size_t> places;
   Backend& backend = model.backend();
   const std::size_t mark = backend.memory_mark();
   const HeldOutPass pass{backend, transformer,
                          backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount), data,
                          sequences};
-  result.mean = pass.run(model.context(), [&](const HeldOutToken& token) {
-    const auto [found, is_new] =
-        places.try_emplace({token.source, token.document}, result.documents.size());
-    if (is_new) {
-      result.documents.push_back({token.source, token.document, 0});
-      result.sums.push_back(0);
-    }
-    ++result.documents[found->second].tokens;
-    result.sums[found->second] += token.loss;
-  });
+  DocumentSums sums;
+  result.mean = pass.run(model.context(), [&](const HeldOutToken& token) { sums.add(token); }).mean;
+  for (const DocumentLoss& one : sums.documents()) {
+    result.documents.push_back({one.source, one.document, one.tokens});
+    result.sums.push_back(one.nats);
+  }
   transformer.discard_amaxes();
   backend.release_to(mark);
   return result;

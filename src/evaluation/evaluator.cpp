@@ -257,7 +257,8 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
   }
   HeldOutLoss result;
   const std::vector<std::string> names = source_names(data_);
-  result.mean = pass.run(context, [&](const HeldOutToken& token) {
+  DocumentSums documents;
+  const HeldOutLosses losses = pass.run(context, [&](const HeldOutToken& token) {
     if (!std::isfinite(token.loss)) {
       if (!result.nonfinite) result.nonfinite = {0, names[token.source], token.document};
       ++result.nonfinite->tokens;
@@ -266,7 +267,11 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
     sum.nats += token.loss;
     ++sum.tokens;
     if (has_text) sum.targets.push_back(token.target);
+    documents.add(token);
   });
+  result.mean = losses.mean;
+  result.text = losses.text;
+  result.documents = documents.documents();
   for (std::size_t i = 0; i < sums.size(); ++i) {
     if (sums[i].tokens == 0) continue;
     result.sources.push_back(summarise(names[i], *data_.corpora[i], sums[i]));

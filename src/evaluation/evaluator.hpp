@@ -11,6 +11,7 @@
 #include "src/config/config.hpp"
 #include "src/data/mixture.hpp"
 #include "src/evaluation/answers.hpp"
+#include "src/evaluation/document_sums.hpp"
 #include "src/evaluation/generator.hpp"
 #include "src/evaluation/multiple_choice.hpp"
 #include "src/evaluation/rollout.hpp"
@@ -34,9 +35,11 @@ struct HeldOutLoss {
     std::string source;
     std::int64_t document = 0;  ///< index in the source
   };
-  double mean = 0;                  ///< over all sources, summed like a training loss
-  std::optional<double> sharpness;  ///< phi in percent, over all its tokens
-  std::vector<Source> sources;      ///< sources that had at least one token
+  double mean = 0;                      ///< over all sources, summed like a training loss
+  std::optional<double> sharpness;      ///< phi in percent, over all its tokens
+  std::vector<Source> sources;          ///< sources that had at least one token
+  std::vector<DocumentLoss> documents;  ///< documents with at least one token, in reading order
+  std::uint64_t text = 0;               ///< HeldOutLosses::text
   std::optional<Nonfinite> nonfinite;
 };
 

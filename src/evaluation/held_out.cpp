@@ -7,12 +7,28 @@
 #include <vector>
 
 #include "src/evaluation/stop.hpp"
+#include "src/io/hash.hpp"
 #include "src/objectives/cross_entropy.hpp"
 
 namespace fp8lab {
 namespace {
 
 constexpr std::uint32_t kEvaluationStream = 0xe7a1;
+
+/// Sequence by sequence: the same bytes however many a micro-batch has.
+void add_text(const Batch& batch, Xxh3Stream& text) {
+  const auto length = static_cast<std::size_t>(batch.sequence_length);
+  const auto add = [&](const auto& column, std::size_t first) {
+    text.update(column.data() + first, length * sizeof(column[0]));
+  };
+  for (std::size_t first = 0; first < batch.tokens.size(); first += length) {
+    add(batch.tokens, first);
+    add(batch.targets, first);
+    add(batch.weights, first);
+    add(batch.document_start, first);
+    add(batch.documents, first);
+  }
+}
 
 }  // namespace
 
@@ -36,17 +52,19 @@ std::string repetition_note(const DataSources& data, std::int64_t sequences, std
       what, sequences, length, repeated);
 }
 
-double HeldOutPass::run(const StepContext& context,
-                        const std::function<void(const HeldOutToken&)>& visit) const {
+HeldOutLosses HeldOutPass::run(const StepContext& context,
+                               const std::function<void(const HeldOutToken&)>& visit) const {
   Mixture mixture(data, 0, kEvaluationStream);
   const BatchShape& shape = transformer.shape();
   std::vector<float> losses(static_cast<std::size_t>(shape.tokens()));
   std::int64_t tokens = 0;
+  Xxh3Stream text;
   backend.fill_zero(scalars);
   for (std::int64_t done = 0; done < sequences; done += shape.sequences) {
     throw_if_raised(stop);
     const Batch batch = mixture.next(shape.sequences, shape.sequence_length);
     tokens += batch.trained_tokens;
+    add_text(batch, text);
     transformer.load(batch);
     transformer.forward(context);
     objectives::cross_entropy(transformer, scalars, objectives::Leaves::logits,
@@ -62,8 +80,9 @@ double HeldOutPass::run(const StepContext& context,
     }
   }
   const double total = read_scalar(backend, scalars, StepScalar::kLossSum);
-  return tokens > 0 ? total / static_cast<double>(tokens)
-                    : std::numeric_limits<double>::quiet_NaN();
+  const double mean =
+      tokens > 0 ? total / static_cast<double>(tokens) : std::numeric_limits<double>::quiet_NaN();
+  return {mean, text.digest()};
 }
 
 }  // namespace fp8lab

@@ -26,6 +26,13 @@ struct HeldOutToken {
 std::string repetition_note(const DataSources& data, std::int64_t sequences, std::int64_t length,
                             const std::string& what);
 
+struct HeldOutLosses {
+  double mean = 0;  ///< nats, summed as a training loss is; NaN without a token
+  /// XXH3-64 of the sequences, one after the other: tokens, targets, which of them are scored, and
+  /// where documents begin. Equal for passes over the same text, whatever the micro-batches.
+  std::uint64_t text = 0;
+};
+
 struct HeldOutPass {
   Backend& backend;
   Transformer& transformer;
@@ -37,11 +44,10 @@ struct HeldOutPass {
   /// Called with the logits of each chunk of a batch before the next chunk overwrites them.
   std::function<void(const Batch&, const Transformer::LogitChunk&)> look{};
 
-  /// Calls `visit` for every token with a target, in the order of the sequences. Returns the mean
-  /// loss in nats, summed like a training loss; NaN if there are no tokens. Precondition: the
+  /// Calls `visit` for every token with a target, in the order of the sequences. Precondition: the
   /// weights are prepared. Throws EvaluationStopped between forward passes.
-  double run(const StepContext& context,
-             const std::function<void(const HeldOutToken&)>& visit) const;
+  HeldOutLosses run(const StepContext& context,
+                    const std::function<void(const HeldOutToken&)>& visit) const;
 };
 
 }  // namespace fp8lab

@@ -142,7 +142,7 @@ class Hdf5RunLog final : public RunLog {
         file_(Hdf5File::create(temporary, path_)) {
     write_meta(file_, meta);
     for (const char* group : {"/metrics", "/hashes", "/eval", "/scores", "/tensors", "/events",
-                              "/samples", "/checkpoints", "/warnings"}) {
+                              "/samples", "/checkpoints", "/warnings", "/documents"}) {
       file_.create_group(group);
     }
     write_tensor_names(file_, tensors);
@@ -193,6 +193,12 @@ class Hdf5RunLog final : public RunLog {
   void append(const ScoreRecord& record) override {
     writer(RowGroup::scores)
         .put_row(record.step, record.stage, record.name, record.value, record.count);
+  }
+
+  void append(const DocumentRecord& record) override {
+    writer(RowGroup::documents)
+        .put_row(record.step, record.stage, static_cast<std::uint8_t>(record.in_bf16), record.text,
+                 record.count, record.source, record.document, record.tokens, record.nats);
   }
 
   void append(const WarningRecord& record) override {

@@ -78,6 +78,19 @@ struct ScoreRecord {
   std::int64_t count = 0;  ///< number of tokens, problems or questions
 };
 
+/// One row of /documents: the loss of an evaluation on one document of the held-out text.
+struct DocumentRecord {
+  std::int64_t step = 0;
+  std::int32_t stage = 0;
+  bool in_bf16 = false;       ///< of the weights in BF16, as the score kLossInBf16
+  std::uint64_t text = 0;     ///< hash of the text that the evaluation read
+  std::int64_t count = 0;     ///< documents of the evaluation
+  std::int32_t source = 0;    ///< of the evaluation's data
+  std::int64_t document = 0;  ///< of the source
+  std::int64_t tokens = 0;    ///< scored
+  double nats = 0;            ///< sum of their losses
+};
+
 /// One logged operand. Its name includes its place in the model: "layers.0.attention.qkv/fprop.x".
 struct TensorName {
   std::string layer;   ///< "layers.0.attention.qkv"
@@ -140,6 +153,7 @@ class RunLog {
   virtual void append(const StepRecord& record) = 0;
   virtual void append(const EvalRecord& record) = 0;
   virtual void append(const ScoreRecord& record) = 0;
+  virtual void append(const DocumentRecord& record) = 0;
   virtual void append(const WarningRecord& record) = 0;
   virtual void append(const EventRecord& record) = 0;
   virtual void append(const CheckpointRecord& record) = 0;

@@ -69,6 +69,23 @@ std::vector<ScoreRecord> read_scores(const Hdf5File& file) {
   return rows;
 }
 
+std::vector<DocumentRecord> read_documents(const Hdf5File& file) {
+  const std::vector<DatasetSpec> specs = row_datasets(RowGroup::documents, 0);
+  auto rows = start_rows<DocumentRecord>(file, RowGroup::documents);
+  if (rows.empty()) return rows;
+  read_column<std::int32_t>(file, specs[1], rows, &DocumentRecord::stage);
+  std::vector<std::uint8_t> flags(rows.size());
+  file.open_dataset(specs[2]).read(flags.data(), 0, static_cast<std::int64_t>(rows.size()));
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].in_bf16 = flags[i] != 0;
+  read_column<std::uint64_t>(file, specs[3], rows, &DocumentRecord::text);
+  read_column<std::int64_t>(file, specs[4], rows, &DocumentRecord::count);
+  read_column<std::int32_t>(file, specs[5], rows, &DocumentRecord::source);
+  read_column<std::int64_t>(file, specs[6], rows, &DocumentRecord::document);
+  read_column<std::int64_t>(file, specs[7], rows, &DocumentRecord::tokens);
+  read_column<double>(file, specs[8], rows, &DocumentRecord::nats);
+  return rows;
+}
+
 std::vector<WarningRecord> read_warnings(const Hdf5File& file) {
   const std::vector<DatasetSpec> specs = row_datasets(RowGroup::warnings, 0);
   auto rows = start_rows<WarningRecord>(file, RowGroup::warnings);
@@ -109,6 +126,7 @@ RunData read_run(const std::filesystem::path& path) {
   run.metrics = read_metrics(file);
   run.eval = read_eval(file);
   run.scores = read_scores(file);
+  run.documents = read_documents(file);
   run.warnings = read_warnings(file);
   run.events = read_events(file);
   run.tensor_steps =

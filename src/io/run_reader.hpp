@@ -17,6 +17,7 @@ struct RunData {
   std::vector<StepRecord> metrics;
   std::vector<EvalRecord> eval;
   std::vector<ScoreRecord> scores;
+  std::vector<DocumentRecord> documents;  ///< none in files of before
   std::vector<WarningRecord> warnings;
   std::vector<EventRecord> events;
   std::vector<std::int64_t> tensor_steps;  ///< logged steps: one row of every statistic each

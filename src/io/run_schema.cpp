@@ -13,6 +13,8 @@ using enum ElementType;
 
 constexpr char kExtra[] = "extra.";
 constexpr char kMeta[] = "/meta";
+/// Rows of an evaluation come together.
+constexpr std::int64_t kDocumentsOfChunk = 1024;
 constexpr char kWithoutHistory[] = "/tensors/without_history";
 
 /// The attributes of /meta that are single strings.
@@ -117,6 +119,22 @@ std::vector<DatasetSpec> warnings_datasets() {
   };
 }
 
+std::vector<DatasetSpec> documents_datasets() {
+  std::vector<DatasetSpec> specs = {
+      step_dataset("/documents/step"),
+      number("/documents/stage", i32, "index", "index into stage_names of /meta"),
+      number("/documents/in_bf16", u8, "flag", "1: loss of the weights evaluated in bf16"),
+      number("/documents/text", u64, "hash", "of the text that the evaluation read"),
+      number("/documents/count", i64, "document", "documents of the evaluation, one row each"),
+      number("/documents/source", i32, "index", "source of the evaluation's data"),
+      number("/documents/document", i64, "index", "document of the source"),
+      number("/documents/tokens", i64, "token", "scored tokens of the document"),
+      number("/documents/nats", f64, "nats", "sum of their held-out losses"),
+  };
+  for (DatasetSpec& spec : specs) spec.chunk_rows = kDocumentsOfChunk;
+  return specs;
+}
+
 std::vector<DatasetSpec> samples_datasets() {
   return {step_dataset("/samples/step"), words("/samples/name", 128, "name", "tensor"),
           number("/samples/offset", i64, "element", "first element in /samples/values"),
@@ -143,11 +161,12 @@ Identity read_identity(const Hdf5File& file) {
   return identity;
 }
 
-/// Returns true for datasets that files of version 1 lack; the first files of
-/// version 2 lack /warnings too.
+/// Returns true for datasets that files of version 1 lack; the first files of version 2 lack
+/// /warnings and /documents too.
 bool is_later(const std::string& path) {
   return path.starts_with("/scores/") || path.starts_with("/checkpoints/") ||
-         path.starts_with("/warnings/") || path == kWithoutHistory;
+         path.starts_with("/warnings/") || path.starts_with("/documents/") ||
+         path == kWithoutHistory;
 }
 
 }  // namespace
@@ -208,6 +227,7 @@ std::vector<DatasetSpec> row_datasets(RowGroup group, std::int64_t tensors) {
     case RowGroup::samples: return samples_datasets();
     case RowGroup::checkpoints: return checkpoints_datasets();
     case RowGroup::warnings: return warnings_datasets();
+    case RowGroup::documents: return documents_datasets();
   }
   return {};
 }

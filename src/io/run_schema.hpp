@@ -27,10 +27,12 @@ enum class RowGroup : std::uint8_t {
   samples,
   checkpoints,
   warnings,
+  documents,
 };
 inline constexpr RowGroup kRowGroups[] = {
-    RowGroup::metrics, RowGroup::eval,    RowGroup::scores,      RowGroup::tensors,
-    RowGroup::events,  RowGroup::samples, RowGroup::checkpoints, RowGroup::warnings};
+    RowGroup::metrics,     RowGroup::eval,     RowGroup::scores,
+    RowGroup::tensors,     RowGroup::events,   RowGroup::samples,
+    RowGroup::checkpoints, RowGroup::warnings, RowGroup::documents};
 
 /// Returns the datasets of a group in the order in which run_log.cpp fills them; `step` is the
 /// first. `tensors` is the number of logged operands.

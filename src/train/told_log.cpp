@@ -15,6 +15,7 @@ class ToldLog final : public RunLog {
   void append(const StepRecord& record) override { log_->append(record); }
   void append(const EvalRecord& record) override { log_->append(record); }
   void append(const ScoreRecord& record) override { log_->append(record); }
+  void append(const DocumentRecord& record) override { log_->append(record); }
   void append(const WarningRecord& record) override { log_->append(record); }
   void append(const CheckpointRecord& record) override { log_->append(record); }
   void append(const EventRecord& record) override {

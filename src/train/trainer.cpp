@@ -336,6 +336,16 @@ bool Trainer::evaluation_is_due(const Stage& stage) const {
   return execution_->is_stage_done() || done % stage.config->eval->every_steps == 0;
 }
 
+void Trainer::record_documents(std::int64_t step, std::int32_t stage, bool in_bf16,
+                               const HeldOutLoss& loss) {
+  const auto count = static_cast<std::int64_t>(loss.documents.size());
+  for (const DocumentLoss& one : loss.documents) {
+    log_->append(DocumentRecord{step, stage, in_bf16, loss.text, count,
+                                static_cast<std::int32_t>(one.source), one.document, one.tokens,
+                                one.nats});
+  }
+}
+
 bool Trainer::evaluate(Stage& stage) {
   const RunPosition& position = execution_->position();
   StepContext context;
@@ -361,6 +371,10 @@ bool Trainer::evaluate(Stage& stage) {
                              : -1.0;
   }
   log_->append(record);
+  // Verdicts are on the ends of stages; rows of every evaluation would be most of a run file.
+  if (execution_->is_stage_done()) {
+    record_documents(record.step, record.stage, false, evaluation.held_out);
+  }
   std::string said =
       fmt::format("step {} {} held-out loss {:.5g}", record.step, stage.config->name, record.loss);
   if (record.exact_match_count > 0) {
@@ -421,6 +435,7 @@ bool Trainer::evaluate_in_bf16(std::size_t index) {
   for (const auto& source : evaluation.held_out.sources) tokens += source.tokens;
   log_->append(ScoreRecord{step, static_cast<std::int32_t>(index), kLossInBf16,
                            evaluation.held_out.mean, tokens});
+  record_documents(step, static_cast<std::int32_t>(index), true, evaluation.held_out);
   if (options_.tell) {
     options_.tell(fmt::format("step {} {} held-out loss of the weights in bf16 {:.5g}", step,
                               stage.name, evaluation.held_out.mean));

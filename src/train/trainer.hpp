@@ -79,6 +79,9 @@ class Trainer {
   void make_evaluator(Stage& stage);
   void train_step(const Stage& stage);
   void record_update_errors(const StepRecord& record, const UpdateErrors& errors);
+  /// Rows of /documents of one evaluation.
+  void record_documents(std::int64_t step, std::int32_t stage, bool in_bf16,
+                        const HeldOutLoss& loss);
   void record_step(const Stage& stage, const StepTaken& taken);
   void record_nonfinite(const StepRecord& record);
   bool evaluation_is_due(const Stage& stage) const;

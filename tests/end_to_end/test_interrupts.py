@@ -78,13 +78,14 @@ def wait_for(process: subprocess.Popen[str], words: str) -> None:
     raise AssertionError(f"the run ended without '{words}'")
 
 
-def tables(folder: Path) -> tuple[list[int], list[float], list[int], list[float]]:
+def tables(folder: Path) -> tuple[list[int], list[float], list[int], list[float], list[float]]:
     with h5py.File(folder / "run/run.h5", "r", swmr=True) as file:
         return (
             [int(step) for step in file["/eval/step"][:]],
             [float(loss) for loss in file["/eval/loss"][:]],
             [int(value) for value in file["/hashes/weights"][:]],
             [float(loss) for loss in file["/metrics/loss"][:]],
+            [float(nats) for nats in file["/documents/nats"][:]],
         )
 
 

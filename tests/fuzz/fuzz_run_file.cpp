@@ -55,6 +55,7 @@ ValidFile valid_file() {
     for (std::int64_t step = 1; step <= 3; ++step) log->append(example_step(step));
     log->append(EvalRecord{3, 0, 1.5, 0.25, 8});
     log->append(ScoreRecord{3, 0, "pass@4", 0.5, 8});
+    log->append(DocumentRecord{3, 0, false, 12345, 1, 0, 7, 30, 45.5});
     log->append(CheckpointRecord{3, 12345});
     log->append_tensors(2, {3, example_statistics(2, 0)}, {0, 1, 0});
     log->append_sample(2, "sample", {1.0f, 2.0f});

@@ -84,7 +84,7 @@ def check_run(file: Any, readme: str) -> list[str]:
             problems.append(f"{path} is missing")
             continue
         found = check_dataset(file[path], shape, kind, units) + check_te_names(file[path], remark)
-        if shape.startswith(("R", "E", "S", "W", "L", "V", "P", "C", "sum", "0 or 1")):
+        if shape.startswith(("R", "E", "S", "D", "W", "L", "V", "P", "C", "sum", "0 or 1")):
             dataset = file[path]
             filtered = dataset.shuffle and dataset.compression == "gzip"
             if dataset.maxshape[0] is not None or not filtered:

@@ -299,6 +299,39 @@ def write_scores(file: h5py.File, recipe: SyntheticRecipe, seed: int, done: int)
     add(group, "count", np.array([row[4] for row in rows], dtype=np.int64), "1")
 
 
+DOCUMENTS = 12
+
+
+def document_sums(recipe: SyntheticRecipe, loss: float) -> tuple[Any, Any]:
+    """Tokens and nats of every document, whose mean is `loss`. What a recipe adds goes with the
+    document, alike for all seeds."""
+    tokens = np.arange(20, 20 + 7 * DOCUMENTS, 7)
+    added = np.random.default_rng(17).normal(0.0, 0.3, DOCUMENTS)
+    own = np.random.default_rng(hash_text(recipe.name) % 2**32)
+    added += recipe.gap * own.normal(0.0, 0.2, DOCUMENTS)
+    return tokens, tokens * (loss + added - np.average(added, weights=tokens))
+
+
+def write_documents(file: h5py.File, recipe: SyntheticRecipe, seed: int, done: int) -> None:
+    """Losses by document at the end of every stage."""
+    ends = np.cumsum(STAGE_STEPS)
+    rows = [row for row in eval_rows(recipe, seed, done) if row[0] in ends]
+    count, whole = DOCUMENTS * len(rows), np.arange(DOCUMENTS)
+    sums = [document_sums(recipe, loss) for _, _, loss, _ in rows]
+    texts = [hash_text(f"held-out text of {STAGES[stage]}") for _, stage, _, _ in rows]
+    group = file.create_group("documents")
+    add(group, "step", np.repeat([row[0] for row in rows], DOCUMENTS).astype(np.int64), "step")
+    add(group, "stage", np.repeat([row[1] for row in rows], DOCUMENTS).astype(np.int32), "index")
+    add(group, "in_bf16", np.zeros(count, dtype=np.uint8), "flag")
+    add(group, "text", np.repeat(np.array(texts, dtype=np.uint64), DOCUMENTS), "hash")
+    add(group, "count", np.full(count, DOCUMENTS, dtype=np.int64), "document")
+    add(group, "source", np.zeros(count, dtype=np.int32), "index")
+    add(group, "document", np.tile(whole[::-1], len(rows)).astype(np.int64), "index")
+    tokens, nats = ([one[i] for one in sums] for i in range(2))
+    add(group, "tokens", np.array(tokens, dtype=np.int64).reshape(-1), "token")
+    add(group, "nats", np.array(nats, dtype=np.float64).reshape(-1), "nats")
+
+
 def statistics(
     recipe: SyntheticRecipe, rows: int, seed: int, tensors: Tensors
 ) -> dict[str, npt.NDArray[Any]]:
@@ -442,6 +475,7 @@ def write_run(
         write_tensors(file, recipe, seed, done, schema, tensors_of(blocks))
         write_events(file, recipe)
         if schema != FIRST_SCHEMA:
+            write_documents(file, recipe, seed, done)
             write_checkpoints(file, recipe, seed, done)
             write_warnings(file, recipe, done)
         final = [] if recipe.nan_step else [hash_text(f"{recipe.name}{seed}{done}")]

@@ -30,9 +30,18 @@ COLUMNS = {
     "metrics": ("stage", "tokens", "loss", "grad_norm", "learning_rate", "seconds"),
     "eval": ("stage", "loss", "exact_match", "exact_match_count"),
     "scores": ("stage", "name", "value", "count"),
+    "documents": ("stage", "in_bf16", "text", "count", "source", "document", "tokens", "nats"),
     "events": ("kind", "message"),
     "samples": ("name", "offset", "length"),
 }
+# Groups that files of before lack, with the types of their columns.
+LATER = {
+    "scores": {"step": "i8", "stage": "i4", "value": "f8", "count": "i8"},
+    "documents": {
+        "step": "i8", "stage": "i4", "in_bf16": "u1", "text": "u8", "count": "i8",
+        "source": "i4", "document": "i8", "tokens": "i8", "nats": "f8",
+    },
+}  # fmt: skip
 META_TEXTS = (
     "run_name", "recipe_name", "recipe_text", "recipe_resolved", "recipe_hash", "config_text",
     "config_hash", "data_hash", "initial_weights_hash", "code_version", "backend", "device",
@@ -61,6 +70,12 @@ class Run:
     """One row an evaluation: step, stage, loss, exact_match (-1: not taken), ..."""
     scores: dict[str, Any]
     """step, stage, name, value and count (of tokens, problems or questions) a further number."""
+    documents: dict[str, NDArray[Any]]
+    """One row a document of the held-out text at the end of a stage: source, document, tokens and
+    nats (the sum of their losses), under the numerics of the run or (in_bf16) in bf16.
+
+    Runs with equal `text` were evaluated on the same tokens. No rows in files of before.
+    """
     events: dict[str, Any]
     """step, kind and message."""
     tensors: dict[str, Any]
@@ -223,14 +238,13 @@ def _row_count(file: Any, group: str, names: list[str]) -> int:
 
 
 def _rows(file: Any, group: str) -> dict[str, Any]:
-    """The columns of a group, texts as lists. Files of the first schema lack /scores."""
+    """The columns of a group, texts as lists; none of a group that files of before lack."""
     datasets = {name: f"{group}/{name}" for name in COLUMNS[group]}
     if group == "metrics":
         datasets["weight_hash"] = "hashes/weights"
-    if group == "scores" and group not in file:
-        empty = {"stage": "i4", "value": "f8", "count": "i8"}
-        columns = {name: np.zeros(0, kind) for name, kind in {"step": "i8", **empty}.items()}
-        return {**columns, "name": []}
+    if group in LATER and group not in file:
+        columns: dict[str, Any] = {name: [] for name in COLUMNS[group]}
+        return {**columns, **{name: np.zeros(0, kind) for name, kind in LATER[group].items()}}
     count = _row_count(file, group, list(datasets.values()))
     read: dict[str, Any] = {"step": _values(file, f"{group}/step")[:count]}
     for name, path in datasets.items():
@@ -274,6 +288,7 @@ def read_run(path: str | PathLike[str]) -> Run:
             metrics=_rows(file, "metrics"),
             eval=_rows(file, "eval"),
             scores=_rows(file, "scores"),
+            documents=_rows(file, "documents"),
             events=_rows(file, "events"),
             tensors=tensors,
             complete=bool(done.size),

@@ -90,6 +90,9 @@ inline void write_example(fp8lab::RunLog& log) {
   log.append(fp8lab::EvalRecord{20, 1, 2.25, 0.625, 64});
   log.append(fp8lab::ScoreRecord{10, 0, "loss/a.jsonl", 3.5, 1000});
   log.append(fp8lab::ScoreRecord{20, 1, "pass@4", 0.75, 64});
+  log.append(fp8lab::DocumentRecord{10, 0, false, 0x3333333333333333ull, 2, 0, 7, 30, 97.5});
+  log.append(fp8lab::DocumentRecord{10, 0, false, 0x3333333333333333ull, 2, 1, 5, 20, 65.25});
+  log.append(fp8lab::DocumentRecord{20, 1, true, 0x4444444444444444ull, 1, 2, 6, 10, 22.5});
   log.append(fp8lab::WarningRecord{10, "gradient_norm", 0.5, 6.0});
   log.append(fp8lab::WarningRecord{20, "amax_lag", 1.25, 5.0, 2, 117, 3});
   append_tensors(log, 20);

@@ -51,6 +51,7 @@ std::string complete_run(const std::filesystem::path& path) {
     for (std::int64_t step = 1; step <= 3; ++step) log->append(example_step(step));
     log->append(EvalRecord{3, 0, 1.5, 0.25, 8});
     log->append(ScoreRecord{3, 0, "pass@4", 0.5, 8});
+    log->append(DocumentRecord{3, 0, false, 12345, 1, 0, 7, 30, 45.5});
     log->append(CheckpointRecord{3, 12345});
     log->append_tensors(
         2, {example_statistics(2, 0), example_statistics(2, 1), example_statistics(2, 2)},
@@ -86,6 +87,10 @@ std::string everything(const std::filesystem::path& path) {
   }
   for (const ScoreRecord& r : run.scores) {
     text += fmt::format("{} {} {} {} {} ", r.step, r.stage, r.name, r.value, r.count);
+  }
+  for (const DocumentRecord& r : run.documents) {
+    text += fmt::format("{} {} {} {} {} {} {} {} {} ", r.step, r.stage, r.in_bf16, r.text, r.count,
+                        r.source, r.document, r.tokens, r.nats);
   }
   for (const EventRecord& r : run.events) text += fmt::format("{} {} ", r.kind, r.message);
   for (const CheckpointRecord& r : read_run_status(path).checkpoints) {

@@ -98,6 +98,18 @@ TEST_CASE("run log: every field survives a round trip") {
   CHECK(run.scores[1].stage == 1);
   CHECK(run.scores[1].name == "pass@4");
   CHECK(run.scores[1].count == 64);
+  REQUIRE(run.documents.size() == 3);
+  CHECK(run.documents[0].step == 10);
+  CHECK(run.documents[0].stage == 0);
+  CHECK_FALSE(run.documents[0].in_bf16);
+  CHECK(run.documents[0].text == 0x3333333333333333ull);
+  CHECK(run.documents[0].count == 2);
+  CHECK(run.documents[1].source == 1);
+  CHECK(run.documents[1].document == 5);
+  CHECK(run.documents[1].tokens == 20);
+  CHECK(run.documents[1].nats == 65.25);
+  CHECK(run.documents[2].stage == 1);
+  CHECK(run.documents[2].in_bf16);
   REQUIRE(run.warnings.size() == 2);
   CHECK(run.warnings[0].step == 10);
   CHECK(run.warnings[0].tensor == -1);
@@ -249,6 +261,25 @@ TEST_CASE("run log: another process sees what was flushed, and nothing else, whi
   check_steps(read_run(path), 701);  // the destructor writes what was collected
 }
 
+TEST_CASE("run log: a file of before has no documents, is read and goes on with some") {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch / "run.h5";
+  write_example(*RunLog::create(path, example_meta(), example_tensors()));
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  REQUIRE(H5Ldelete(file, "/documents", H5P_DEFAULT) >= 0);
+  H5Fclose(file);
+  CHECK(read_run(path).documents.empty());
+  CHECK(read_run(path).scores.size() == 2);
+  {
+    const auto log = RunLog::resume(path, 20);
+    log->append(DocumentRecord{21, 1, false, 1, 1, 0, 3, 10, 22.5});
+  }
+  const RunData run = read_run(path);
+  check_steps(run, 20);
+  REQUIRE(run.documents.size() == 1);
+  CHECK(run.documents[0].document == 3);
+}
+
 TEST_CASE("run log: after kill -9 only rows since the last flush are lost, and it can go on") {
   const ScratchDirectory scratch;
   const fs::path path = scratch / "run.h5";
@@ -287,6 +318,7 @@ TEST_CASE("run log: after kill -9 only rows since the last flush are lost, and i
   CHECK(run.eval.size() == 1);
   CHECK(run.scores.size() == 1);
   CHECK(run.warnings.size() == 1);
+  CHECK(run.documents.size() == 2);
   CHECK(read_run_status(path).checkpoints.size() == 1);
   CHECK(run.tensor_steps == std::vector<std::int64_t>{10});
   const std::vector<Sample> samples = read_samples(path);

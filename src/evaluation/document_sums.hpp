@@ -1,0 +1,37 @@
+// Held-out losses by document: the unit in which the text itself is noise.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "src/evaluation/held_out.hpp"
+
+namespace fp8lab {
+
+/// The tokens of one document that have a target.
+struct DocumentLoss {
+  std::size_t source = 0;     ///< of the data
+  std::int64_t document = 0;  ///< of the source
+  std::int64_t tokens = 0;
+  double nats = 0;  ///< sum of their losses in double precision, in the order of the sequences
+  bool operator==(const DocumentLoss&) const = default;
+};
+
+/// Adds up the tokens of a pass. One thread adds them, in the order of the sequences: the sums have
+/// the same bits whatever computed the losses.
+class DocumentSums {
+ public:
+  void add(const HeldOutToken& token);
+  /// In the order in which the data were read.
+  const std::vector<DocumentLoss>& documents() const { return documents_; }
+
+ private:
+  std::vector<DocumentLoss> documents_;
+  std::map<std::pair<std::size_t, std::int64_t>, std::size_t> places_;
+  std::size_t last_ = 0;  ///< place of the token before: tokens of a document follow each other
+};
+
+}  // namespace fp8lab
