@@ -3,7 +3,8 @@
 // An FP64 sum of K products of FP32 values, which are exact, is off by at most K 2^-53 sum |a b|,
 // and by nothing where all products are multiples of one unit and |sum| stays within 2^53 of them.
 // If both ends of that interval round to the same FP32 number, that is the exact sum rounded once.
-// The others, ties and cancellations among them, are summed by numerics::ExactSum.
+// The others, long sums that cancel among them, are summed in twice the precision, with a bound of
+// its own, and what is left, such as ties, by numerics::ExactSum.
 #pragma once
 
 #include <cstdint>
