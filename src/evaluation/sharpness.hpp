@@ -14,8 +14,15 @@ class Sharpness {
   /// `epsilon` > 0.
   explicit Sharpness(double epsilon) : epsilon_(epsilon) {}
 
-  /// The logits of one token, finite or not, and the index of its target among them.
-  void add(std::span<const float> logits, std::int32_t target);
+  /// The losses of one token.
+  struct Token {
+    double loss = 0, raised = 0;  ///< f(y) and its maximum
+  };
+  /// Of the logits of one token, finite or not, and the index of its target among them.
+  Token measure(std::span<const float> logits, std::int32_t target) const;
+  void add(const Token& token);
+  /// measure, then add.
+  void add(std::span<const float> logits, std::int32_t target) { add(measure(logits, target)); }
   /// NaN without a token.
   double phi() const;
   std::int64_t tokens() const { return tokens_; }
