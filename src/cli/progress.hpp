@@ -59,6 +59,10 @@ class StudyLine {
   Clock::time_point printed_ = began_;
 };
 
+/// One line, before work of `seconds` begins: "attribute: 26 gradients, about 310 s". What takes
+/// less than five seconds stays unsaid.
+void print_estimate(const std::string& command, const std::string& work, double seconds);
+
 /// Work in parts of about the same length, but for the first: how many are done, and from the
 /// second that is done on how long the rest will take. A terminal sees one line that is rewritten;
 /// elsewhere a line appears at once, with the first estimate, then every ten seconds. What takes

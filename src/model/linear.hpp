@@ -97,6 +97,9 @@ class Linear {
   /// The weights that `slot`, fprop.w or dgrad.w, is made from.
   TensorView weight_source(Slot slot) const;
 
+  /// Where backward() leaves the gradient of the weight.
+  const TensorView& weight_gradient() const { return weight_.gradient(); }
+
   /// An OperandStatistics of each slot's operand on the last logged step, u8.
   const TensorView& statistics() const { return statistics_; }
   /// States of delayed scales, part of a checkpoint; empty but for the slots that history_slot
