@@ -27,11 +27,16 @@ Options attribute_options() {
       "The gradient of one micro-batch of the run's present stage, from its checkpoint, under a\n"
       "recipe and in double precision: how far apart they are, and how much of that is due to "
       "each\n"
-      "source of error, slot, GEMM and layer. On the CPU; two gradients for each of these parts");
+      "source of error, slot, GEMM and layer. On the CPU; two gradients for each of these parts,\n"
+      "so layers only when they are asked for");
   options.add("run", value<std::string>(), "RUN, its directory, or CHECKPOINT, beside its run.h5");
   options.add("recipe", value<std::string>(), "by name or file (default: that of the run)");
-  options.add("group", value<std::vector<std::string>>(),
-              "source, scale, slot, GEMM or layer, repeatable: only these (default: all)");
+  options.add(
+      "group", value<std::vector<std::string>>(),
+      "source, scale, slot, GEMM or layer, repeatable: only these (default: all but layer)");
+  options.add("layer", value<std::vector<std::string>>(),
+              "layers as recipes name them, such as layers.*.mlp.down, repeatable: only these, and "
+              "the groups that --group names");
   add_step_options(options, {"cpu"});
   options.add("json", value<std::string>(), "also write every number to this file");
   return options;
@@ -126,14 +131,19 @@ int attribute(const std::vector<std::string>& arguments) {
   require_unread(values, kCommand, {"json"});
   const int threads = threads_of(values, kCommand);
   const auto backend = make_backend(source.run.config.backend, threads);
-  phase.begin("");
+  phase.begin("estimating the time");
   PartsLine parts(kCommand);
   const Attribution attribution = attribute_gradient(
-      *backend, source.run, source.step, recipe, words_of(values, "group"), threads,
+      *backend, source.run, source.step, recipe,
+      {words_of(values, "group"), words_of(values, "layer")}, threads,
       [&](const std::string& part, std::size_t done, std::size_t total) {
         // The first part, in double precision, takes as long as many of the others.
         phase.begin(done == 0 ? part : "");
         if (done > 0) parts.begin(part, done - 1, total - 1);
+      },
+      [&](std::size_t gradients, double seconds) {
+        phase.begin("");
+        print_estimate(kCommand, fmt::format("{} gradients", gradients), seconds);
       });
   parts.clear();
   print_step(source, *backend);

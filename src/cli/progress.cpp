@@ -4,6 +4,11 @@
 #include <sys/ioctl.h>
 
 namespace fp8lab::cli {
+namespace {
+
+constexpr double kShort = 5;  // seconds of work that stays unsaid
+
+}  // namespace
 
 void StudyLine::update(const std::string& text) {
   const Clock::time_point now = Clock::now();
@@ -25,6 +30,13 @@ void StudyLine::clear() {
   if (terminal_) dirty_ = false;
 }
 
+void print_estimate(const std::string& command, const std::string& work, double seconds) {
+  if (seconds < kShort) return;
+  const std::string line = fmt::format("{}: {}, about {:.0f} s\n", command, work, seconds);
+  std::fputs(line.c_str(), stderr);
+  std::fflush(stderr);
+}
+
 void PartsLine::begin(const std::string& part, std::size_t done, std::size_t total) {
   const auto now = Clock::now();
   if (done == 0) began_ = now;
@@ -36,7 +48,6 @@ void PartsLine::begin(const std::string& part, std::size_t done, std::size_t tot
   const double each = std::chrono::duration<double>(now - second_).count() /
                       static_cast<double>(is_known ? done - 1 : 1);
   const double left = each * static_cast<double>(total - done);
-  constexpr double kShort = 5;
   if (so_far + left < kShort && !said_) return;
   const bool is_new = !said_ || (is_known && !estimated_);
   if (!terminal_ && !is_new && now - printed_ < std::chrono::seconds(10)) return;

@@ -59,6 +59,10 @@ class StudyLine {
   Clock::time_point printed_ = began_;
 };
 
+/// Prints one line before work of `seconds` begins: "attribute: 26 gradients, about 310 s". Prints
+/// nothing for less than five seconds.
+void print_estimate(const std::string& command, const std::string& work, double seconds);
+
 /// Progress of work in parts of about the same length, except for the first: the number of
 /// completed parts and, once the second is complete, an estimate of the remaining time. On a
 /// terminal, rewrites one line; elsewhere prints a line at once, then with the first estimate, then

@@ -18,8 +18,10 @@
 #include "src/cli/sqnr_summary.hpp"
 #include "src/config/spec_words.hpp"
 #include "src/diagnosis/accumulators.hpp"
+#include "src/diagnosis/diagnosis_time.hpp"
 #include "src/diagnosis/estimator_remark.hpp"
 #include "src/diagnosis/known_histories.hpp"
+#include "src/diagnosis/layer_choice.hpp"
 #include "src/diagnosis/replay.hpp"
 #include "src/diagnosis/step_tensors.hpp"
 
@@ -43,6 +45,9 @@ Options whatif_options() {
   options.add("accumulator", value<std::vector<std::string>>(),
               "accumulator of every GEMM that it can compute, such as sm89_mma_fp8 (fp8lab info "
               "--accumulators), repeatable");
+  options.add("layer", value<std::vector<std::string>>(),
+              "of --recipe: layers as recipes name them, such as layers.*.mlp.down, or * for all, "
+              "repeatable (default: all but lm_head)");
   options.add("tensors",
               "mean, deviation and amax of every tensor that the step computes, in the "
               "run's own recipe");
@@ -379,7 +384,7 @@ int whatif(const std::vector<std::string>& arguments) {
   if (recipe_names.empty() && accumulator_names.empty() && !wants_tensors) {
     throw Error("whatif: give --recipe NAME, --accumulator NAME or --tensors");
   }
-  if (recipe_names.empty()) refuse_given(values, kCommand, {"worst"}, "is for --recipe");
+  if (recipe_names.empty()) refuse_given(values, kCommand, {"layer", "worst"}, "is for --recipe");
   const auto worst = values["worst"].as<std::int64_t>();
   if (worst < 0) throw Error(fmt::format("whatif: --worst {}: accepted: numbers from 0 on", worst));
   check_output_files(values, kCommand, {"json"});
@@ -399,15 +404,21 @@ int whatif(const std::vector<std::string>& arguments) {
   std::vector<RecipeReplay> replays;
   if (!recipes.empty()) {
     PartsLine parts(kCommand);
-    const std::size_t layers = declaration_of(run.config.model).linears().size();
+    const std::vector<std::string> named = words_of(values, "layer");
+    const std::size_t layers = chosen_layers(run.config.model, named).size();
     std::size_t done = 0;
+    phase.begin("estimating the time");
+    if (const auto seconds = replay_seconds(*backend, run, recipes, named)) {
+      phase.begin("");
+      print_estimate(kCommand, fmt::format("{} layers under {} recipes", layers, recipes.size()),
+                     *seconds);
+    }
     phase.begin(fmt::format("the forward pass, then {} layers backward under {} recipes", layers,
                             recipes.size()));
-    replays = replay_step(*backend, run, source.step, recipes, threads_of(values, kCommand),
-                          [&](const std::string& part) {
-                            phase.begin(done == 0 ? "replaying " + part : "");
-                            parts.begin("replaying " + part, done++, layers);
-                          });
+    replays = replay_step(*backend, run, source.step, recipes, named, [&](const std::string& part) {
+      phase.begin(done == 0 ? "replaying " + part : "");
+      parts.begin("replaying " + part, done++, layers);
+    });
     phase.begin("");
   }
   std::vector<AccumulatorEvaluation> rows;

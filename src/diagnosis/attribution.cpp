@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "emulation/reference/truth_backend.hpp"
+#include "src/diagnosis/diagnosis_time.hpp"
 #include "src/diagnosis/estimator_remark.hpp"
 #include "src/diagnosis/known_histories.hpp"
+#include "src/diagnosis/layer_choice.hpp"
 #include "src/error_sources/partial_quantization.hpp"
 #include "src/train/memory_plan.hpp"
 #include "src/train/training_step.hpp"
@@ -48,11 +50,7 @@ class GradientError {
  public:
   GradientError(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
                 const Recipe& recipe, int threads)
-      : backend_(backend),
-        run_(run),
-        step_(step),
-        recipe_(recipe),
-        declaration_(declaration_of(run.config.model)) {
+      : backend_(backend), run_(run), step_(step), recipe_(recipe) {
     const auto truth = reference::make_truth_backend(threads);
     exact_ = gradient(*truth, recipe, exact_storage(run.config.optimizer), false);
   }
@@ -72,7 +70,6 @@ class GradientError {
     return error;
   }
 
-  const Declaration& declaration() const { return declaration_; }
   /// GEMMs that lose their accumulator with the rounding of scales.
   int replaced() const { return replaced_; }
 
@@ -106,26 +103,109 @@ class GradientError {
   const CheckpointedRun& run_;
   const StepBatch& step_;
   Recipe recipe_;
-  Declaration declaration_;
   std::vector<double> exact_;
   int replaced_ = 0;
 };
 
-/// The groups of these names, in their own order; all where there are no names.
-std::vector<ErrorSourceGroup> chosen(std::vector<ErrorSourceGroup> all,
-                                     const std::vector<std::string>& names) {
-  if (names.empty()) return all;
+/// The chosen groups, in their own order.
+std::vector<ErrorSourceGroup> chosen(const ModelConfig& model, const AttributionChoice& choice) {
+  constexpr const char* kLayer = "layer";
+  const Declaration declaration = declaration_of(model);
+  const std::vector<LinearDeclaration>& linears = declaration.linears();
+  std::vector<ErrorSourceGroup> all = error_sources(linears);
   std::vector<std::string> known;
   for (const ErrorSourceGroup& group : all) known.push_back(group.name);
   const auto holds = [](const std::vector<std::string>& list, const std::string& name) {
     return std::find(list.begin(), list.end(), name) != list.end();
   };
-  for (const std::string& name : names) {
+  for (const std::string& name : choice.groups) {
     if (holds(known, name)) continue;
     throw Error(fmt::format("group '{}': accepted: {}", name, fmt::join(known, ", ")));
   }
-  std::erase_if(all, [&](const ErrorSourceGroup& group) { return !holds(names, group.name); });
+  if (!choice.layers.empty()) {
+    std::vector<ErrorSource>& sources = all.back().sources;
+    std::vector<ErrorSource> some;
+    for (const std::size_t i : chosen_layers(model, choice.layers)) some.push_back(sources[i]);
+    sources = std::move(some);
+  }
+  std::erase_if(all, [&](const ErrorSourceGroup& group) {
+    if (group.name == kLayer && !choice.layers.empty()) return false;
+    // Layers alone are asked for.
+    if (choice.groups.empty()) return group.name == kLayer || !choice.layers.empty();
+    return !holds(choice.groups, group.name);
+  });
   return all;
+}
+
+/// What a gradient depends on: the recipe of each layer, and what the operands keep.
+struct GradientKey {
+  Recipe recipe;
+  Switches switches;
+
+  bool operator==(const GradientKey& other) const {
+    if (switches.storage != other.switches.storage) return false;
+    for (std::size_t i = 0; i < switches.layers.size(); ++i) {
+      if (recipe.overrides[i].recipe != other.recipe.overrides[i].recipe) return false;
+      for (const Slot slot : kSlots) {
+        if (switches.layers[i].operands[slot] != other.switches.layers[i].operands[slot]) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+};
+
+/// Gradients that are wanted, each of which is taken once.
+class WantedGradients {
+ public:
+  WantedGradients(const Recipe& recipe, const ModelConfig& model)
+      : recipe_(recipe), model_(model) {}
+
+  /// The place of the gradient of these switches.
+  std::size_t add(std::string name, const Switches& switches) {
+    int replaced = 0;
+    GradientKey key{with_switches(recipe_, model_, switches, replaced), switches};
+    const auto same =
+        std::find_if(all_.begin(), all_.end(), [&](const Wanted& one) { return one.key == key; });
+    if (same != all_.end()) return static_cast<std::size_t>(same - all_.begin());
+    all_.push_back({std::move(name), std::move(key)});
+    return all_.size() - 1;
+  }
+  std::size_t size() const { return all_.size(); }
+  const std::string& name(std::size_t i) const { return all_[i].name; }
+  const Switches& switches(std::size_t i) const { return all_[i].key.switches; }
+
+ private:
+  struct Wanted {
+    std::string name;
+    GradientKey key;
+  };
+  const Recipe& recipe_;
+  const ModelConfig& model_;
+  std::vector<Wanted> all_;
+};
+
+/// A part whose errors are still to be measured: places in WantedGradients.
+struct WantedPart {
+  std::optional<std::size_t> alone;
+  std::size_t without = 0;
+};
+
+/// Seconds of the gradient in double precision and of all `wanted`; nothing where that is little.
+std::optional<double> seconds_of(const WantedGradients& wanted, Backend& backend,
+                                 const CheckpointedRun& run, const Recipe& recipe, int threads) {
+  if (takes_no_time(run, recipe, backend, 3 * (wanted.size() + 1))) return std::nullopt;
+  const Declaration declaration = declaration_of(run.config.model);
+  const PassTime emulated = time_pass(run, recipe, backend);
+  const PassTime exact = time_pass(run, recipe, backend, {"all"});
+  const auto truth = reference::make_truth_backend(threads);
+  const PassTime in_double = time_pass(run, recipe, *truth);
+  double seconds = in_double.gemms + in_double.rest;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    seconds += gradient_seconds(wanted.switches(i), declaration.linears(), emulated, exact);
+  }
+  return seconds;
 }
 
 }  // namespace
@@ -140,16 +220,15 @@ double Attribution::share_without(const Part& part) const {
 }
 
 Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
-                               const Recipe& recipe, const std::vector<std::string>& groups,
-                               int threads, const GradientProgress& progress) {
+                               const Recipe& recipe, const AttributionChoice& choice, int threads,
+                               const GradientProgress& progress, const GradientEstimate& estimate) {
   if (!backend.is_on_host()) {
     throw Error(
         fmt::format("backend '{}' keeps operands where they cannot be replaced; accepted: "
                     "--backend cpu",
                     backend.name()));
   }
-  const std::vector<ErrorSourceGroup> wanted =
-      chosen(error_sources(declaration_of(run.config.model).linears()), groups);
+  const std::vector<ErrorSourceGroup> groups = chosen(run.config.model, choice);
   StageConfig stage = run.stage();
   stage.eval.reset();
   plan_memory(run.config, stage, recipe, backend);  // refuses what cannot run
@@ -157,35 +236,52 @@ Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, con
   const Recipe scaled =
       with_known_histories(recipe, run.config.model, run.histories, result.remarks);
   if (const auto remark = estimator_remark(recipe)) result.remarks.push_back(*remark);
-  std::size_t total = 3, done = 0;  // in double precision, with all sources, with none
-  for (const ErrorSourceGroup& group : wanted) {
-    total += group.sources.size() * (group.is_of_scales ? 1 : 2);
-  }
-  progress("the gradient in double precision", done++, total);
-  GradientError error(backend, run, step, scaled, threads);
-  const std::vector<LinearDeclaration>& linears = error.declaration().linears();
-  const Switches on = all_switches(linears.size(), true), off = all_switches(linears.size(), false);
-  progress("the gradient under recipe " + recipe.name, done++, total);
-  result.whole = error.of(on);
-  progress("the gradient with nothing rounded", done++, total);
-  result.nothing = error.of(off);
-  for (const ErrorSourceGroup& group : wanted) {
-    PartGroup parts{group.name, {}};
+
+  const std::size_t layers = declaration_of(run.config.model).linears().size();
+  const Switches on = all_switches(layers, true), off = all_switches(layers, false);
+  WantedGradients wanted(scaled, run.config.model);
+  const std::size_t whole = wanted.add("under recipe " + recipe.name, on);
+  const std::size_t nothing = wanted.add("with nothing rounded", off);
+  std::vector<WantedPart> parts;
+  for (const ErrorSourceGroup& group : groups) {
     for (const ErrorSource& one : group.sources) {
-      Part part{one.name, std::nullopt, 0};
+      WantedPart part;
       if (!group.is_of_scales) {
-        progress("the gradient with " + one.name + " alone", done++, total);
         Switches alone = off;
         one.set(alone, true);
-        part.alone = error.of(alone);
+        part.alone = wanted.add("with " + one.name + " alone", alone);
       }
-      progress("the gradient without " + one.name, done++, total);
       Switches without = on;
       one.set(without, false);
-      part.without = error.of(without);
-      parts.parts.push_back(std::move(part));
+      part.without = wanted.add("without " + one.name, without);
+      parts.push_back(part);
     }
-    result.groups.push_back(std::move(parts));
+  }
+  const std::size_t total = 1 + wanted.size();
+  if (estimate) {
+    if (const auto seconds = seconds_of(wanted, backend, run, scaled, threads)) {
+      estimate(total, *seconds);
+    }
+  }
+  progress("the gradient in double precision", 0, total);
+  GradientError error(backend, run, step, scaled, threads);
+  std::vector<double> errors;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    progress("the gradient " + wanted.name(i), i + 1, total);
+    errors.push_back(error.of(wanted.switches(i)));
+  }
+  result.whole = errors[whole];
+  result.nothing = errors[nothing];
+  auto part = parts.begin();
+  for (const ErrorSourceGroup& group : groups) {
+    PartGroup measured{group.name, {}};
+    for (const ErrorSource& one : group.sources) {
+      Part found{one.name, std::nullopt, errors[part->without]};
+      if (part->alone) found.alone = errors[*part->alone];
+      measured.parts.push_back(std::move(found));
+      ++part;
+    }
+    result.groups.push_back(std::move(measured));
   }
   if (error.replaced() > 0) {
     result.remarks.push_back(fmt::format(

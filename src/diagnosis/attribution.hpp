@@ -38,15 +38,30 @@ struct Attribution {
   double share_without(const Part& part) const;
 };
 
+/// Which parts are measured.
+struct AttributionChoice {
+  /// Names of groups; empty: all but "layer", which takes two gradients a layer.
+  std::vector<std::string> groups;
+  /// Patterns of layers (chosen_layers) that the group "layer" is made of; with them it is there
+  /// whatever `groups` says, and without them it is of all layers.
+  std::vector<std::string> layers;
+};
+
 /// Told which gradient is taken next, how many are done, and how many there are.
 using GradientProgress = std::function<void(const std::string&, std::size_t, std::size_t)>;
 
+/// Told before the first gradient how many there are, and how many seconds they will take together;
+/// not where that is little.
+using GradientEstimate = std::function<void(std::size_t, double)>;
+
 /// Takes the gradient of all parameters at `step` of `run` under `recipe`, and compares it with
-/// that in double precision: |g - g*| / |g*|. Then source by source as Attribution says, of the
-/// named groups, or of all where `groups` is empty. `backend` is the CPU's. Throws Error for what
-/// cannot run under `recipe`, and for a group that there is not.
+/// that in double precision: |g - g*| / |g*|. Then source by source as Attribution says. A source
+/// that changes nothing, such as an estimator that the recipe has not, takes no gradient: those of
+/// equal recipes and switches are one. `backend` is the CPU's. Throws Error for what cannot run
+/// under `recipe`, and for a group or a layer that there is not.
 Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
-                               const Recipe& recipe, const std::vector<std::string>& groups,
-                               int threads, const GradientProgress& progress);
+                               const Recipe& recipe, const AttributionChoice& choice, int threads,
+                               const GradientProgress& progress,
+                               const GradientEstimate& estimate = nullptr);
 
 }  // namespace fp8lab

@@ -2,31 +2,33 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
-#include "emulation/reference/truth_backend.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/cpu/gemm/f64_product.hpp"
 #include "src/model/parameters.hpp"
 
 namespace fp8lab {
 namespace {
 
-/// Elements of a block of rows of an operand, in double precision.
-constexpr std::int64_t kBlockElements = 1 << 23;
-constexpr std::int64_t kMostRows = 1024;
-
-/// Rows [first, first + count) of a factor, each contiguous along K.
-std::vector<double> rows_of(const Factor& factor, std::int64_t first, std::int64_t count) {
+/// The factor's values (rows, K): `memory` holds them where they have to be transposed.
+const float* values_of(const Factor& factor, std::vector<float>& memory) {
   const HostMatrix& tensor = factor.tensor;
-  const std::int64_t k = factor.k();
-  std::vector<double> rows(static_cast<std::size_t>(count * k));
-  for (std::int64_t r = 0; r < count; ++r) {
-    for (std::int64_t i = 0; i < k; ++i) {
-      const std::int64_t at =
-          factor.transpose ? i * tensor.cols + first + r : (first + r) * tensor.cols + i;
-      rows[static_cast<std::size_t>(r * k + i)] = tensor.values[static_cast<std::size_t>(at)];
+  if (!factor.transpose) return tensor.values.data();
+  constexpr std::int64_t kBlock = 64;  // of rows, whose lines stay in the cache
+  memory.resize(tensor.values.size());
+#pragma omp parallel for schedule(static)
+  for (std::int64_t first = 0; first < tensor.rows; first += kBlock) {
+    const std::int64_t end = std::min(first + kBlock, tensor.rows);
+    for (std::int64_t column = 0; column < tensor.cols; ++column) {
+      for (std::int64_t row = first; row < end; ++row) {
+        memory[static_cast<std::size_t>(column * tensor.rows + row)] =
+            tensor.values[static_cast<std::size_t>(row * tensor.cols + column)];
+      }
     }
   }
-  return rows;
+  return memory.data();
 }
 
 double square(double value) { return value * value; }
@@ -38,10 +40,29 @@ double relative(double errors, double squares) {
   return std::isfinite(ratio) ? ratio : std::numeric_limits<double>::infinity();
 }
 
-QuantizedOperand as_operand(std::vector<double>& values, std::int64_t rows, std::int64_t k) {
-  QuantizedOperand operand = QuantizedOperand::without_memory({}, rows, k);
-  operand.codes = {values.data(), DType::f64, rows, k, k};
-  return operand;
+/// Sums of squares.
+struct Squares {
+  double whole = 0, operands = 0, estimator = 0, accumulator = 0, product = 0;
+};
+
+/// Of one row.
+Squares squares_of(const double* product, const float* d, const float* exact, const float* straight,
+                   std::int64_t columns) {
+  Squares sums;
+  for (std::int64_t i = 0; i < columns; ++i) {
+    sums.whole += square(d[i] - product[i]);
+    sums.product += square(product[i]);
+    if (exact == nullptr) continue;
+    sums.operands += square(straight[i] - product[i]);
+    sums.estimator += square(static_cast<double>(exact[i]) - straight[i]);
+    sums.accumulator += square(static_cast<double>(d[i]) - exact[i]);
+  }
+  return sums;
+}
+
+bool has_same_values(const HostMatrix& a, const HostMatrix& b) {
+  return a.rows == b.rows && a.cols == b.cols &&
+         std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(float)) == 0;
 }
 
 }  // namespace
@@ -53,51 +74,55 @@ HostMatrix host_matrix(Backend& backend, const TensorView& view) {
   return matrix;
 }
 
-ExactProduct::ExactProduct(int threads) : truth_(reference::make_truth_backend(threads)) {}
-
-std::vector<double> ExactProduct::multiply(std::vector<double>& a, std::int64_t rows_a,
-                                           std::vector<double>& b, std::int64_t rows_b,
-                                           std::int64_t k) {
-  const GemmSpec spec;
-  const QuantizedOperand first = as_operand(a, rows_a, k), second = as_operand(b, rows_b, k);
-  std::vector<double> d(static_cast<std::size_t>(rows_a * rows_b));
-  truth_->run(
-      ops::Gemm{spec, first, second, {}, false, {d.data(), DType::f64, rows_a, rows_b, rows_b}});
-  return d;
+std::vector<double> exact_product(const Factor& a, const Factor& b) {
+  FP8LAB_ASSERT(a.k() == b.k());
+  std::vector<float> left, right;
+  std::vector<double> product(static_cast<std::size_t>(a.rows() * b.rows()));
+  cpu::f64_product(values_of(a, left), a.rows(), values_of(b, right), b.rows(), a.k(),
+                   product.data());
+  return product;
 }
 
-ProductError ExactProduct::error(const Factor& a, const Factor& b, const HostMatrix& d,
-                                 const HostMatrix* exact, const HostMatrix* straight_through) {
-  const std::int64_t k = a.k();
-  FP8LAB_ASSERT(b.k() == k && d.rows == a.rows() && d.cols == b.rows());
-  FP8LAB_ASSERT(exact == nullptr || (exact->rows == d.rows && exact->cols == d.cols));
-  const std::int64_t block = std::clamp<std::int64_t>(kBlockElements / k, 1, kMostRows);
+ProductError product_error(const std::vector<double>& product, const HostMatrix& d,
+                           const HostMatrix* exact, const HostMatrix* straight_through) {
   const HostMatrix* const straight = straight_through == nullptr ? exact : straight_through;
-  FP8LAB_ASSERT(straight == exact || (straight->rows == d.rows && straight->cols == d.cols));
-  double whole = 0, operands = 0, estimator = 0, accumulator = 0, squares = 0;
-  for (std::int64_t m = 0; m < d.rows; m += block) {
-    const std::int64_t rows = std::min(block, d.rows - m);
-    std::vector<double> left = rows_of(a, m, rows);
-    for (std::int64_t n = 0; n < d.cols; n += block) {
-      const std::int64_t cols = std::min(block, d.cols - n);
-      std::vector<double> right = rows_of(b, n, cols);
-      const std::vector<double> product = multiply(left, rows, right, cols, k);
-      for (std::int64_t i = 0; i < rows * cols; ++i) {
-        const double value = product[static_cast<std::size_t>(i)];
-        const auto at = static_cast<std::size_t>((m + i / cols) * d.cols + n + i % cols);
-        whole += square(d.values[at] - value);
-        squares += square(value);
-        if (exact == nullptr) continue;
-        operands += square(straight->values[at] - value);
-        estimator += square(static_cast<double>(exact->values[at]) - straight->values[at]);
-        accumulator += square(static_cast<double>(d.values[at]) - exact->values[at]);
-      }
-    }
+  for (const HostMatrix* const matrix : {&d, exact, straight}) {
+    if (matrix == nullptr) continue;
+    FP8LAB_ASSERT(matrix->rows == d.rows && matrix->cols == d.cols);
+    FP8LAB_ASSERT(matrix->values.size() == product.size());
+  }
+  std::vector<Squares> rows(static_cast<std::size_t>(d.rows));
+#pragma omp parallel for schedule(static)
+  for (std::int64_t row = 0; row < d.rows; ++row) {
+    const std::int64_t at = row * d.cols;
+    rows[static_cast<std::size_t>(row)] =
+        squares_of(product.data() + at, d.values.data() + at,
+                   exact == nullptr ? nullptr : exact->values.data() + at,
+                   exact == nullptr ? nullptr : straight->values.data() + at, d.cols);
+  }
+  Squares all;
+  for (const Squares& row : rows) {
+    all.whole += row.whole;
+    all.operands += row.operands;
+    all.estimator += row.estimator;
+    all.accumulator += row.accumulator;
+    all.product += row.product;
   }
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-  if (exact == nullptr) return {relative(whole, squares), kUnknown, kUnknown, kUnknown};
-  return {relative(whole, squares), relative(operands, squares), relative(estimator, squares),
-          relative(accumulator, squares)};
+  if (exact == nullptr) return {relative(all.whole, all.product), kUnknown, kUnknown, kUnknown};
+  return {relative(all.whole, all.product), relative(all.operands, all.product),
+          relative(all.estimator, all.product), relative(all.accumulator, all.product)};
+}
+
+const std::vector<double>& ExactProducts::of(const Factor& a, const Factor& b) {
+  for (const Known& known : known_) {
+    if (known.transpose_a == a.transpose && known.transpose_b == b.transpose &&
+        has_same_values(known.a, a.tensor) && has_same_values(known.b, b.tensor)) {
+      return known.product;
+    }
+  }
+  known_.push_back({a.tensor, b.tensor, a.transpose, b.transpose, exact_product(a, b)});
+  return known_.back().product;
 }
 
 }  // namespace fp8lab

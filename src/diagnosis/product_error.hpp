@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <list>
 #include <vector>
 
 #include "emulation/backend.hpp"
@@ -39,22 +39,31 @@ struct ProductError {
   bool operator==(const ProductError&) const = default;
 };
 
-/// Products in double precision, by the truth path, a block of the result at a time.
-class ExactProduct {
+/// (A rows, B rows) = A B^T in double precision, row-major (cpu::f64_product).
+std::vector<double> exact_product(const Factor& a, const Factor& b);
+
+/// D (A rows, B rows) against `product`, A B^T. `exact`, D', may be null, and `straight_through`,
+/// D'', where there is no estimator. The bits depend on neither threads nor processor.
+ProductError product_error(const std::vector<double>& product, const HostMatrix& d,
+                           const HostMatrix* exact = nullptr,
+                           const HostMatrix* straight_through = nullptr);
+
+/// Products that are computed once for all factors of the same values: several recipes see the same
+/// tensors before they are quantized.
+class ExactProducts {
  public:
-  explicit ExactProduct(int threads);
-
-  /// `exact`, D', may be null, and `straight_through`, D'', where there is no estimator.
-  ProductError error(const Factor& a, const Factor& b, const HostMatrix& d,
-                     const HostMatrix* exact = nullptr,
-                     const HostMatrix* straight_through = nullptr);
-
-  /// A (rows_a, k) B (rows_b, k)^T, all row-major.
-  std::vector<double> multiply(std::vector<double>& a, std::int64_t rows_a, std::vector<double>& b,
-                               std::int64_t rows_b, std::int64_t k);
+  /// exact_product(a, b), which lives as long as this.
+  const std::vector<double>& of(const Factor& a, const Factor& b);
+  /// How many were computed.
+  std::size_t computed() const { return known_.size(); }
 
  private:
-  std::unique_ptr<Backend> truth_;
+  struct Known {
+    HostMatrix a, b;
+    bool transpose_a = false, transpose_b = false;
+    std::vector<double> product;
+  };
+  std::list<Known> known_;  // which moves nothing
 };
 
 }  // namespace fp8lab

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "src/diagnosis/known_histories.hpp"
+#include "src/diagnosis/layer_choice.hpp"
 #include "src/diagnosis/operand_capture.hpp"
 #include "src/error_sources/switches.hpp"
 #include "src/model/decoder.hpp"
@@ -67,31 +68,33 @@ struct ReducedRecipes {
 class StepReplay {
  public:
   StepReplay(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
-             const std::vector<Recipe>& recipes, int threads)
+             const std::vector<Recipe>& recipes, std::vector<std::size_t> layers)
       : backend_(backend),
         run_(run),
         capture_(backend),
         work_(capture_, run),
         step_(step),
         layer_count_(static_cast<int>(run.config.model.num_hidden_layers)),
-        exact_(threads) {
+        layers_(std::move(layers)) {
     for (const Recipe& recipe : recipes) {
-      replays_.push_back({recipe, std::vector<LayerReplay>(work_.transformer->linears().size())});
+      replays_.push_back({recipe, std::vector<LayerReplay>(layers_.size())});
       reduced_.push_back(reduced_of(recipe));
     }
   }
 
   std::vector<RecipeReplay> take(const std::function<void(const std::string&)>& progress) {
     const Transformer& transformer = *work_.transformer;
-    capture_.watch(transformer.linears(), transformer.shape().tokens(),
-                   backend_.storage(run_.recipe.activation_dtype),
-                   [&](const CapturedLinear& captured) {
-                     if (progress) progress(captured.linear.name());
-                     for (std::size_t i = 0; i < replays_.size(); ++i) {
-                       replays_[i].layers[captured.index] =
-                           replay_layer(captured, replays_[i].recipe, reduced_[i]);
-                     }
-                   });
+    capture_.watch(
+        transformer.linears(), layers_, transformer.shape().tokens(),
+        backend_.storage(run_.recipe.activation_dtype), [&](const CapturedLinear& captured) {
+          if (progress) progress(captured.linear.name());
+          const auto found = std::find(layers_.begin(), layers_.end(), captured.index);
+          const auto at = static_cast<std::size_t>(found - layers_.begin());
+          products_ = {};
+          for (std::size_t i = 0; i < replays_.size(); ++i) {
+            replays_[i].layers[at] = replay_layer(captured, replays_[i].recipe, reduced_[i]);
+          }
+        });
     work_.take(step_);
     return std::move(replays_);
   }
@@ -135,10 +138,13 @@ class StepReplay {
                            const std::optional<ReducedRecipes>& reduced) {
     const auto products_of = [&](const Recipe& one) {
       PerGemm<HostMatrix> products;
-      run_layer(captured, one,
-                [&](GemmRole role, const Factor&, const Factor&, HostMatrix product) {
-                  products[role] = std::move(product);
-                });
+      StepContext unmeasured = step_.context;
+      unmeasured.log_statistics = false;
+      run_layer(captured, one, unmeasured, [&](Linear&, const LayerTensors& tensors, LayerReplay&) {
+        for (const GemmRole role : kGemmRoles) {
+          products[role] = host_matrix(backend_, tensors.products[role]);
+        }
+      });
       return products;
     };
     std::optional<PerGemm<HostMatrix>> exact, straight;
@@ -147,21 +153,37 @@ class StepReplay {
       const bool estimates = has_estimator(recipe.for_layer(captured.linear.name(), layer_count_));
       if (estimates) straight = products_of(reduced->straight_through);
     }
-    PerGemm<ProductError> errors{};
-    LayerReplay result =
-        run_layer(captured, recipe,
-                  [&](GemmRole role, const Factor& a, const Factor& b, const HostMatrix& product) {
-                    errors[role] = exact_.error(a, b, product, exact ? &(*exact)[role] : nullptr,
-                                                straight ? &(*straight)[role] : nullptr);
-                  });
-    result.errors = errors;
-    return result;
+    return run_layer(
+        captured, recipe, step_.context,
+        [&](Linear& linear, const LayerTensors& tensors, LayerReplay& result) {
+          backend_.download(result.operands.data(), linear.statistics());
+          const PerTensor<HostMatrix> sources = {
+              host_matrix(backend_, tensors.x), {}, host_matrix(backend_, tensors.dy)};
+          for (const GemmRole role : kGemmRoles) {
+            HostMatrix w;
+            const auto factor = [&](Slot slot) -> Factor {
+              if (is_weight(slot)) w = host_matrix(backend_, linear.weight_source(slot));
+              return {is_weight(slot) ? w : sources[tensor_of(slot)], is_second_orientation(slot)};
+            };
+            const Factor a = factor(a_slot(role)), b = factor(b_slot(role));
+            result.errors[role] = product_error(
+                products_.of(a, b), host_matrix(backend_, tensors.products[role]),
+                exact ? &(*exact)[role] : nullptr, straight ? &(*straight)[role] : nullptr);
+          }
+        });
   }
 
-  /// Everything but the errors of the products, which `take_product(role, A, B, D)` gets.
-  template <class TakeProduct>
+  /// What a layer read and wrote, in backend memory.
+  struct LayerTensors {
+    TensorView x, dy;
+    PerGemm<TensorView> products;
+  };
+
+  /// The three GEMMs of the layer; `look(linear, tensors, result)` sees them before their memory is
+  /// released.
+  template <class Look>
   LayerReplay run_layer(const CapturedLinear& captured, const Recipe& recipe,
-                        TakeProduct take_product) {
+                        const StepContext& context, const Look& look) {
     const std::size_t mark = backend_.memory_mark();
     LayerReplay result;
     result.layer = captured.linear.name();
@@ -179,36 +201,18 @@ class StepReplay {
     workspace.allocate();
     continue_histories(backend_, run_.histories, layer);
     continue_smoothing(backend_, captured.linear, *layer.front(), result);
-    multiply(*layer.front(), x, dy, weight, result, take_product);
+    Linear& linear = *layer.front();
+    const TensorView y =
+        backend_.allocate(result.recipe.gemm(GemmRole::fprop).output, x.rows, linear.out());
+    const TensorView dx =
+        backend_.allocate(result.recipe.gemm(GemmRole::dgrad).output, x.rows, linear.in());
+    linear.prepare_weights(context);
+    linear.forward(context, x, y);
+    linear.backward(context, x, dy, dx);
+    look(linear, LayerTensors{x, dy, {y, dx, weight.gradient()}}, result);
     layer.clear();
     backend_.release_to(mark);
     return result;
-  }
-
-  /// The three GEMMs, and what their operands lose.
-  template <class TakeProduct>
-  void multiply(Linear& linear, const TensorView& x, const TensorView& dy, const Parameter& weight,
-                LayerReplay& result, TakeProduct take_product) {
-    const LinearRecipe& recipe = result.recipe;
-    const TensorView y =
-        backend_.allocate(recipe.gemm(GemmRole::fprop).output, x.rows, linear.out());
-    const TensorView dx =
-        backend_.allocate(recipe.gemm(GemmRole::dgrad).output, x.rows, linear.in());
-    linear.prepare_weights(step_.context);
-    linear.forward(step_.context, x, y);
-    linear.backward(step_.context, x, dy, dx);
-    backend_.download(result.operands.data(), linear.statistics());
-    const PerTensor<HostMatrix> tensors = {host_matrix(backend_, x), {}, host_matrix(backend_, dy)};
-    const PerGemm<TensorView> products = {y, dx, weight.gradient()};
-    for (const GemmRole role : kGemmRoles) {
-      HostMatrix w;
-      const auto factor = [&](Slot slot) -> Factor {
-        if (is_weight(slot)) w = host_matrix(backend_, linear.weight_source(slot));
-        return {is_weight(slot) ? w : tensors[tensor_of(slot)], is_second_orientation(slot)};
-      };
-      const Factor a = factor(a_slot(role)), b = factor(b_slot(role));
-      take_product(role, a, b, host_matrix(backend_, products[role]));
-    }
   }
 
   Backend& backend_;
@@ -217,7 +221,8 @@ class StepReplay {
   CheckpointAtWork work_;
   const StepBatch& step_;
   int layer_count_;
-  ExactProduct exact_;
+  std::vector<std::size_t> layers_;  ///< that are replayed
+  ExactProducts products_;           ///< of the layer that is replayed
   std::vector<RecipeReplay> replays_;
   std::vector<std::optional<ReducedRecipes>> reduced_;  ///< of each, where there are such sums
 };
@@ -226,10 +231,11 @@ class StepReplay {
 
 std::vector<RecipeReplay> replay_step(Backend& backend, const CheckpointedRun& run,
                                       const StepBatch& step, const std::vector<Recipe>& recipes,
-                                      int threads,
+                                      const std::vector<std::string>& layers,
                                       const std::function<void(const std::string&)>& progress) {
   StageConfig stage = run.stage();
   stage.eval.reset();
+  const std::vector<std::size_t> chosen = chosen_layers(run.config.model, layers);
   for (const Recipe& recipe : recipes) {
     plan_memory(run.config, stage, recipe, backend);  // refuses what cannot run
     const Support support = backend.supports(ops::MeasureOperand{
@@ -241,7 +247,7 @@ std::vector<RecipeReplay> replay_step(Backend& backend, const CheckpointedRun& r
   }
   const std::size_t mark = backend.memory_mark();
   std::vector<RecipeReplay> replays =
-      StepReplay(backend, run, step, recipes, threads).take(progress);
+      StepReplay(backend, run, step, recipes, chosen).take(progress);
   backend.release_to(mark);
   return replays;
 }

@@ -28,20 +28,20 @@ struct LayerReplay {
 
 struct RecipeReplay {
   Recipe recipe;
-  std::vector<LayerReplay> layers;  ///< in the order of Declaration::linears()
+  std::vector<LayerReplay> layers;  ///< the chosen ones, in the order of Declaration::linears()
 };
 
 /// Takes `step` of `run` forward and backward in the run's own recipe, and runs the three GEMMs of
-/// every linear layer on its unquantized operands under each of `recipes`, as a model of that
-/// recipe would: activations in the type that it stores, weights from the source that each slot
-/// names, the random bits of the step, and delayed scales and static smoothing of the checkpoint
-/// where they fit. So the run's own recipe gives the statistics that the run logs for the step, bit
-/// for bit. One layer is replayed after the other, while the backward pass stands at it;
-/// `progress` is told its name. Throws Error for a backend without statistics, and naming the
-/// recipe for what cannot run in it.
+/// the linear layers that `layers` names (chosen_layers) on their unquantized operands under each
+/// of `recipes`, as a model of that recipe would: activations in the type that it stores, weights
+/// from the source that each slot names, the random bits of the step, and delayed scales and static
+/// smoothing of the checkpoint where they fit. So the run's own recipe gives the statistics that
+/// the run logs for the step, bit for bit. One layer is replayed after the other, while the
+/// backward pass stands at it; `progress` is told its name. Throws Error for a backend without
+/// statistics, and naming the recipe for what cannot run in it.
 std::vector<RecipeReplay> replay_step(Backend& backend, const CheckpointedRun& run,
                                       const StepBatch& step, const std::vector<Recipe>& recipes,
-                                      int threads,
+                                      const std::vector<std::string>& layers,
                                       const std::function<void(const std::string&)>& progress);
 
 }  // namespace fp8lab

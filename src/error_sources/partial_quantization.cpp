@@ -170,21 +170,26 @@ void PartialQuantization::pass(const ops::Gemm& op) {
   const std::int64_t rows = op.a.rows, cols = op.b.rows, k = op.a.k;
   const std::vector<float> partial =
       multiply_exactly(partial_values(op.a), rows, partial_values(op.b), cols, k);
-  std::vector<double> result(partial.begin(), partial.end());
+  std::vector<float> exact, emulated;  // empty where the accumulator makes no error
   if (op.spec.accumulator != Accumulator::ideal_exact) {
-    const std::vector<float> exact =
-        multiply_exactly(values_of(op.a), rows, values_of(op.b), cols, k);
+    exact = multiply_exactly(values_of(op.a), rows, values_of(op.b), cols, k);
     GemmSpec spec = op.spec;
     spec.output = DType::f32;
-    std::vector<float> emulated(result.size());
+    emulated.resize(exact.size());
     original().run(
         ops::Gemm{spec, op.a, op.b, {}, false, {emulated.data(), DType::f32, rows, cols, cols}});
-    for (std::size_t i = 0; i < result.size(); ++i) result[i] += double{emulated[i]} - exact[i];
   }
-  for (std::int64_t i = 0; i < rows * cols; ++i) {
-    double& sum = result[static_cast<std::size_t>(i)];
-    if (!op.bias.empty()) sum += element_of(op.bias, 0, i % cols);
-    if (op.accumulate) sum += element_of(op.d, i / cols, i % cols);
+  std::vector<double> result(partial.size());
+#pragma omp parallel for schedule(static)
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = 0; column < cols; ++column) {
+      const auto at = static_cast<std::size_t>(row * cols + column);
+      double sum = partial[at];
+      if (!exact.empty()) sum += double{emulated[at]} - exact[at];
+      if (!op.bias.empty()) sum += element_of(op.bias, 0, column);
+      if (op.accumulate) sum += element_of(op.d, row, column);
+      result[at] = sum;
+    }
   }
   original().run(ops::Copy{{result.data(), DType::f64, rows, cols, cols}, op.d});
 }

@@ -52,12 +52,21 @@ void add_tokens(Backend& backend, const TensorView& logits, const Batch& batch, 
     const std::int64_t rows = std::min(together, logits.rows - first);
     values.resize(static_cast<std::size_t>(rows * logits.cols));
     download_floats(backend, logits.row_range(first, rows), values);
+    const auto token_of = [&](std::int64_t row) {
+      return static_cast<std::size_t>(begin + first + row);
+    };
+    std::vector<Sharpness::Token> measured(static_cast<std::size_t>(rows));
+#pragma omp parallel for schedule(dynamic)
     for (std::int64_t row = 0; row < rows; ++row) {
-      const auto token = static_cast<std::size_t>(begin + first + row);
-      if (batch.weights[token] == 0.0f) continue;
+      if (batch.weights[token_of(row)] == 0.0f) continue;
       const auto at = static_cast<std::size_t>(row * logits.cols);
-      sharpness.add({values.data() + at, static_cast<std::size_t>(logits.cols)},
-                    batch.targets[token]);
+      measured[static_cast<std::size_t>(row)] =
+          sharpness.measure({values.data() + at, static_cast<std::size_t>(logits.cols)},
+                            batch.targets[token_of(row)]);
+    }
+    for (std::int64_t row = 0; row < rows; ++row) {
+      if (batch.weights[token_of(row)] == 0.0f) continue;
+      sharpness.add(measured[static_cast<std::size_t>(row)]);
     }
   }
 }

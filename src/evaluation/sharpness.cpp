@@ -28,14 +28,21 @@ double cross_entropy(std::size_t count, std::size_t target, Moved moved) {
 
 }  // namespace
 
-void Sharpness::add(std::span<const float> logits, std::int32_t target) {
+Sharpness::Token Sharpness::measure(std::span<const float> logits, std::int32_t target) const {
   const auto at = static_cast<std::size_t>(target);
   const auto value = [&](std::size_t i) { return static_cast<double>(logits[i]); };
-  loss_ += cross_entropy(logits.size(), at, value);
-  raised_ += cross_entropy(logits.size(), at, [&](std::size_t i) {
+  Token token;
+  token.loss = cross_entropy(logits.size(), at, value);
+  token.raised = cross_entropy(logits.size(), at, [&](std::size_t i) {
     const double bound = epsilon_ * (std::abs(value(i)) + 1.0);
     return i == at ? value(i) - bound : value(i) + bound;
   });
+  return token;
+}
+
+void Sharpness::add(const Token& token) {
+  loss_ += token.loss;
+  raised_ += token.raised;
   ++tokens_;
 }
 

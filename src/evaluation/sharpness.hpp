@@ -14,8 +14,16 @@ class Sharpness {
   /// Precondition: `epsilon` > 0.
   explicit Sharpness(double epsilon) : epsilon_(epsilon) {}
 
-  /// Adds one token: its logits, finite or not, and the index of its target among them.
-  void add(std::span<const float> logits, std::int32_t target);
+  /// The losses of one token.
+  struct Token {
+    double loss = 0, raised = 0;  ///< f(y) and its maximum
+  };
+  /// Returns those of a token from its logits, finite or not, and the index of its target.
+  Token measure(std::span<const float> logits, std::int32_t target) const;
+  /// Adds one token.
+  void add(const Token& token);
+  /// measure, then add.
+  void add(std::span<const float> logits, std::int32_t target) { add(measure(logits, target)); }
   /// Returns phi; NaN if no token was added.
   double phi() const;
   std::int64_t tokens() const { return tokens_; }

@@ -101,6 +101,9 @@ class Linear {
   /// The weights that `slot` (fprop.w or dgrad.w) quantizes.
   TensorView weight_source(Slot slot) const;
 
+  /// The gradient of the weight that backward() writes.
+  const TensorView& weight_gradient() const { return weight_.gradient(); }
+
   /// One OperandStatistics for each slot, of the last logged step, as bytes (u8).
   const TensorView& statistics() const { return statistics_; }
   /// Amax histories of delayed scales, part of a checkpoint. Only slots that history_slot() returns

@@ -59,8 +59,14 @@ ALLOWED: dict[str, set[str]] = {
     "src/error_sources": {*MODEL, "src/model", "emulation/recording", "emulation/reference"},
     # Plans are made by running the step against a recording.
     "src/train": {*TRAIN, "emulation/recording"},
-    # Errors of products are those against the truth path.
-    "src/diagnosis": {*TRAIN, "emulation/recording", "emulation/reference", "src/train"},
+    # Gradients in double precision are the truth path's, products the CPU's, on every backend.
+    "src/diagnosis": {
+        *TRAIN,
+        "emulation/recording",
+        "emulation/reference",
+        "emulation/cpu/gemm",
+        "src/train",
+    },
     # A model under one recipe after another; which histories are missing is diagnosis.
     "src/assessment": {*TRAIN, "emulation/recording", "src/train", "src/diagnosis"},
     "src/study": {*TRAIN, "src/train"},

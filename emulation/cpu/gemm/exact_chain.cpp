@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "emulation/numerics/exact_sum.hpp"
 
@@ -18,6 +19,40 @@ constexpr std::uint32_t kMantissa = 0x7FFFFFu;
 float lowest_bit(std::uint32_t magnitude) {
   const std::uint32_t rest = (magnitude & kMantissa) == 0 ? 0u : magnitude & (magnitude - 1u);
   return numerics::bits_float(magnitude) - numerics::bits_float(rest);
+}
+
+/// Adds `value` to `sum`, and what FP64 leaves of it to `rest` (Knuth's TwoSum).
+void add_doubled(double value, double& sum, double& rest) {
+  const double before = sum;
+  sum = before + value;
+  const double part = sum - before;
+  rest += (before - (sum - part)) + (value - part);
+}
+
+/// The sum of a column's products in twice the precision (Sum2 of Ogita, Rump and Oishi, SIAM J.
+/// Sci. Comput. 26, 2005, of products that are exact), which leaves at most n^2 2^-105 sum |a b|,
+/// n = k + kLanes; the FP32 number if there is one alone that near to it.
+std::optional<float> summed_doubled(const ExactRow& row, std::int64_t column) {
+  double sums[kLanes] = {}, rests[kLanes] = {};
+  const double* b = row.b + column;
+  for (std::int64_t begin = 0; begin < row.k; begin += kLanes) {
+    const std::int64_t count = std::min(kLanes, row.k - begin);
+    for (std::int64_t i = 0; i < count; ++i) {
+      add_doubled(row.a[begin + i] * b[(begin + i) * row.stride], sums[i], rests[i]);
+    }
+  }
+  double sum = 0.0, rest = 0.0;
+  for (std::int64_t i = 0; i < kLanes; ++i) {
+    add_doubled(sums[i], sum, rest);
+    rest += rests[i];
+  }
+  // errors[column] is 2 (k + 1) 2^-53 sum |a b| at least, and n at most 8 (k + 1).
+  const double value = sum + rest;
+  const double n = static_cast<double>(row.k + kLanes);
+  const double error = 16.0 * n * 0x1p-52 * row.errors[column] + 0x1p-51 * std::abs(value);
+  const float least = static_cast<float>(value - error), most = static_cast<float>(value + error);
+  if (numerics::float_bits(least) != numerics::float_bits(most)) return std::nullopt;
+  return least;
 }
 
 float summed_exactly(const ExactRow& row, std::int64_t column) {
@@ -70,8 +105,13 @@ void round_exactly(const ExactRow& row, float* out) {
     const float least = static_cast<float>(sum - row.errors[j]);
     const float most = static_cast<float>(sum + row.errors[j]);
     const bool proven = numerics::float_bits(least) == numerics::float_bits(most);
-    out[j] = proven || !std::isfinite(sum) ? numerics::canonical_nan(static_cast<float>(sum))
-                                           : summed_exactly(row, j);
+    if (proven || !std::isfinite(sum)) {
+      out[j] = numerics::canonical_nan(static_cast<float>(sum));
+    } else if (const auto near = summed_doubled(row, j)) {
+      out[j] = *near;
+    } else {
+      out[j] = summed_exactly(row, j);
+    }
   }
 }
 

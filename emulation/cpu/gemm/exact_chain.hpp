@@ -3,8 +3,9 @@
 // Products of two FP32 values are exact in FP64. An FP64 sum of K such products has an error
 // of at most K 2^-53 sum |a b|, and of 0 if all products are multiples of one unit and |sum|
 // stays within 2^53 units. If both ends of that error interval round to the same FP32 number,
-// that number is the exact sum rounded once. numerics::ExactSum computes all other sums,
-// including ties and cancellations.
+// that number is the exact sum rounded once. Other sums, such as long sums that cancel, are
+// computed in twice the precision, with an error bound of their own; numerics::ExactSum computes
+// the rest, such as ties.
 #pragma once
 
 #include <cstdint>

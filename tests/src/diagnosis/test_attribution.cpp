@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "src/diagnosis/attribution.hpp"
+#include "src/diagnosis/diagnosis_time.hpp"
 #include "src/error_sources/switches.hpp"
 #include "tests/src/diagnosis/diagnosed_run.hpp"
 
@@ -21,8 +22,10 @@ const std::vector<Assignment> kShort = {{"stages.s.sequence_length", "64"},
                                         {"stages.s.eval.data.form", "running_text"},
                                         {"stages.s.data.problems", "200"}};
 
+const std::vector<std::string> kGroups = {"source", "scale", "slot", "GEMM", "layer"};
+
 Attribution attributed(DiagnosedRun& run, const CheckpointedRun& at, const Recipe& recipe) {
-  return attribute_gradient(run.backend(), at, run.next_step(), recipe, {}, 2,
+  return attribute_gradient(run.backend(), at, run.next_step(), recipe, {kGroups, {}}, 2,
                             [](const std::string&, std::size_t, std::size_t) {});
 }
 
@@ -85,7 +88,8 @@ TEST_CASE("an estimator is said to be no error of arithmetic") {
   DiagnosedRun run("bf16", kShort);
   const CheckpointedRun at = run.at_checkpoint();
   const auto remarks_of = [&](const char* recipe) {
-    return attribute_gradient(run.backend(), at, run.next_step(), load_recipe(recipe), {"scale"}, 2,
+    return attribute_gradient(run.backend(), at, run.next_step(), load_recipe(recipe),
+                              {{"scale"}, {}}, 2,
                               [](const std::string&, std::size_t, std::size_t) {})
         .remarks;
   };
@@ -95,24 +99,70 @@ TEST_CASE("an estimator is said to be no error of arithmetic") {
   CHECK(remarks[0].find("by the estimator dge:5:3 of fprop.w") != std::string::npos);
 }
 
-TEST_CASE("only the groups that are named are attributed, and unknown ones refused") {
+TEST_CASE("only what is named is attributed, layers when asked for, and the unknown refused") {
   DiagnosedRun run("bf16", kShort);
   const CheckpointedRun at = run.at_checkpoint();
   const Recipe recipe = parse_recipe(kHealthy, "planted.toml");
-  const auto of_groups = [&](const std::vector<std::string>& groups) {
-    return attribute_gradient(run.backend(), at, run.next_step(), recipe, groups, 2,
-                              [](const std::string&, std::size_t, std::size_t) {});
+  std::vector<std::string> told;
+  std::size_t said = 0;
+  const auto of = [&](const std::vector<std::string>& groups,
+                      const std::vector<std::string>& layers) {
+    told.clear();
+    return attribute_gradient(run.backend(), at, run.next_step(), recipe, {groups, layers}, 2,
+                              [&](const std::string& part, std::size_t done, std::size_t total) {
+                                CHECK(done == told.size());
+                                told.push_back(part);
+                                said = total;
+                              });
   };
-  const Attribution some = of_groups({"GEMM", "scale"});
-  REQUIRE(some.groups.size() == 2);
-  CHECK(some.groups[0].name == "scale");
-  CHECK(some.groups[1].name == "GEMM");
-  const Attribution all = of_groups({});
-  REQUIRE(all.groups.size() == 5);
-  CHECK(all.whole == some.whole);
-  CHECK(part(all, "GEMM", "wgrad").without == part(some, "GEMM", "wgrad").without);
-  CHECK_THROWS_WITH(of_groups({"gemm"}),
-                    "group 'gemm': accepted: source, scale, slot, GEMM, layer");
+  const auto names = [](const Attribution& attribution) {
+    std::vector<std::string> found;
+    for (const PartGroup& group : attribution.groups) found.push_back(group.name);
+    return found;
+  };
+  const Attribution some = of({"GEMM", "scale"}, {});
+  CHECK(names(some) == std::vector<std::string>{"scale", "GEMM"});
+  // Scales are FP32 and have no history: their gradients are the one under the recipe.
+  CHECK(told.size() == 9);
+  CHECK(said == 9);
+  CHECK(part(some, "scale", "scale rounding").without == some.whole);
+  const Attribution usual = of({}, {});
+  CHECK(names(usual) == std::vector<std::string>{"source", "scale", "slot", "GEMM"});
+  CHECK(usual.whole == some.whole);
+  CHECK(part(usual, "GEMM", "wgrad").without == part(some, "GEMM", "wgrad").without);
+  CHECK(told.size() == 1 + 2 + 2 * (5 + 6 + 3));  // it has no estimator
+  CHECK(part(usual, "source", "estimator").without == usual.whole);
+  CHECK(*part(usual, "source", "estimator").alone == usual.nothing);
+  const Attribution layers = of({"layer"}, {}), one = of({}, {"layers.1.mlp.*"});
+  CHECK(names(layers) == std::vector<std::string>{"layer"});
+  CHECK(group(layers, "layer").parts.size() == 9);
+  CHECK(names(one) == std::vector<std::string>{"layer"});
+  REQUIRE(group(one, "layer").parts.size() == 2);
+  for (const Part& found : group(one, "layer").parts) {
+    CHECK(found.without == part(layers, "layer", found.name).without);
+    CHECK(found.alone == part(layers, "layer", found.name).alone);
+  }
+  CHECK(names(of({"scale"}, {"lm_head"})) == std::vector<std::string>{"scale", "layer"});
+  CHECK_THROWS_WITH(of({"gemm"}, {}), "group 'gemm': accepted: source, scale, slot, GEMM, layer");
+  CHECK_THROWS_WITH(of({}, {"layers.7.*"}), Catch::Contains("layer 'layers.7.*'"));
+}
+
+TEST_CASE("the time of a gradient is that of its GEMMs, by what their operands keep") {
+  const std::vector<LinearDeclaration> linears = {{"a", 30, 10, {}}, {"b", 10, 10, {}}};
+  const PassTime emulated{8, 1}, exact{4, 5};
+  const auto seconds = [&](const Switches& switches) {
+    return gradient_seconds(switches, linears, emulated, exact);
+  };
+  Switches switches = all_switches(2, true);
+  CHECK(seconds(switches) == Approx(8 + 1));
+  CHECK(seconds(all_switches(2, false)) == Approx(4 + 5));
+  for (Switches::Layer& layer : switches.layers) layer.operands.fill({false, true, true});
+  CHECK(seconds(switches) == Approx(8 + 2 * 4 + 5));
+  switches = all_switches(2, true);
+  switches.layers[0].operands[Slot::dgrad_w] = {true, false, true};  // a quarter of all GEMMs
+  CHECK(seconds(switches) == Approx(8 + 0.25 * 2 * 4 + 1 + 0.25 * 4));
+  switches.layers[1].accumulators[GemmRole::fprop] = false;  // a twelfth
+  CHECK(seconds(switches) == Approx(8 + 0.25 * 2 * 4 - 4.0 / 12 + 1 + 0.25 * 4));
 }
 
 TEST_CASE("without its sources a gradient is exact, and casts are what a healthy recipe has") {

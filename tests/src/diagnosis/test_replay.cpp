@@ -1,9 +1,11 @@
 // The operands of one step under other recipes.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
 #include <limits>
 
+#include "src/diagnosis/layer_choice.hpp"
 #include "src/diagnosis/operand_capture.hpp"
 #include "src/diagnosis/product_error.hpp"
 #include "src/diagnosis/replay.hpp"
@@ -27,7 +29,7 @@ Recipe int4_gradients(const std::string& exceptions) {
 
 std::vector<RecipeReplay> replayed(DiagnosedRun& run, const std::vector<Recipe>& recipes) {
   const CheckpointedRun at = run.at_checkpoint();
-  return replay_step(run.backend(), at, run.next_step(), recipes, 2, nullptr);
+  return replay_step(run.backend(), at, run.next_step(), recipes, {"*"}, nullptr);
 }
 
 }  // namespace
@@ -142,15 +144,15 @@ TEST_CASE("a replayed operand is what quantizing the captured tensor gives") {
   const StepBatch step = run.next_step();
   const Recipe recipe = load_recipe("te_current");
   const std::vector<RecipeReplay> replays =
-      replay_step(run.backend(), at, step, {recipe}, 2, nullptr);
+      replay_step(run.backend(), at, step, {recipe}, {"*"}, nullptr);
 
   const auto cpu = make_backend("cpu", 2);
   OperandCapture capture(*cpu);
   CheckpointAtWork work(capture, at);
   std::size_t seen = 0;
   capture.watch(
-      work.transformer->linears(), work.transformer->shape().tokens(), DType::bf16,
-      [&](const CapturedLinear& captured) {
+      work.transformer->linears(), chosen_layers(at.config.model, {"*"}),
+      work.transformer->shape().tokens(), DType::bf16, [&](const CapturedLinear& captured) {
         const LayerReplay& replay = replays[0].layers[captured.index];
         INFO(replay.layer);
         REQUIRE(captured.linear.name() == replay.layer);
@@ -300,36 +302,39 @@ TEST_CASE("an estimator is a part of the products that it multiplies") {
 }
 
 TEST_CASE("relative errors of products by hand") {
-  ExactProduct exact(1);
+  const auto error = [](const Factor& a, const Factor& b, const HostMatrix& d,
+                        const HostMatrix* exact = nullptr, const HostMatrix* straight = nullptr) {
+    return product_error(exact_product(a, b), d, exact, straight);
+  };
   const HostMatrix a{2, 3, {1, 2, 3, 4, 5, 6}}, b{2, 3, {1, 0, -1, 2, 1, 0}};
   // A B^T = (-2 4; -2 13), the squares of which sum to 193.
   const HostMatrix d{2, 2, {-2, 4, -2, 12}};
-  CHECK(exact.error({a}, {b}, d).whole == Approx(1.0 / std::sqrt(193.0)));
+  CHECK(error({a}, {b}, d).whole == Approx(1.0 / std::sqrt(193.0)));
   // A^T B (3, 3) = (9 4 -1; 12 5 -2; 15 6 -3).
   const HostMatrix e{3, 3, {9, 4, -1, 12, 5, -2, 15, 6, -3}};
-  CHECK(exact.error({a, true}, {b, true}, e).whole == 0.0);
+  CHECK(error({a, true}, {b, true}, e).whole == 0.0);
   const HostMatrix g{2, 2, {-2, 4, -3, 13}};
-  const ProductError split = exact.error({a}, {b}, d, &g);
+  const ProductError split = error({a}, {b}, d, &g);
   CHECK(split.whole == Approx(1.0 / std::sqrt(193.0)));
   CHECK(split.operands == Approx(1.0 / std::sqrt(193.0)));
   CHECK(split.estimator == 0.0);
   CHECK(split.accumulator == Approx(std::sqrt(2.0 / 193.0)));
   const HostMatrix h{2, 2, {-2, 4, -3, 15}};
-  const ProductError estimated = exact.error({a}, {b}, d, &g, &h);
+  const ProductError estimated = error({a}, {b}, d, &g, &h);
   CHECK(estimated.whole == split.whole);
   CHECK(estimated.operands == Approx(std::sqrt(5.0 / 193.0)));
   CHECK(estimated.estimator == Approx(std::sqrt(4.0 / 193.0)));
   CHECK(estimated.accumulator == split.accumulator);
-  CHECK(std::isnan(exact.error({a}, {b}, d).estimator));
-  CHECK(std::isnan(exact.error({a}, {b}, d).operands));
+  CHECK(std::isnan(error({a}, {b}, d).estimator));
+  CHECK(std::isnan(error({a}, {b}, d).operands));
   HostMatrix f = e;
   f.values[2] += 1;
-  CHECK(exact.error({a, true}, {b, true}, f).whole == Approx(1.0 / std::sqrt(541.0)));
+  CHECK(error({a, true}, {b, true}, f).whole == Approx(1.0 / std::sqrt(541.0)));
   f.values[2] = std::numeric_limits<float>::quiet_NaN();
-  CHECK(std::isinf(exact.error({a, true}, {b, true}, f).whole));
+  CHECK(std::isinf(error({a, true}, {b, true}, f).whole));
   const HostMatrix zero{2, 3, std::vector<float>(6)};
-  CHECK(exact.error({a}, {zero}, {2, 2, std::vector<float>(4)}).whole == 0.0);
-  CHECK(std::isinf(exact.error({a}, {zero}, d).whole));
+  CHECK(error({a}, {zero}, {2, 2, std::vector<float>(4)}).whole == 0.0);
+  CHECK(std::isinf(error({a}, {zero}, d).whole));
 
   // More rows than a block has, and blocks that end within the matrix.
   HostMatrix tall{1500, 2, {}}, wide{2, 1100, {}};
@@ -345,21 +350,96 @@ TEST_CASE("relative errors of products by hand") {
       squares += double{value} * double{value};
     }
   }
-  CHECK(exact.error({tall}, {wide, true}, product).whole == 0.0);
+  CHECK(error({tall}, {wide, true}, product).whole == 0.0);
   product.values[1400 * 1100 + 1090] += 3.0f;
-  CHECK(exact.error({tall}, {wide, true}, product).whole == Approx(3.0 / std::sqrt(squares)));
+  CHECK(error({tall}, {wide, true}, product).whole == Approx(3.0 / std::sqrt(squares)));
+}
+
+TEST_CASE("lm_head is replayed where it is asked for, and other layers alone give the same") {
+  DiagnosedRun run("infir2");
+  const std::vector<Recipe> recipes = {load_recipe("infir2"), load_recipe("te_current")};
+  const CheckpointedRun at = run.at_checkpoint();
+  const auto of_layers = [&](const std::vector<std::string>& layers) {
+    std::vector<std::string> told;
+    const auto replays = replay_step(run.backend(), at, run.next_step(), recipes, layers,
+                                     [&](const std::string& layer) { told.push_back(layer); });
+    for (const RecipeReplay& replay : replays) {
+      REQUIRE(replay.layers.size() == told.size());
+      for (std::size_t i = 0; i < told.size(); ++i) {
+        CHECK(replay.layers[i].layer == told[told.size() - 1 - i]);  // backward
+      }
+    }
+    return replays;
+  };
+  const std::vector<RecipeReplay> all = of_layers({"*"}), usual = of_layers({});
+  const std::vector<RecipeReplay> some = of_layers({"lm_head", "layers.last.mlp.down"});
+  REQUIRE(all[0].layers.size() == 9);
+  REQUIRE(usual[0].layers.size() == 8);
+  REQUIRE(some[0].layers.size() == 2);
+  CHECK(all[0].layers[8].layer == "lm_head");
+  for (std::size_t r = 0; r < recipes.size(); ++r) {
+    const auto check_same = [&](const LayerReplay& a, const LayerReplay& b) {
+      INFO(a.layer);
+      CHECK(a.layer == b.layer);
+      CHECK(a.errors == b.errors);
+      for (const Slot slot : kSlots) CHECK(a.operands[slot].hash == b.operands[slot].hash);
+    };
+    for (std::size_t i = 0; i < 8; ++i) check_same(usual[r].layers[i], all[r].layers[i]);
+    check_same(some[r].layers[0], all[r].layers[7]);
+    check_same(some[r].layers[1], all[r].layers[8]);
+  }
+  CHECK_THROWS_WITH(of_layers({"layers.2.mlp.down"}),
+                    Catch::Contains("layer 'layers.2.mlp.down': the model has no such"));
+  CHECK_THROWS_WITH(of_layers({"lm_haed"}), Catch::Contains("did you mean 'lm_head'"));
+}
+
+TEST_CASE("no gradient of a weight is computed to capture operands, and dx of every layer is") {
+  DiagnosedRun run("infir2");
+  const CheckpointedRun at = run.at_checkpoint();
+  const auto cpu = make_backend("cpu", 2);
+  OperandCapture capture(*cpu);
+  CheckpointAtWork work(capture, at);
+  std::vector<std::size_t> seen;
+  capture.watch(work.transformer->linears(), chosen_layers(at.config.model, {}),
+                work.transformer->shape().tokens(), DType::bf16,
+                [&](const CapturedLinear& captured) { seen.push_back(captured.index); });
+  work.take(run.next_step());
+  CHECK(seen == std::vector<std::size_t>{7, 6, 5, 4, 3, 2, 1, 0});
+  for (const auto& linear : work.transformer->linears()) {
+    if (linear->name() == "lm_head") continue;  // the embedding adds to the same gradient
+    const HostMatrix gradient = host_matrix(*cpu, linear->weight_gradient());
+    CHECK(std::count(gradient.values.begin(), gradient.values.end(), 0.0f) ==
+          static_cast<std::ptrdiff_t>(gradient.values.size()));
+  }
+}
+
+TEST_CASE("products in double precision are computed once for the same values") {
+  HostMatrix a{2, 3, {1, 2, 3, 4, 5, 6}}, b{2, 3, {1, 0, -1, 2, 1, 0}};
+  ExactProducts products;
+  const std::vector<double>& first = products.of({a}, {b});
+  CHECK(first == std::vector<double>{-2, 4, -2, 13});
+  const HostMatrix copy = a;
+  CHECK(&products.of({copy}, {b}) == &first);
+  CHECK(products.computed() == 1);
+  CHECK(products.of({b, true}, {a, true}) == std::vector<double>{9, 12, 15, 4, 5, 6, -1, -2, -3});
+  CHECK(products.of({b}, {a}) == std::vector<double>{-2, -2, 4, 13});
+  CHECK(products.computed() == 3);
+  a.values[5] = 7;
+  CHECK(products.of({a}, {b}) == std::vector<double>{-2, 4, -3, 13});
+  CHECK(products.computed() == 4);
+  CHECK(first[3] == 13);  // where it was
 }
 
 TEST_CASE("what cannot be replayed is refused") {
   DiagnosedRun run("bf16");
   const auto truth = make_backend("truth", 1);
   CHECK_THROWS_WITH(replay_step(*truth, run.at_checkpoint(), run.next_step(),
-                                {load_recipe("infir2")}, 1, nullptr),
+                                {load_recipe("infir2")}, {}, nullptr),
                     Catch::Contains("no operand statistics"));
   Recipe odd = load_recipe("infir2");
   for (QuantSpec& spec : odd.linear.slots) spec.transform = *transform_from_name("hadamard:48");
   CHECK_THROWS_WITH(
-      replay_step(run.backend(), run.at_checkpoint(), run.next_step(), {odd}, 1, nullptr),
+      replay_step(run.backend(), run.at_checkpoint(), run.next_step(), {odd}, {}, nullptr),
       Catch::Contains("recipe infir2"));
   RunConfig shorter = run.config();
   shorter.stages[0].steps = 1;

@@ -1,11 +1,14 @@
 // The fast GEMM of every emulated tensor core against the scalar reference.
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include "emulation/cpu/gemm/exact_chain.hpp"
+#include "emulation/cpu/gemm/f64_product.hpp"
+#include "emulation/numerics/exact_sum.hpp"
 #include "emulation/numerics/nearest_codec.hpp"
 #include "emulation/spec/tensor_core.hpp"
 #include "tests/emulation/cpu/gemm/gemm_problem.hpp"
@@ -256,4 +259,80 @@ TEST_CASE("FP64 sums are called exact up to 53 bits, and signs of zeros are thos
   cpu::round_exactly({a, columns, 2, 3, 2, sums, errors}, out);
   CHECK(numerics::float_bits(out[0]) == 0x80000000u);
   CHECK(numerics::float_bits(out[1]) == 0u);
+}
+
+TEST_CASE("sums that cancel are exact where their FP64 sum proves nothing") {
+  // Cancelling pairs around small terms, so that most sums are not proven at first.
+  CaseGenerator cases(77);
+  int in_doubt = 0;
+  for (const std::int64_t k : {3, 8, 17, 64, 301}) {
+    constexpr std::int64_t kColumns = 24;
+    for (int repeat = 0; repeat < 40; ++repeat) {
+      std::vector<float> a(static_cast<std::size_t>(k)), b(static_cast<std::size_t>(k * kColumns));
+      const auto drawn = [&](int least, int most) {
+        const double value = static_cast<double>(draw(cases, -(1 << 23), 1 << 23)) * 0x1p-23;
+        return static_cast<float>(std::ldexp(value, static_cast<int>(draw(cases, least, most))));
+      };
+      for (float& value : a) value = drawn(-20, 20);
+      for (float& value : b) value = drawn(-20, 20);
+      for (std::int64_t l = 0; l + 1 < k; l += 2) {
+        a[static_cast<std::size_t>(l + 1)] = -a[static_cast<std::size_t>(l)];
+        for (std::int64_t j = 0; j < kColumns; ++j) {
+          const auto at = static_cast<std::size_t>(l * kColumns + j);
+          b[at + kColumns] = repeat % 2 == 0 ? b[at] : std::nextafter(b[at], 1.0f);
+        }
+      }
+      const std::vector<double> wide_a(a.begin(), a.end()), wide_b(b.begin(), b.end());
+      std::vector<double> sums(kColumns), errors(kColumns);
+      std::vector<float> out(kColumns), column(static_cast<std::size_t>(k));
+      std::vector<numerics::ExactSum> exact(kColumns);
+      for (std::size_t j = 0; j < kColumns; ++j) {
+        for (std::size_t l = 0; l < column.size(); ++l) {
+          column[l] = b[l * kColumns + j];
+          sums[j] = std::fma(wide_a[l], wide_b[l * kColumns + j], sums[j]);
+          exact[j].add_product(a[l], column[l]);
+        }
+        errors[j] = cpu::exact_error_bound(cpu::exact_extent(a.data(), k),
+                                           cpu::exact_extent(column.data(), k), k);
+        in_doubt +=
+            static_cast<float>(sums[j] - errors[j]) != static_cast<float>(sums[j] + errors[j]);
+      }
+      cpu::round_exactly(
+          {wide_a.data(), wide_b.data(), kColumns, k, kColumns, sums.data(), errors.data()},
+          out.data());
+      for (std::size_t j = 0; j < kColumns; ++j) {
+        INFO("k " << k << ", column " << j);
+        CHECK(numerics::float_bits(out[j]) == exact[j].rounded());
+      }
+    }
+  }
+  CHECK(in_doubt > 2000);
+}
+
+TEST_CASE("products in FP64 are sums of fused multiply-adds, whatever the blocks") {
+  CaseGenerator cases(78);
+  // More rows, columns and products than a block has, and fewer than a vector.
+  for (const auto& [m, n, k] : std::vector<std::array<std::int64_t, 3>>{
+           {1, 1, 1}, {3, 70, 5}, {50, 2100, 3}, {7, 65, 1100}, {2, 3, 0}}) {
+    std::vector<float> a(static_cast<std::size_t>(m * k)), b(static_cast<std::size_t>(n * k));
+    for (std::vector<float>* values : {&a, &b}) {
+      for (float& value : *values) {
+        value = static_cast<float>(std::ldexp(static_cast<double>(draw(cases, -1000, 1000)),
+                                              static_cast<int>(draw(cases, -60, 60))));
+      }
+    }
+    std::vector<double> d(static_cast<std::size_t>(m * n), 1.0);
+    cpu::f64_product(a.data(), m, b.data(), n, k, d.data());
+    std::int64_t different = 0;
+    for (std::int64_t i = 0; i < m * n; ++i) {
+      double sum = 0;
+      for (std::int64_t l = 0; l < k; ++l) {
+        sum = std::fma(static_cast<double>(a[static_cast<std::size_t>(i / n * k + l)]),
+                       static_cast<double>(b[static_cast<std::size_t>(i % n * k + l)]), sum);
+      }
+      different += d[static_cast<std::size_t>(i)] != sum ? 1 : 0;
+    }
+    INFO(m << " x " << n << " x " << k);
+    CHECK(different == 0);
+  }
 }
