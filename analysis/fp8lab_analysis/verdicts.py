@@ -225,6 +225,12 @@ class Verdict:
             size = measured(abs(self.gap.mean), self.half_width)
             return f"{self.kind.value.capitalize()} by {size}{remark}"
         if self.kind is Kind.INCONCLUSIVE:
+            if self.not_worse:  # the claim of one side holds
+                margin, level = self.design.margin_text, self.design.confidence_text
+                return (
+                    f"Not worse by {margin} ({level}, one-sided); whether it is equivalent or "
+                    f"better is open: {self._need()}{remark}"
+                )
             return f"Inconclusive: {self._need()}{remark}"
         if self.kind is Kind.DIVERGED:
             return self._divergence()
@@ -248,13 +254,12 @@ class Verdict:
         return self.seeds_to_differ if self._to_differ else self.seeds_needed
 
     def _need(self) -> str:
-        """What would settle an open verdict, and what is known of it already."""
+        """What would settle an open verdict."""
         what, need = self.design.margin_text, self.seeds_to_settle
         if self._to_differ:
             what = f"to tell {self.gap_text} from no gap"
         number = f"about {need}" if need else f"more than {inference.MOST_SEEDS}"
-        known = f"not worse by {self.design.margin_text} ({self.design.confidence_text})"
-        return f"{what} needs {number} seeds" + (f"; {known}" if self.not_worse else "")
+        return f"{what} needs {number} seeds"
 
     def _missing(self) -> str:
         if self.twins_diverged:
