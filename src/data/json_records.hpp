@@ -1,6 +1,7 @@
 // Records of JSON lines. README.md of this folder has the table of what is accepted.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,5 +31,10 @@ bool is_running_text(std::string_view line);
 /// them the assistant's contents and the line ends after them are trained on, but those of messages
 /// with `weight` 0 or `train` false. Throws Error with `where` for anything else.
 Passage parse_record(std::string_view line, const std::string& where);
+
+/// The messages of {"messages": [...]} (or "conversations") in the same form, with "assistant: "
+/// behind them. Throws Error with `where` for what is none, and where the assistant has the last
+/// word.
+std::string chat_question(const nlohmann::json& object, const std::string& where);
 
 }  // namespace fp8lab
