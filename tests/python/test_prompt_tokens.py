@@ -176,7 +176,7 @@ def test_messages_are_those_of_transformers(
 def test_other_spellings_of_messages(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "model", chat_template=CHATML)
     turns = [{"from": "human", "value": "Hi"}]
-    records = [
+    records: list[dict[str, Any]] = [
         {"messages": [{"role": "user", "content": "Hi"}], "id": 3},
         {"conversations": turns},
         {"messages": [{"role": "user", "content": "Hi", "train": False}]},
@@ -245,12 +245,13 @@ def test_the_begin_token_of_documents(tmp_path: Path, capsys: pytest.CaptureFixt
     """That of tokenizer_config.json unless it says false; the options decide otherwise."""
     text = [*byte_ids("ab"), END]
     with_begin, other = [BEGIN, *text], [STOP, *text]
-    for name, config, plain in (
+    cases: list[tuple[str, dict[str, Any], list[int]]] = [
         ("absent", {}, with_begin),
         ("null", {"add_bos_token": None}, with_begin),
         ("true", {"add_bos_token": True}, with_begin),
         ("false", {"add_bos_token": False}, text),
-    ):
+    ]
+    for name, config, plain in cases:
         folder = folder_of(tmp_path / name, **config)
         assert first_document(tmp_path, folder) == plain, name
         assert first_document(tmp_path, folder, "--begin", "<|im_end|>") == other, name
@@ -274,7 +275,12 @@ def test_the_begin_token_of_documents(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_shards_say_how_they_were_made(tmp_path: Path) -> None:
     """The folder of shards is a tokenizer's own: the same documents again, and the same chats."""
     folder = folder_of(tmp_path / "model", chat_template=CHATML, model_max_length=77)
-    for options, kept in (([], [BEGIN]), (["--begin", "<|im_end|>"], [STOP]), (["--no-begin"], [])):
+    cases: list[tuple[list[str], list[int]]] = [
+        ([], [BEGIN]),
+        (["--begin", "<|im_end|>"], [STOP]),
+        (["--no-begin"], []),
+    ]
+    for options, kept in cases:
         first = first_document(tmp_path, folder, *options)
         assert first[: len(kept)] == kept
         shards = sorted(tmp_path.glob("shards*"))[-1]
