@@ -7,8 +7,8 @@ python3 experiments/studies/real_data.py --model SmolLM2-135M \
 in twenty (lines 10, 30, 50, ...) is held out, all but its first line. `--questions` are JSON lines
 with `question` and `answer`: those trained on and those held out; they become a user's message and
 the assistant's. Shards are those of `python3 -m fp8lab.tokens`, which must be importable, and of
-the tokenizer and chat template of `--model`. They lie in `--out`, beside the JSON lines that they
-were made of.
+the tokenizer and chat template of `--model`; every text begins with its `bos_token`, whatever
+`add_bos_token` says there. They lie in `--out`, beside the JSON lines that they were made of.
 """
 
 from __future__ import annotations
@@ -56,6 +56,14 @@ def as_chat(line: str) -> str:
     return json.dumps({"messages": messages})
 
 
+def begin_option(model: Path) -> list[str]:
+    """The token in front of every text: the model's bos_token, if it names one."""
+    file = model / "tokenizer_config.json"
+    token = json.loads(file.read_text(encoding="utf-8")).get("bos_token") if file.exists() else None
+    text = token.get("content") if isinstance(token, dict) else token
+    return [] if text is None else [f"--begin={text}"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Token shards for the studies real_*.toml.")
     parser.add_argument("--model", type=Path, required=True, help="folder with tokenizer.json")
@@ -77,6 +85,7 @@ def main() -> None:
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         command = [sys.executable, "-m", "fp8lab.tokens", str(file)]
         command += ["--tokenizer", str(arguments.model), "--out", str(arguments.out)]
+        command += begin_option(arguments.model)
         subprocess.run(command, check=True)
 
 

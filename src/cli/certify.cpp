@@ -132,7 +132,7 @@ void take_prompts(const Values& values, const ModelSource& source, Task& task) {
   refuse_given(values, kCommand, {"data", "form"}, "is for prompts of documents");
   task.run = model_run(source, values, {});
   const Vocabulary vocabulary = find_vocabulary(values, source, task.run, kCommand);
-  task.texts = read_prompts(values, source, kCommand, vocabulary, task.run.model.vocab_size);
+  task.texts = read_prompts(values, source, task.run, kCommand, vocabulary);
   const auto count = static_cast<std::int64_t>(task.texts.size());
   if (values.count("rollouts") == 0) task.rollouts = std::max(task.rollouts, count);
   task.texts.resize(static_cast<std::size_t>(std::min(task.rollouts, count)));
@@ -191,7 +191,8 @@ Task open_task(const Values& values, const ModelSource& source) {
   task.rollouts = values.count("rollouts") == 0
                       ? largest
                       : checked_value<std::int64_t>(values, kCommand, "rollouts", largest, 65536);
-  const bool has_prompts = values.count("prompt") + values.count("prompts") != 0;
+  const bool has_prompts =
+      values.count("prompt") + values.count("chat") + values.count("prompts") != 0;
   (has_prompts ? take_prompts : take_documents)(values, source, task);
   require_accepted_backend(values, task.run, source.name, kCommand);
   const std::int64_t most = last_stage(task.run).sequence_length;

@@ -26,10 +26,11 @@ constexpr const char* kCommand = "generate";
 
 Options generate_options() {
   Options options(
-      "fp8lab generate SOURCE --prompt TEXT | --prompts FILE\n"
+      "fp8lab generate SOURCE --prompt TEXT | --chat TEXT | --prompts FILE\n"
       "SOURCE is a run directory, a checkpoint, or a Hugging Face folder. Text is encoded by the\n"
-      "tokenizer.json of that folder (src/data/README.md), else as bytes. A prompt begins as a\n"
-      "document of the training data does");
+      "tokenizer.json of that folder or beside the run's shards (src/data/README.md), else as "
+      "bytes.\n"
+      "A prompt begins as a document of the training data does; special tokens are recognised");
   options.add("source", value<std::string>(), "SOURCE");
   add_model_options(options, all_backends());
   add_prompt_options(options);
@@ -122,7 +123,7 @@ int generate(const std::vector<std::string>& arguments) {
   config.log_probabilities = values.count("log-probabilities") != 0;
   config.prefill_chunk = checked_value<std::int64_t>(values, kCommand, "prefill-chunk", 0, 65536);
   const std::vector<Prompt> prompts =
-      with_samples(read_prompts(values, source, kCommand, vocabulary, run.model.vocab_size),
+      with_samples(read_prompts(values, source, run, kCommand, vocabulary),
                    checked_value<std::uint32_t>(values, kCommand, "samples", 1, 65536));
   LoadedModel model(source, run, values);
   const BatchShape& shape = model.transformer().shape();

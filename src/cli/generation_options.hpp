@@ -14,7 +14,7 @@
 
 namespace fp8lab::cli {
 
-/// Adds --prompt, --prompts, --vocabulary and --end.
+/// Adds --prompt, --chat, --prompts, --vocabulary and --end.
 void add_prompt_options(Options& options);
 
 /// Adds --min-new-tokens, --temperature, --top-k, --top-p and --seed. `temperature` is the default,
@@ -48,11 +48,12 @@ std::int32_t end_token(const Values& values, const std::string& command,
 void check_shortest(const SamplingConfig& sampling, const std::string& command, std::int64_t most,
                     const std::string& option);
 
-/// Returns the prompts of the command line, then those of the file; texts are encoded with the
-/// tokenizer of the model's folder, else as bytes. Throws Error for anything that is not a prompt.
+/// Prompts of the command line, then those of the file; texts and chats in the tokenizer of the
+/// model's folder or beside the run's shards, else in bytes, with notes on standard error. Throws
+/// Error for what is no prompt.
 std::vector<std::vector<std::int32_t>> read_prompts(const Values& values, const ModelSource& source,
+                                                    const RunConfig& run,
                                                     const std::string& command,
-                                                    const Vocabulary& vocabulary,
-                                                    std::int64_t vocab_size);
+                                                    const Vocabulary& vocabulary);
 
 }  // namespace fp8lab::cli

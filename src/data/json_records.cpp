@@ -139,7 +139,7 @@ Passage chat(const std::vector<Message>& messages, const std::string& where) {
   return passage;
 }
 
-Passage read_messages(const json& object, const char* key, const std::string& where) {
+std::vector<Message> message_list(const json& object, const char* key, const std::string& where) {
   const json& list = object[key];
   if (!list.is_array() || list.empty()) {
     throw Error(fmt::format("{}: \"{}\" must be a non-empty list", where, key));
@@ -153,7 +153,11 @@ Passage read_messages(const json& object, const char* key, const std::string& wh
     messages.push_back(read_message(list[i], std::string_view(key) == "conversations",
                                     fmt::format("{}: message {}", where, i)));
   }
-  return chat(messages, where);
+  return messages;
+}
+
+Passage read_messages(const json& object, const char* key, const std::string& where) {
+  return chat(message_list(object, key, where), where);
 }
 
 /// Reads an Alpaca record: an instruction, an optional input below it, and the output.
@@ -176,6 +180,20 @@ Passage read_instruction(const json& object, const std::string& where) {
 
 Passage question_answer(const std::string& question, const std::string& answer) {
   return {{"Question: " + question + "\nAnswer: ", false}, {answer}};
+}
+
+std::string chat_question(const json& object, const std::string& where) {
+  const char* const key = is_given(object, "messages") ? "messages" : "conversations";
+  if (!is_given(object, key)) throw Error(where + ": expected \"messages\"");
+  std::string text;
+  const std::vector<Message> messages = message_list(object, key, where);
+  for (const Message& message : messages) text += message.role + ": " + message.content + "\n";
+  if (messages.back().role == "assistant") {
+    throw Error(where +
+                ": the last message is the assistant's, so nothing is asked; accepted: messages up "
+                "to one of another role");
+  }
+  return text + "assistant: ";
 }
 
 std::string_view without_byte_order_mark(std::string_view line) {

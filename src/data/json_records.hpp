@@ -1,6 +1,7 @@
 // Records of JSON lines. README.md of this folder lists the accepted forms.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,5 +33,10 @@ bool is_running_text(std::string_view line);
 /// trained on, except for messages with `weight` 0 or `train` false. Throws Error that starts
 /// with `where` for anything else.
 Passage parse_record(std::string_view line, const std::string& where);
+
+/// The messages of {"messages": [...]} (or "conversations") in the same form, with "assistant: "
+/// behind them. Throws Error with `where` for what is none, and where the assistant has the last
+/// word.
+std::string chat_question(const nlohmann::json& object, const std::string& where);
 
 }  // namespace fp8lab

@@ -14,8 +14,8 @@ std::vector<std::int32_t> TextReader::tokens(const nlohmann::json& value,
   if (value.is_string()) {
     if (vocabulary_.tokenizer() != "bytes") {
       throw Error(
-          fmt::format("{} is text, which only the byte-level vocabulary can encode; "
-                      "accepted: token ids",
+          fmt::format("{} is text, and the vocabulary is not of bytes; accepted: token ids, which "
+                      "python3 -m fp8lab.tokens --questions writes",
                       where));
     }
     return ByteTokenizer::encode(value.get_ref<const std::string&>());

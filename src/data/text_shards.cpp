@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -23,14 +24,15 @@
 #include "src/io/hash.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/mapped_file.hpp"
+#include "src/io/text_lines.hpp"
 
 namespace fp8lab {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Increment this number if shards would be made differently.
-constexpr const char* kMaker = "fp8lab-text-shards-1";
+/// Another number than that of shards which would be made otherwise today.
+constexpr const char* kMaker = "fp8lab-text-shards-2";
 constexpr const char* kTokenBytes = "token_bytes.json";
 constexpr const char* kManifest = "text.manifest.json";
 
@@ -49,9 +51,12 @@ fs::path package_folder() {
   throw Error(fmt::format("{}: the Python package fp8lab is missing", beside.string()));
 }
 
-/// Runs fp8lab.tokens. Throws Error with its message for status 2,
-/// RuntimeFailure for any other failure.
-void run_tokens(std::vector<std::string> words) {
+/// What precedes a note of fp8lab.tokens on standard error.
+constexpr std::string_view kNote = "fp8lab.tokens: note: ";
+
+/// Runs fp8lab.tokens, which may say something on standard error: that is returned. Throws Error
+/// with its line for status 2, RuntimeFailure for any other.
+std::string run_tokens(std::vector<std::string> words) {
   const std::string chosen = variable("FP8LAB_PYTHON");
   words.insert(words.begin(), {chosen.empty() ? "python3" : chosen, "-m", "fp8lab.tokens"});
   std::string path = "PYTHONPATH=" + package_folder().string();
@@ -64,7 +69,7 @@ void run_tokens(std::vector<std::string> words) {
   } catch (const Error& error) {
     throw Error(error.what() + accepted);
   }
-  if (output.status == 0) return;
+  if (output.status == 0) return output.error;
   std::string said = output.error.substr(output.error.rfind('\n') + 1);
   constexpr std::string_view kName = "fp8lab.tokens: ";
   if (said.starts_with(kName)) said.erase(0, kName.size());
@@ -134,6 +139,58 @@ std::optional<std::vector<fs::path>> whole_shards(const fs::path& folder) {
   return shards;
 }
 
+/// As fp8lab.tokens takes it.
+std::string folder_name(const fs::path& folder) { return folder.empty() ? "." : folder.string(); }
+
+/// The token `id` as text. Throws Error where tokenizer.json has none.
+std::string token_named(const fs::path& folder, std::int32_t id) {
+  const fs::path file = folder / "tokenizer.json";
+  const nlohmann::json document = read_json_object(file);
+  try {
+    for (const nlohmann::json& token : document.value("added_tokens", nlohmann::json::array())) {
+      if (token.at("id") == id) return token.at("content").get<std::string>();
+    }
+    const nlohmann::json& vocabulary = document.at("model").at("vocab");
+    if (vocabulary.is_object()) {
+      for (const auto& [token, number] : vocabulary.items()) {
+        if (number == id) return token;
+      }
+    } else if (vocabulary.is_array() && id < static_cast<std::int64_t>(vocabulary.size())) {
+      return vocabulary.at(static_cast<std::size_t>(id)).at(0).get<std::string>();
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw Error(file.string() + ": is no tokenizer");
+  }
+  throw Error(fmt::format("{}: has no token {}, with which documents begin", file.string(), id));
+}
+
+std::vector<std::string> begin_option(const PromptTokenizer& tokenizer) {
+  if (!tokenizer.begin) return {};
+  if (*tokenizer.begin < 0) return {"--no-begin"};
+  return {"--begin=" + token_named(tokenizer.folder, *tokenizer.begin)};
+}
+
+std::vector<std::string> notes_of(const std::string& said) {
+  std::vector<std::string> notes;
+  TextLines lines(said);
+  for (std::string_view line; lines.next(line);) {
+    if (line.starts_with(kNote)) notes.emplace_back(line.substr(kNote.size()));
+  }
+  return notes;
+}
+
+/// A line about line N of `file`, about prompt N instead.
+std::string named_as_given(const std::string& line, const fs::path& file,
+                           const std::vector<GivenPrompt>& prompts) {
+  const std::string name = file.string() + ":";
+  if (!line.starts_with(name)) return line;
+  std::size_t number = 0;
+  const char* const last = line.data() + line.size();
+  const auto [rest, error] = std::from_chars(line.data() + name.size(), last, number);
+  if (error != std::errc{} || number < 1 || number > prompts.size()) return line;
+  return prompts[number - 1].where + std::string(rest, last);
+}
+
 FileLock wait_for(const fs::path& path) {
   for (;;) {
     if (std::optional<FileLock> lock = FileLock::try_acquire(path)) return std::move(*lock);
@@ -181,8 +238,8 @@ std::vector<fs::path> text_shards(const fs::path& file, DataKind kind, const fs:
     return shards.has_value();
   };
   keep(name, is_whole, [&](const fs::path& out) {
-    run_tokens({fs::absolute(file).string(), "--tokenizer", folder.empty() ? "." : folder.string(),
-                "--out", out.string(), "--name", "text", "--format",
+    run_tokens({fs::absolute(file).string(), "--tokenizer", folder_name(folder), "--out",
+                out.string(), "--name", "text", "--format",
                 kind == DataKind::text ? "text" : "jsonl"});
     if (key_of(file, kind, folder) != key) {
       throw Error(fmt::format("{}: it, or the tokenizer in {}, changed while it was read",
@@ -195,27 +252,34 @@ std::vector<fs::path> text_shards(const fs::path& file, DataKind kind, const fs:
   return *shards;
 }
 
-std::vector<std::vector<std::int32_t>> text_ids(const std::vector<std::string>& texts,
-                                                const fs::path& folder) {
+PromptIds prompt_ids(const std::vector<GivenPrompt>& prompts, const PromptTokenizer& tokenizer) {
   const fs::path cache = cache_folder();
   make_directories(cache);
   const TemporaryTree work(temporary_beside(cache / "prompts"));
   make_directories(work.path());
   std::string lines;
-  for (const std::string& text : texts) {
-    nlohmann::json line = {{"prompt", text}};
+  for (const GivenPrompt& prompt : prompts) {
     try {
-      lines += line.dump() + "\n";
+      lines += prompt.record.dump() + "\n";
     } catch (const nlohmann::json::exception&) {
-      throw Error("a prompt is not UTF-8");
+      throw Error(prompt.where + " is not UTF-8");
     }
   }
-  write_file_atomically(work.path() / "prompts.jsonl", lines);
-  const fs::path out = work.path() / "ids";
-  run_tokens({(work.path() / "prompts.jsonl").string(), "--questions", "--tokenizer",
-              folder.empty() ? "." : folder.string(), "--out", out.string()});
+  const fs::path file = work.path() / "prompts.jsonl", out = work.path() / "ids";
+  write_file_atomically(file, lines);
+  std::vector<std::string> words = {file.string(), "--questions",
+                                    "--tokenizer", folder_name(tokenizer.folder),
+                                    "--out",       out.string()};
+  for (std::string& word : begin_option(tokenizer)) words.push_back(std::move(word));
+  PromptIds read;
+  try {
+    read.notes = notes_of(run_tokens(words));
+  } catch (const Error& error) {
+    throw Error(named_as_given(error.what(), file, prompts));
+  }
+  for (std::string& note : read.notes) note = named_as_given(note, file, prompts);
   const std::string written = read_file(out / "prompts.jsonl");
-  std::vector<std::vector<std::int32_t>> ids;
+  std::vector<std::vector<std::int32_t>>& ids = read.ids;
   std::size_t begin = 0;
   while (begin < written.size()) {
     const std::size_t end = std::min(written.find('\n', begin), written.size());
@@ -224,8 +288,8 @@ std::vector<std::vector<std::int32_t>> text_ids(const std::vector<std::string>& 
     ids.push_back(object.at("prompt").get<std::vector<std::int32_t>>());
     begin = end + 1;
   }
-  if (ids.size() != texts.size()) throw RuntimeFailure("fp8lab.tokens has lost a prompt");
-  return ids;
+  if (ids.size() != prompts.size()) throw RuntimeFailure("fp8lab.tokens has lost a prompt");
+  return read;
 }
 
 Vocabulary folder_vocabulary(const fs::path& folder, std::int64_t size) {
@@ -246,7 +310,7 @@ Vocabulary folder_vocabulary(const fs::path& folder, std::int64_t size) {
     make_directories(work.path());
     write_file_atomically(work.path() / "none.jsonl", "");
     run_tokens({(work.path() / "none.jsonl").string(), "--questions", "--tokenizer",
-                folder.empty() ? "." : folder.string(), "--out", out.string()});
+                folder_name(folder), "--out", out.string()});
   });
   if (!vocabulary) is_whole();
   return vocabulary ? *vocabulary : Vocabulary::opaque(size, -1, -1, "");

@@ -1,7 +1,10 @@
 // Tokenizes text with a model's own tokenizer: runs python3 -m fp8lab.tokens and caches its shards.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,10 +27,30 @@ std::filesystem::path cache_folder();
 std::vector<std::filesystem::path> text_shards(const std::filesystem::path& file, DataKind kind,
                                                const std::filesystem::path& folder);
 
-/// Returns the ids of each text as the beginning of a document (after the begin token, if there is
-/// one), encoded by the tokenizer of `folder`. Throws under the conditions of text_shards.
-std::vector<std::vector<std::int32_t>> text_ids(const std::vector<std::string>& texts,
-                                                const std::filesystem::path& folder);
+/// What makes ids of prompts: the tokenizer.json in a folder, and the chat template beside it.
+struct PromptTokenizer {
+  std::filesystem::path folder;
+  /// The token before every document, -1 for none; nothing: what tokenizer_config.json says.
+  std::optional<std::int32_t> begin;
+};
+
+/// Something to complete: {"prompt": text}, or {"messages": [...]} and perhaps "tools", and where
+/// it is given.
+struct GivenPrompt {
+  nlohmann::json record;
+  std::string where;
+};
+
+/// Ids of each prompt, and what is to be said of them.
+struct PromptIds {
+  std::vector<std::vector<std::int32_t>> ids;
+  std::vector<std::string> notes;
+};
+
+/// Special tokens in prompts are recognised. A text begins as a document does, unless it begins
+/// with the begin token, or as a chat of the template does; messages are what the template says,
+/// with the generation prompt behind them. Throws as text_shards, with where a prompt was given.
+PromptIds prompt_ids(const std::vector<GivenPrompt>& prompts, const PromptTokenizer& tokenizer);
 
 /// Returns the vocabulary of the tokenizer of `folder`, from its token_bytes.json, from the cache,
 /// or newly made; a vocabulary of `size` ids without text if the tokenizer has no bytes. Throws

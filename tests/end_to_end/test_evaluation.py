@@ -278,7 +278,7 @@ def test_bad_input_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     for arguments, words in {
         (): "no prompt",
         ("--prompts", tmp_path / "none"): "cannot open",
-        ("--prompts", tmp_path / "bad.jsonl"): "bad.jsonl:2: no object with a",
+        ("--prompts", tmp_path / "bad.jsonl"): 'bad.jsonl:2: accepted: an object with "prompt" or',
         ("--prompts", tmp_path / "broken.jsonl"): "broken.jsonl:1",
         ("--prompts", tmp_path / "ids.jsonl"): "100000, which is no token",
         ("--prompt", "a" * 200): "accepted: 1 to 127",

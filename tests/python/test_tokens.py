@@ -731,7 +731,7 @@ def test_prompts_and_questions_become_ids(
     common = ("--questions", "--tokenizer", GOLDEN, "--out", tmp_path / "other")
     for text, words in {
         "{": "bad.jsonl:1: not valid JSON",
-        '{"text": "a"}': 'expected an object with a "prompt"',
+        '{"text": "a"}': 'expected an object with "prompt", "messages" or "question"',
         '{"question": "What?"}': 'a "question" without a list of "choices"',
         '{"prompt": "\\ud800"}': "surrogate",
     }.items():

@@ -18,6 +18,7 @@ from fp8lab.tokens.shards import NewFiles, ShardWriter, TokenError, hash_file
 from fp8lab.tokens.tokenizer import BEGIN, END, Encoder, load_encoder, token_bytes, train_bpe
 
 LONGEST_NAME = 200  # bytes; the shards' names are longer by their number and ending
+CONFIG = "tokenizer_config.json"
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
 
@@ -53,12 +54,19 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="FILE",
         help="for messages (default: the model's; ChatML for a trained tokenizer)",
     )
-    add("--begin", help="token before every document (default: bos_token)")
-    add("--end", help="token after every document (default: eos_token)")
+    first = parser.add_mutually_exclusive_group()
+    first.add_argument(
+        "--begin",
+        metavar="TOKEN",
+        help="token before every document (default: bos_token, none where add_bos_token is false)",
+    )
+    first.add_argument("--no-begin", action="store_true", help="no token before a document")
+    add("--end", metavar="TOKEN", help="token after every document (default: eos_token)")
     add(
         "--questions",
         action="store_true",
-        help='inputs are JSON lines of "prompt" or "question" and "choices": ids in their place',
+        help='inputs are JSON lines of "prompt", "messages", or "question" and "choices": ids in '
+        "their place",
     )
     add("--shard-tokens", type=int, default=1 << 27, help="a shard ends at this many")
     return parser.parse_args(arguments)
@@ -86,14 +94,17 @@ def _masked(options: argparse.Namespace) -> bool:
 
 
 def _encoder(options: argparse.Namespace) -> tuple[Encoder, dict[str, str]]:
-    """The encoder, and the tokenizer_config.json of a trained tokenizer."""
+    """The encoder, and the tokenizer_config.json that goes with it."""
     if options.train_bpe is None:
         if options.special:
             raise TokenError("--special: for --train-bpe only")
         chosen = (options.begin, options.end, options.chat_template)
-        return load_encoder(options.tokenizer, *chosen), {}
-    if options.begin is not None or options.end is not None:
-        raise TokenError(f"--begin and --end: a trained tokenizer has {BEGIN} and {END}")
+        encoder = load_encoder(options.tokenizer, *chosen, options.no_begin)
+        return encoder, encoder.config
+    if options.begin is not None or options.end is not None or options.no_begin:
+        raise TokenError(
+            f"--begin, --no-begin and --end: a trained tokenizer has {BEGIN} and {END}"
+        )
     source = None if options.chat_template is None else read_text(options.chat_template)
     specials, end = list(options.special), END
     if source is None and any(isinstance(record, Chat) for record in _records(options)):
@@ -148,8 +159,9 @@ def _name(options: argparse.Namespace) -> str:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Writes the shards, NAME.manifest.json, tokenizer.json and token_bytes.json; returns the
-    manifest. A folder holds one tokenizer. On an error nothing of it is left."""
+    """Writes the shards, NAME.manifest.json, token_bytes.json, tokenizer.json, and beside it what
+    says begin, end and chats (tokenizer_config.json); returns the manifest. A folder holds one
+    tokenizer. On an error nothing of it is left."""
     if options.shard_tokens < 2:
         raise TokenError("--shard-tokens: accepted: at least 2")
     name = _name(options)
@@ -181,9 +193,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         files.write(present, encoder.json_bytes)
         if table is not None:
             files.write(out / "token_bytes.json", table)
-        if config:
-            text = json.dumps(config, indent=2) + "\n"
-            files.write(out / "tokenizer_config.json", text.encode())
+        if config and (options.train_bpe is not None or not (out / CONFIG).exists()):
+            files.write(out / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
         text = json.dumps(manifest, indent=2) + "\n"
         files.write(out / f"{name}.manifest.json", text.encode())
         for path, before, after in zip(options.inputs, hashes, _hashes(options)):
@@ -196,16 +207,16 @@ def write_questions(options: argparse.Namespace) -> dict[str, int]:
     """Writes the inputs with ids, and token_bytes.json; returns the number of records of each."""
     if options.tokenizer is None:
         raise TokenError("--questions: needs the --tokenizer of a model")
-    if options.chat_template is not None:
-        raise TokenError("--questions: takes no --chat-template")
     encoder, _ = _encoder(options)
     table = token_bytes(encoder)
     with NewFiles(options.out) as files:
-        encoded = encode_questions(options.inputs, encoder, options.out)
+        encoded, notes = encode_questions(options.inputs, encoder, options.out)
         for target, lines in encoded.items():
             files.write(target, "".join(lines).encode())
         if table is not None:
             files.write(options.out / "token_bytes.json", table)
+    for note in notes:
+        print(f"fp8lab.tokens: note: {note}", file=sys.stderr)
     return {target.name: len(lines) for target, lines in encoded.items()}
 
 

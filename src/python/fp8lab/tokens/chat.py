@@ -55,7 +55,8 @@ def _complaint(error: BaseException) -> str:
 def _serve(
     connection: Connection, other_end: Connection, source: str, special_tokens: dict[str, str]
 ) -> None:
-    """Compiles the template, says whether it did, and renders what comes until nothing does."""
+    """Compiles the template, says whether it did, and renders what comes until nothing does: a
+    chat, and whether its generation prompt follows."""
     other_end.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -67,11 +68,13 @@ def _serve(
         return
     while True:
         try:
-            chat = connection.recv()
+            chat, asks = connection.recv()
         except EOFError:
             return
         try:
-            reply: Rendered | str = template.render(chat)
+            reply: Rendered | str = (
+                Rendered(template.prompt(chat), []) if asks else template.render(chat)
+            )
         except Exception as error:
             reply = _complaint(error)
         connection.send(reply)
@@ -85,6 +88,7 @@ class ChatTemplate:
         self, source: str, special_tokens: dict[str, str], seconds: float = SECONDS
     ) -> None:
         need("jinja2", "a chat template")
+        self.source = source
         self._seconds = seconds
         context = multiprocessing.get_context("fork")
         self._connection, other_end = context.Pipe()
@@ -110,9 +114,16 @@ class ChatTemplate:
 
     def render(self, chat: Chat) -> Rendered:
         """Text, and the ranges that are trained on."""
+        return self._rendered(chat, asks=False)
+
+    def prompt(self, chat: Chat) -> str:
+        """Text up to where the assistant is to answer: with the generation prompt."""
+        return self._rendered(chat, asks=True).text
+
+    def _rendered(self, chat: Chat, asks: bool) -> Rendered:
         where = f"{chat.where}: chat template"
         try:
-            self._connection.send(chat)
+            self._connection.send((chat, asks))
         except OSError as error:
             raise TokenError(f"{where}: its process has ended") from error
         answer = self._answer(where)

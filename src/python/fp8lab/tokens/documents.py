@@ -112,7 +112,8 @@ def _content_fits(message: dict[str, Any]) -> bool:
     return isinstance(content, (str, list))
 
 
-def _chat(record: dict[str, Any], messages: Any, key: str, where: str) -> Chat:
+def _messages(record: dict[str, Any], messages: Any, key: str, where: str) -> Chat:
+    """A chat, whether anything of it is trained on or not."""
     if not isinstance(messages, list) or not messages:
         raise TokenError(f'{where}: "{key}" must be a non-empty list')
     untrained, kept = [], []
@@ -134,18 +135,38 @@ def _chat(record: dict[str, Any], messages: Any, key: str, where: str) -> Chat:
         if isinstance(error, TokenError):
             raise
         raise TokenError(f"{where}: holds what is no JSON: {error}") from error
-    if sum(message["role"] == "assistant" for message in kept) == len(untrained):
-        what = "that is trained on" if untrained else "of the assistant"
-        raise TokenError(f"{where}: no message {what}, so nothing to train on")
     return Chat(kept, where, frozenset(untrained), tools or None)
 
 
-def _conversation(record: dict[str, Any], where: str) -> Chat:
-    """ShareGPT: `from` and `value` instead of `role` and `content`."""
+def _chat(record: dict[str, Any], messages: Any, key: str, where: str) -> Chat:
+    chat = _messages(record, messages, key, where)
+    answers = sum(message["role"] == "assistant" for message in chat.messages)
+    if answers == len(chat.untrained):
+        what = "that is trained on" if chat.untrained else "of the assistant"
+        raise TokenError(f"{where}: no message {what}, so nothing to train on")
+    return chat
+
+
+def _turns(record: dict[str, Any], where: str) -> Any:
+    """ShareGPT's `from` and `value` as `role` and `content`."""
     turns = record["conversations"]
-    if isinstance(turns, list):
-        turns = [_named_as_message(turn, f"{where}: message {i}") for i, turn in enumerate(turns)]
-    return _chat(record, turns, "conversations", where)
+    if not isinstance(turns, list):
+        return turns
+    return [_named_as_message(turn, f"{where}: message {i}") for i, turn in enumerate(turns)]
+
+
+def to_question(record: dict[str, Any], where: str) -> Chat:
+    """The messages of a record, which the assistant is to answer. Raises TokenError where it has
+    the last word."""
+    key = "messages" if "messages" in record else "conversations"
+    messages = record[key] if key == "messages" else _turns(record, where)
+    chat = _messages(record, messages, key, where)
+    if chat.messages[-1]["role"] == "assistant":
+        raise TokenError(
+            f"{where}: the last message is the assistant's, so nothing is asked; accepted: "
+            "messages up to one of another role"
+        )
+    return chat
 
 
 def _named_as_message(turn: Any, where: str) -> Any:
@@ -193,7 +214,7 @@ def to_record(record: Any, where: str) -> Record:
     if "messages" in record:
         return _chat(record, record["messages"], "messages", where)
     if "conversations" in record:
-        return _conversation(record, where)
+        return _chat(record, _turns(record, where), "conversations", where)
     if "prompt" in record and "completion" in record:
         prompt = _string(record, "prompt", where)
         return Passage(prompt, _string(record, "completion", where), where)

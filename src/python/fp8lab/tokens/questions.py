@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fp8lab.tokens.documents import to_question
 from fp8lab.tokens.json_lines import read_json_lines, require_unicode
 from fp8lab.tokens.shards import TokenError
 from fp8lab.tokens.tokenizer import Encoder
 
-BEGINNINGS = ("prompt", "question")
-"""Keys whose text a model sees first, after the begin token."""
+CHATS = ("messages", "conversations")
+Notes = list[str]
 
 
 def _ids(value: Any, encoder: Encoder, where: str) -> Any:
@@ -22,25 +23,48 @@ def _ids(value: Any, encoder: Encoder, where: str) -> Any:
     return encoder.text(value, where)
 
 
-def encode_record(record: Any, encoder: Encoder, where: str) -> dict[str, Any]:
-    """The record with ids in the place of its prompt, question and choices."""
-    if not isinstance(record, dict) or not any(key in record for key in BEGINNINGS):
-        raise TokenError(f'{where}: expected an object with a "prompt" or a "question"')
-    if "question" in record and not isinstance(record.get("choices"), list):
+def _prompt(record: dict[str, Any], encoder: Encoder, where: str) -> tuple[dict[str, Any], Notes]:
+    """Ids in the place of a prompt that somebody typed, or of the messages of a chat."""
+    said = [key for key in ("prompt", *CHATS) if key in record]
+    if len(said) > 1:
+        raise TokenError(f'{where}: has "{said[0]}" and "{said[1]}"; accepted: one of them')
+    if said == ["prompt"]:
+        if not isinstance(record["prompt"], str):
+            return record, []  # for the program to judge
+        require_unicode(record["prompt"], where)
+        ids, notes = encoder.prompt(record["prompt"], where)
+    else:
+        ids, notes = encoder.question(to_question(record, where))
+    others = {key: record[key] for key in record if key not in ("prompt", "tools", *CHATS)}
+    return {"prompt": ids, **others}, notes
+
+
+def encode_record(record: Any, encoder: Encoder, where: str) -> tuple[dict[str, Any], Notes]:
+    """The record with ids in the place of its prompt or messages, or of its question and choices,
+    and notes. Special tokens are recognised in prompts and chats, as in what a user types.
+    Questions and choices are the text of others, in which they are spelled out."""
+    keys = ("prompt", "question", *CHATS)
+    if not isinstance(record, dict) or not any(key in record for key in keys):
+        raise TokenError(f'{where}: expected an object with "prompt", "messages" or "question"')
+    if "question" not in record:
+        return _prompt(record, encoder, where)
+    if not isinstance(record.get("choices"), list):
         raise TokenError(f'{where}: a "question" without a list of "choices"; accepted: a "prompt"')
     encoded = dict(record)
     begin = encoder.tokenization.begin
-    for key in BEGINNINGS:
-        if isinstance(record.get(key), str):
-            ids = _ids(record[key], encoder, where)
-            encoded[key] = ([begin] if begin >= 0 else []) + ids
-    if isinstance(record.get("choices"), list):
-        encoded["choices"] = [_ids(choice, encoder, where) for choice in record["choices"]]
-    return encoded
+    if isinstance(record["question"], str):
+        ids = _ids(record["question"], encoder, where)
+        encoded["question"] = ([begin] if begin >= 0 else []) + ids
+    encoded["choices"] = [_ids(choice, encoder, where) for choice in record["choices"]]
+    return encoded, []
 
 
-def encode_questions(inputs: list[Path], encoder: Encoder, folder: Path) -> dict[Path, list[str]]:
-    """The lines of each of `inputs` (JSON lines) by the file in `folder` that gets them."""
+def encode_questions(
+    inputs: list[Path], encoder: Encoder, folder: Path
+) -> tuple[dict[Path, list[str]], Notes]:
+    """The lines of each of `inputs` (JSON lines) by the file in `folder` that gets them; and
+    notes."""
+    notes: Notes = []
     files: dict[Path, list[str]] = {}
     for path in inputs:
         target = folder / path.name
@@ -49,12 +73,13 @@ def encode_questions(inputs: list[Path], encoder: Encoder, folder: Path) -> dict
         try:
             if path.exists() and not path.is_file():
                 raise TokenError(f"{path}: is no regular file")
-            files[target] = [
-                json.dumps(encode_record(record, encoder, where)) + "\n"
-                for where, record in read_json_lines(path)
-            ]
+            files[target] = []
+            for where, record in read_json_lines(path):
+                encoded, more = encode_record(record, encoder, where)
+                files[target].append(json.dumps(encoded) + "\n")
+                notes += more
         except UnicodeDecodeError as error:
             raise TokenError(f"{path}: not UTF-8 at byte {error.start}") from error
         except OSError as error:
             raise TokenError(f"{path}: {error.strerror}") from error
-    return files
+    return files, notes

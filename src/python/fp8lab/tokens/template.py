@@ -186,13 +186,17 @@ class Template:
         """Text and the ranges that are trained on: what the template marks with {% generation %};
         without marks, what follows the generation prompt up to the end of each assistant message.
         """
-        given = json.dumps([chat.messages, chat.tools], ensure_ascii=False)
-        if OPEN in given or CLOSE in given:
-            raise TokenError("the messages have a character that marks the assistant's words")
+        _require_unmarked(chat)
         rendered = self._by_marks(chat) if self._marks else self._by_prefixes(chat)
         if OPEN in rendered.text or CLOSE in rendered.text:
             raise TokenError("a mark of the assistant's words is left in the text")
         return rendered
+
+    def prompt(self, chat: Chat) -> str:
+        """Text with the generation prompt behind it."""
+        _require_unmarked(chat)
+        text = self._render(chat, chat.messages, True)
+        return text.replace(OPEN, "").replace(CLOSE, "")
 
     def _by_prefixes(self, chat: Chat) -> Rendered:
         text = self._render(chat, chat.messages, False)
@@ -228,6 +232,12 @@ class Template:
             span for i, span in zip(answers, rendered.spans, strict=True) if i not in chat.untrained
         ]
         return Rendered(rendered.text, kept)
+
+
+def _require_unmarked(chat: Chat) -> None:
+    given = json.dumps([chat.messages, chat.tools], ensure_ascii=False)
+    if OPEN in given or CLOSE in given:
+        raise TokenError("the messages have a character that marks the assistant's words")
 
 
 def take_marks(marked: str) -> Rendered:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,13 @@ BEGIN, END = "<|begin|>", "<|end|>"
 BATCH = 512
 LARGEST_VOCABULARY = 1 << 24
 """Ids of a tokenizer are below this, sixty times the largest published ones."""
+NO_TEMPLATE = (
+    "messages need a chat template; accepted: --tokenizer FOLDER with tokenizer_config.json, or "
+    "--chat-template FILE"
+)
 Encoded = tuple[list[int], list[bool]]
+READS_SPECIAL = re.compile(r"<\|[^|<>\s]{1,40}\|>")
+"""How most published tokenizers spell their special tokens."""
 Place = Callable[[str, int], str]
 """Where a character of a text stands, by the text and its index."""
 
@@ -79,7 +86,8 @@ class Encoder:
     """Turns records into ids and masks. `json_bytes` is the text of tokenizer.json.
 
     `begin` and `end` are the tokens around every passage, None for none; a chat is what its
-    template says and gets neither. Raises TokenError for tokens that do not exist.
+    template says and gets neither. `config` is tokenizer_config.json. Raises TokenError for tokens
+    that do not exist.
     """
 
     def __init__(
@@ -89,6 +97,7 @@ class Encoder:
         end: str | None,
         template: ChatTemplate | None = None,
         source: str = "tokenizer.json",
+        config: dict[str, Any] | None = None,
     ) -> None:
         library = need("tokenizers", "encoding")
         try:
@@ -97,6 +106,8 @@ class Encoder:
             reason = " ".join(str(error).split())[:300]
             raise TokenError(f"{source}: {reason}") from error
         self._template = template
+        self.config = config or {}
+        """What a tokenizer_config.json beside `json_bytes` has to say for the same documents."""
         self._begin = self._special(begin)
         self._end = self._special(end)
         self.json_bytes = json_bytes
@@ -121,6 +132,12 @@ class Encoder:
             tokenizer_hash=hash_pieces([json_bytes]),
         )
         added = [str(token["content"]) for token in document.get("added_tokens") or []]
+        self._added = {int(token["id"]) for token in document.get("added_tokens") or []}
+        special = [t["content"] for t in document.get("added_tokens") or [] if t.get("special")]
+        named = [token_text(v, k) for k, v in self.config.items() if _names_token(k, v)]
+        self._special_tokens = sorted({str(token) for token in [*special, *named] if token})
+        self._chat_begin: int | None = None
+        """The special token that a chat begins with, -1 for none; None: not yet known."""
         # Added tokens that the model does not hold are numbered from the size of its vocabulary on,
         # which the one for what is unknown makes larger: its id lies behind all of them.
         self._unknown = 2 + max(ids) + len(added)
@@ -195,6 +212,49 @@ class Encoder:
         """Ids of a text by itself, without anything around it."""
         return next(self._ids([text], [lambda _, __: where]))
 
+    def prompt(self, text: str, where: str) -> tuple[list[int], list[str]]:
+        """Ids of what a user asks a model, and notes. Special tokens in it are recognised. It
+        begins as a document does, unless it says itself how: by the begin token, or by the special
+        token that a chat of the template begins with."""
+        ids, notes = self._recognised(text, where)
+        if self._begin is None or ids[:1] == [self._begin]:
+            return ids, notes
+        is_chat = bool(ids) and ids[0] in self._added and ids[0] == self._first_of_chats()
+        return (ids if is_chat else [self._begin, *ids]), notes
+
+    def question(self, chat: Chat) -> tuple[list[int], list[str]]:
+        """Ids of a chat up to where the assistant is to answer, and notes."""
+        if self._template is None:
+            raise TokenError(f"{chat.where}: {NO_TEMPLATE}")
+        return self._recognised(self._template.prompt(chat), chat.where)
+
+    def _recognised(self, text: str, where: str) -> tuple[list[int], list[str]]:
+        encoding = self._encode([text], [lambda _, __: where], specials=True)[0]
+        ids = self._ids_of(encoding)
+        rest = list(text)  # what no added token is made of
+        for token, (first, last) in zip(ids, encoding.offsets, strict=True):
+            if token in self._added:
+                rest[first:last] = "\0" * (last - first)
+        left = "".join(rest)
+        found = {token for token in self._special_tokens if token in left}
+        found.update(READS_SPECIAL.findall(left))
+        notes = [
+            f"{where}: {ascii(token)} reads like a special token, but is "
+            + ("not recognised there" if token in self._special_tokens else "none of the tokenizer")
+            + ": it is spelled out"
+            for token in sorted(found)
+        ]
+        return ids, notes
+
+    def _first_of_chats(self) -> int:
+        if self._chat_begin is None:
+            self._chat_begin = -1
+            if self._template is not None:
+                with suppress(TokenError):  # a template that asks for more than a question
+                    ids, _ = self.question(Chat([{"role": "user", "content": "a"}], ""))
+                    self._chat_begin = ids[0] if ids else -1
+        return self._chat_begin
+
     def _encode_batch(self, batch: Sequence[Record]) -> Iterator[Encoded]:
         passages = [record for record in batch if isinstance(record, Passage)]
         places = [passage.place for passage in passages]
@@ -215,13 +275,15 @@ class Encoder:
 
     def _encode_chat(self, chat: Chat) -> Encoded:
         if self._template is None:
-            raise TokenError(
-                f"{chat.where}: messages need a chat template; accepted: --tokenizer FOLDER with "
-                "tokenizer_config.json, or --chat-template FILE"
-            )
+            raise TokenError(f"{chat.where}: {NO_TEMPLATE}")
         rendered = self._template.render(chat)
         encoding = self._encode([rendered.text], [lambda _, __: chat.where], specials=True)[0]
         return self._ids_of(encoding), assistant_mask(rendered, encoding.offsets)
+
+
+def _names_token(key: str, value: Any) -> bool:
+    """Whether a key of tokenizer_config.json has a special token, as bos_token and eos_token."""
+    return key.endswith("_token") and not isinstance(value, bool)
 
 
 def _with_unknown(document: dict[str, Any], unknown: int) -> dict[str, Any] | None:
@@ -306,10 +368,15 @@ def token_bytes(encoder: Encoder) -> bytes | None:
 
 
 def load_encoder(
-    path: Path, begin: str | None, end: str | None, template: Path | None = None
+    path: Path,
+    begin: str | None,
+    end: str | None,
+    template: Path | None = None,
+    no_begin: bool = False,
 ) -> Encoder:
     """From a tokenizer.json, or a model's folder with its tokenizer_config.json, which names begin
-    and end unless they are given, and holds the chat template unless a file is."""
+    and end unless they are given, and holds the chat template unless a file is. There is no begin
+    token with `no_begin`, and where `add_bos_token` is false there and `begin` not given."""
     file = path / "tokenizer.json" if path.is_dir() else path
     try:
         if file.exists() and not file.is_file():
@@ -318,16 +385,26 @@ def load_encoder(
     except OSError as error:
         raise TokenError(f"{file}: {error.strerror}") from error
     config = load_tokenizer_config(file.parent)
+    place = file.parent / "tokenizer_config.json"
+    adds = config.get("add_bos_token")
+    if adds is not None and not isinstance(adds, bool):
+        raise TokenError(f"{place}: add_bos_token: expected true or false")
 
     def token(key: str, given: str | None) -> str | None:
         if given is not None:
             return given
-        return token_text(config.get(key), f"{file.parent / 'tokenizer_config.json'}: {key}")
+        return token_text(config.get(key), f"{place}: {key}")
 
-    return Encoder(
-        json_bytes,
-        token("bos_token", begin),
-        token("eos_token", end),
-        load_chat_template(file.parent, template),
-        str(file),
-    )
+    first, last = token("bos_token", begin), token("eos_token", end)
+    if no_begin or (begin is None and adds is False):
+        first = None
+    chats = load_chat_template(file.parent, template)
+    if begin is not None:
+        config |= {"bos_token": begin, "add_bos_token": True}
+    if no_begin:
+        config["add_bos_token"] = False
+    if end is not None:
+        config["eos_token"] = end
+    if chats is not None:
+        config["chat_template"] = chats.source
+    return Encoder(json_bytes, first, last, chats, str(file), config)
