@@ -65,7 +65,8 @@ def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
     holds = [s for s in candidates if s.verdict.holds]
     if holds:
         gaps = _listed([f"{s.group.label} ({_mean_gap(s)})" for s in holds])
-        shown = f"shown to be not worse than {name} by {margin} ({study.design.confidence_text}, one-sided)"
+        level = f"{study.design.confidence_text}, one-sided"
+        shown = f"shown to be not worse than {name} by {margin} ({level})"
         said.append(("good", f"Yes, {gaps}: {shown}."))
     worse = [s for s in candidates if s.verdict.kind is Kind.WORSE and not s.verdict.holds]
     broken = [_gap(s) for s in candidates if s.verdict.kind is Kind.DIVERGED]

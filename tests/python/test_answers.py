@@ -122,7 +122,9 @@ def test_what_is_shown_to_hold_may_be_used(tmp_path: Path) -> None:
                 file["eval/loss"][...] = 1.0 + 1.23e-4 * number + 1e-5 * (seed - 3.5) * number
     ((kind, text),) = told(study.load_study([tmp_path]))["May I use it?"]
     assert kind == "good"
-    assert text == "Yes, infir2 (+0.012 %): shown to be not worse than bf16 by 0.5 % (95 %, one-sided)."
+    assert text == (
+        "Yes, infir2 (+0.012 %): shown to be not worse than bf16 by 0.5 % (95 %, one-sided)."
+    )
 
 
 def test_runs_that_lack_are_told_on_the_first_screen(tmp_path: Path) -> None:
