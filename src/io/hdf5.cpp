@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <fstream>
 #include <limits>
 #include <string_view>
 
@@ -229,8 +231,16 @@ void Hdf5Dataset::read(void* elements, std::int64_t first, std::int64_t count) c
 
 namespace {
 
-/// Throws Error if the file ends before its last allocated byte, which HDF5 1.14 opens all the
-/// same. Releases `id` then.
+/// Returns true if the superblock (version 2 or 3) says that no writer has the file open.
+bool is_marked_closed(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, 12> superblock{};
+  return file.read(superblock.data(), superblock.size()) && superblock[8] >= 2 &&
+         superblock[11] == 0;
+}
+
+/// Throws Error if the file ends before its last allocated byte: HDF5 1.14 opens such a file for a
+/// SWMR reader, since a writer may be about to extend it. Releases `id` then.
 void require_whole(hid_t id, const std::filesystem::path& path, const Hdf5Status& status) {
   haddr_t end = 0;
   const herr_t known = H5Fget_eoa(id, &end);
@@ -276,7 +286,6 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
   // Try a plain open first, which succeeds if no writer holds the file and none was killed. A SWMR
   // reader takes damaged metadata for half-written ones and rereads them many times.
   hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());
-  if (id >= 0) require_whole(id, path, status);
   if (id < 0) {
     // The wait between attempts doubles each time, from 1 ns on. HDF5's default of 100 attempts
     // never ends on a damaged file; these take half a second.
@@ -284,6 +293,7 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
     status.check(H5Pset_metadata_read_attempts(access.get(), kReadAttempts),
                  "H5Pset_metadata_read_attempts");
     id = H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get());
+    if (id >= 0 && is_marked_closed(path)) require_whole(id, path, status);
   }
   return Hdf5File(status.own(id, H5Fclose, "H5Fopen"), status);
 }
