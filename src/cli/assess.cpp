@@ -402,7 +402,7 @@ int assess(const std::vector<std::string>& arguments) {
       mapped_recipe = &*std::find_if(recipes.begin(), recipes.end(),
                                      [&](const Recipe& one) { return one.hash == hash; });
     }
-    const auto estimate = [&](double seconds) {
+    const auto estimate = [&](double of_pass) {
       std::size_t different = 0;
       for (std::size_t i = 0; i < recipes.size(); ++i) {
         different += std::none_of(recipes.begin(), recipes.begin() + static_cast<std::ptrdiff_t>(i),
@@ -414,8 +414,8 @@ int assess(const std::vector<std::string>& arguments) {
       }
       const std::size_t passes = mapped_recipe != nullptr ? map_passes(model, *mapped_recipe) : 0;
       const double share = static_cast<double>(for_map) / static_cast<double>(sequences);
-      tell_estimate(seconds * static_cast<double>(different),
-                    seconds * share * static_cast<double>(passes), passes, for_gradients > 0);
+      tell_estimate(of_pass * static_cast<double>(different),
+                    of_pass * share * static_cast<double>(passes), passes, for_gradients > 0);
     };
     facts["recipes"] =
         losses_of(model, recipes, data, sequences, remarks, facts["documents"], estimate);

@@ -148,7 +148,9 @@ TEST_CASE("only what is named is attributed, layers when asked for, and the unkn
 }
 
 TEST_CASE("the time of a gradient is that of its GEMMs, by what their operands keep") {
-  const std::vector<LinearDeclaration> linears = {{"a", 30, 10, {}}, {"b", 10, 10, {}}};
+  std::vector<LinearDeclaration> linears(2);
+  linears[0].name = "a", linears[0].in = 30, linears[0].out = 10;
+  linears[1].name = "b", linears[1].in = linears[1].out = 10;
   const PassTime emulated{8, 1}, exact{4, 5};
   const auto seconds = [&](const Switches& switches) {
     return gradient_seconds(switches, linears, emulated, exact);
