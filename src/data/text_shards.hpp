@@ -27,29 +27,29 @@ std::filesystem::path cache_folder();
 std::vector<std::filesystem::path> text_shards(const std::filesystem::path& file, DataKind kind,
                                                const std::filesystem::path& folder);
 
-/// What makes ids of prompts: the tokenizer.json in a folder, and the chat template beside it.
+/// The tokenizer of prompts: the tokenizer.json of a folder and the chat template beside it.
 struct PromptTokenizer {
   std::filesystem::path folder;
-  /// The token before every document, -1 for none; nothing: what tokenizer_config.json says.
+  /// The token before every document, -1 for none; empty: as tokenizer_config.json states.
   std::optional<std::int32_t> begin;
 };
 
-/// Something to complete: {"prompt": text}, or {"messages": [...]} and perhaps "tools", and where
-/// it is given.
+/// A prompt and its location: {"prompt": text}, or {"messages": [...]} with optional "tools".
 struct GivenPrompt {
   nlohmann::json record;
   std::string where;
 };
 
-/// Ids of each prompt, and what is to be said of them.
+/// Token ids of each prompt, and notes for the user.
 struct PromptIds {
   std::vector<std::vector<std::int32_t>> ids;
   std::vector<std::string> notes;
 };
 
-/// Special tokens in prompts are recognised. A text begins as a document does, unless it begins
-/// with the begin token, or as a chat of the template does; messages are what the template says,
-/// with the generation prompt behind them. Throws as text_shards, with where a prompt was given.
+/// Returns the token ids of prompts. Special tokens are recognised. A text gets the begin token of
+/// documents, unless it starts with that token or with the special token that starts a chat of the
+/// template. Messages are rendered by the template, followed by the generation prompt. Throws as
+/// text_shards does; the message begins with the prompt's location.
 PromptIds prompt_ids(const std::vector<GivenPrompt>& prompts, const PromptTokenizer& tokenizer);
 
 /// Returns the vocabulary of the tokenizer of `folder`, from its token_bytes.json, from the cache,

@@ -38,7 +38,7 @@ struct Attribution {
   double share_without(const Part& part) const;
 };
 
-/// Which parts are measured.
+/// Selects the parts to measure.
 struct AttributionChoice {
   /// Names of groups; empty: all but "layer", which takes two gradients a layer.
   std::vector<std::string> groups;
@@ -50,8 +50,8 @@ struct AttributionChoice {
 /// Told which gradient is taken next, how many are done, and how many there are.
 using GradientProgress = std::function<void(const std::string&, std::size_t, std::size_t)>;
 
-/// Told before the first gradient how many there are, and how many seconds they will take together;
-/// not where that is little.
+/// Called before the first gradient with the number of gradients and their estimated total time in
+/// seconds; not called for short runs.
 using GradientEstimate = std::function<void(std::size_t, double)>;
 
 /// Takes the gradient of all parameters at `step` of `run` under `recipe`, and compares it with

@@ -1,4 +1,4 @@
-// Held-out losses by document: the unit in which the text itself is noise.
+// Held-out losses by document: documents are the independent samples of a text.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace fp8lab {
 
-/// The tokens of one document that have a target.
+/// The loss of one document: its tokens with a target, and the sum of their losses.
 struct DocumentLoss {
   std::size_t source = 0;     ///< of the data
   std::int64_t document = 0;  ///< of the source
@@ -20,8 +20,8 @@ struct DocumentLoss {
   bool operator==(const DocumentLoss&) const = default;
 };
 
-/// Adds up the tokens of a pass. One thread adds them, in the order of the sequences: the sums have
-/// the same bits whatever computed the losses.
+/// Sums the token losses of a pass by document. One thread adds them in the order of the sequences,
+/// so that the bits do not depend on the number of threads.
 class DocumentSums {
  public:
   void add(const HeldOutToken& token);

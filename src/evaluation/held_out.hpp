@@ -28,8 +28,8 @@ std::string repetition_note(const DataSources& data, std::int64_t sequences, std
 
 struct HeldOutLosses {
   double mean = 0;  ///< nats, summed as a training loss is; NaN without a token
-  /// XXH3-64 of the sequences, one after the other: tokens, targets, which of them are scored, and
-  /// where documents begin. Equal for passes over the same text, whatever the micro-batches.
+  /// XXH3-64 over all sequences: tokens, targets, loss mask and document starts. Equal for passes
+  /// over the same text with any micro-batch size.
   std::uint64_t text = 0;
 };
 
