@@ -65,8 +65,9 @@ def run_file_key(key: str) -> str:
 
 
 def settings(text: str) -> Iterator[str]:
-    for match in re.finditer(r"--set[= ]+['\"]?([\w.*]+)=", text):
-        yield run_file_key(match[1])
+    """The keys that commands set; those of `fp8lab eval` stand in [stages.eval]."""
+    for match in re.finditer(r"(\beval [^`\n]*?)?--set[= ]+['\"]?([\w.*]+)=", text):
+        yield f"stages.eval.{match[2]}" if match[1] else run_file_key(match[2])
     tables = r"(?:stages|optimizer|logging|model|attention|memory)"
     for match in re.finditer(rf"`({tables}\.[\w.*]+)`", text):
         yield run_file_key(match[1])
