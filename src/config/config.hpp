@@ -348,6 +348,14 @@ struct MemoryConfig {
   bool operator==(const MemoryConfig&) const = default;
 };
 
+/// How the batch of a step is divided.
+struct ParallelConfig {
+  /// Parts of the batch whose gradients are computed separately and added as a binary tree; a power
+  /// of two that divides the batch. A pass holds at most one shard.
+  std::int64_t shards = 1;
+  bool operator==(const ParallelConfig&) const = default;
+};
+
 /// TOML texts of recipes. The keys are the names or paths by which a run file refers to them.
 using RecipeTexts = std::map<std::string, std::string>;
 
@@ -370,6 +378,7 @@ struct RunConfig {
   WarningsConfig warnings;
   AttentionConfig attention;
   MemoryConfig memory;
+  ParallelConfig parallel;
   std::vector<StageConfig> stages;
   RecipeTexts recorded;  ///< recipes stored in the run file; replace recipe files
 

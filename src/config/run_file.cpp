@@ -33,6 +33,10 @@ RunConfig read_run(const toml::table& root, const std::string& origin,
   RunConfig config;
   config.recorded = recorded;
   read_table(document, run_table(), config);
+  // Every micro-batch of at least a shard means the same run.
+  for (StageConfig& stage : config.stages) {
+    stage.micro_batch_sequences = pass_sequences(config, stage);
+  }
   return config;
 }
 

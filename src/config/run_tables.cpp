@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "src/config/config_names.hpp"
@@ -127,6 +128,42 @@ const Table<MemoryConfig>& memory_table() {
   return table;
 }
 
+const Table<ParallelConfig>& parallel_table() {
+  using S = ParallelConfig;
+  static const Table<S> table{{
+      integer(
+          "shards", &S::shards, 1, kMostChunks,
+          "parts of a step's batch whose gradients are computed separately and then added as a "
+          "binary tree, so that the bits are the same on 1, 2, ... shards ranks; a power of two "
+          "that divides batch_sequences. A pass holds at most one shard"),
+  }};
+  return table;
+}
+
+/// Throws unless the batches of all stages can be divided into the shards.
+void check_shards(const TomlReader& reader, const RunConfig& config) {
+  const std::int64_t shards = config.parallel.shards;
+  const auto fail = [&](const std::string& message) {
+    inner_reader(reader, "parallel")->fail("shards", message);
+  };
+  if (!std::has_single_bit(static_cast<std::uint64_t>(shards))) {
+    fail(fmt::format("{}; accepted: a power of two", shards));
+  }
+  for (const StageConfig& stage : config.stages) {
+    if (stage.batch_sequences % shards != 0) {
+      fail(fmt::format("{} does not divide batch_sequences = {} of stage {}", shards,
+                       stage.batch_sequences, stage.name));
+    }
+    const std::int64_t of_shard = stage.batch_sequences / shards;
+    if (of_shard % pass_sequences(config, stage) != 0) {
+      fail(
+          fmt::format("{} makes shards of {} sequences in stage {}; accepted: shards of a multiple "
+                      "of micro_batch_sequences = {}, or of fewer sequences",
+                      shards, of_shard, stage.name, stage.micro_batch_sequences));
+    }
+  }
+}
+
 void check_in_model(const TomlReader& reader, const StageConfig& stage, const ModelConfig& model) {
   check_stresses(reader, stage, model);
   if (stage.sequence_length > model.max_position_embeddings) {
@@ -171,14 +208,14 @@ void check_loss_chunk(const TomlReader& reader, const RunConfig& config) {
     inner_reader(reader, "memory")->fail("loss_chunk", message);
   };
   for (const StageConfig& stage : config.stages) {
-    const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
+    const std::int64_t sequences = pass_sequences(config, stage);
+    const std::int64_t tokens = sequences * stage.sequence_length;
     if (chunk >= tokens) continue;
     if (tokens % chunk != 0) {
       fail(fmt::format("{} does not divide the {} tokens of a micro-batch of stage {}", chunk,
                        tokens, stage.name));
     }
-    const std::int64_t chunks =
-        stage.batch_sequences / stage.micro_batch_sequences * (tokens / chunk);
+    const std::int64_t chunks = stage.batch_sequences / sequences * (tokens / chunk);
     if (chunks > kMostChunks) {
       fail(fmt::format("{} makes {} chunks of a step of stage {}; accepted: at most {}", chunk,
                        chunks, stage.name, kMostChunks));
@@ -212,14 +249,13 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
   for (const TomlReader& table : document.tables("stages")) {
     const StageConfig& stage = config.stages[index++];
     check_in_model(table, stage, config.model);
-    const std::int64_t micro_batches = stage.batch_sequences / stage.micro_batch_sequences;
+    const std::int64_t micro_batches = stage.batch_sequences / pass_sequences(config, stage);
     if (micro_batches > kMostChunks) {
       table.fail("micro_batch_sequences",
                  fmt::format("{} makes {} micro-batches of a step; accepted: at most {}",
                              stage.micro_batch_sequences, micro_batches, kMostChunks));
     }
-    if (config.optimizer.gradients == plain_state(DType::bf16) &&
-        stage.micro_batch_sequences != stage.batch_sequences) {
+    if (config.optimizer.gradients == plain_state(DType::bf16) && micro_batches > 1) {
       table.fail("micro_batch_sequences",
                  fmt::format("{} makes {} micro-batches a step, whose gradients are added: "
                              "optimizer.gradients = \"fp32\" goes with it",
@@ -237,6 +273,7 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
     }
   }
   check_steps(reader, config.stages);
+  check_shards(reader, config);
   check_recipe_name(reader, config.recipe);
   check_exact(reader, config);
   check_growth(reader, config);
@@ -281,6 +318,11 @@ Field<RunConfig> backend_field() {
 }
 
 }  // namespace
+
+std::int64_t pass_sequences(const RunConfig& config, const StageConfig& stage) {
+  return std::min(stage.micro_batch_sequences,
+                  std::max<std::int64_t>(stage.batch_sequences / config.parallel.shards, 1));
+}
 
 void check_recipe_name(const TomlReader& reader, const std::string& recipe) {
   if (recipe.empty() || reader.has_recipe(recipe)) return;
@@ -341,6 +383,8 @@ const Table<RunConfig>& run_table() {
                           "tiles of attention, which determine the order of its sums")),
        shared(MemberTable("memory", &S::memory, memory_table,
                           "what a step keeps in memory, and what it recomputes")),
+       shared(MemberTable("parallel", &S::parallel, parallel_table,
+                          "how the batch of a step is divided among sums and ranks")),
        shared(TableList("stages", &S::stages, stage_table,
                         "stages of the run in order, at least one; base = \"NAME\" starts from a "
                         "stage of experiments/stages"))},

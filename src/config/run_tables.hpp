@@ -25,6 +25,9 @@ const Table<StressConfig>& stress_table();
 
 inline constexpr std::int64_t kLargeCount = std::int64_t{1} << 40;
 
+/// Returns the sequences of one pass: those of a micro-batch, or of a shard if that is smaller.
+std::int64_t pass_sequences(const RunConfig& config, const StageConfig& stage);
+
 inline bool is_not_empty(std::string_view name) { return !name.empty(); }
 
 /// Returns true for sources that need no files.

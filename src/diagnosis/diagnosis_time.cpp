@@ -27,6 +27,7 @@ RunConfig bare(const CheckpointedRun& run) {
   RunConfig config = run.config;
   config.logging.statistics_every_steps = 0;
   config.logging.hash_every_step = false;
+  config.parallel.shards = 1;
   return config;
 }
 

@@ -145,6 +145,7 @@ StepContext Decoder::context_of(const Work& work, const Chunk& chunk) const {
   const std::int64_t of_micro_batch = (shape.tokens() - 1) / shape.logit_rows() + 1;
   StepContext context = work.context();
   context.micro_batch = static_cast<std::uint32_t>(context.micro_batch * of_micro_batch + index);
+  context.adds_to_gradients = context.adds_to_gradients || index > 0;
   if (index > 0 && !context.measures_chunks) context.log_statistics = false;
   return context;
 }

@@ -515,7 +515,7 @@ void Linear::multiply_backward(const StepContext& context, const TensorView& x,
     make(context, Slot::wgrad_x, x);
     if (!are_measured_together(x)) measure(context, Slot::wgrad_x, x);
   }
-  multiply(GemmRole::wgrad, dy, x, weight_source(Slot::fprop_w), {}, context.micro_batch > 0,
+  multiply(GemmRole::wgrad, dy, x, weight_source(Slot::fprop_w), {}, context.adds_to_gradients,
            weight_.gradient());
   if (bias_ != nullptr) backend_.run(ops::BiasBackward{dy, bias_->gradient()});
 }

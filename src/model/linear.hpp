@@ -18,6 +18,7 @@ struct StepContext {
   std::uint32_t step = 0;                       ///< optimizer step of the run
   const std::uint32_t* step_counter = nullptr;  ///< RandomKey::step_counter
   std::uint32_t micro_batch = 0;
+  bool adds_to_gradients = false;  ///< weight gradients are added to instead of overwritten
   bool log_statistics = false;
   bool measures_chunks = false;  ///< log_statistics then covers all chunks of the loss
 };
@@ -65,9 +66,8 @@ class Linear {
   /// Recomputes the operands of x that forward saves for backward; runs no GEMM.
   void recompute_x(const StepContext& context, const ops::Producer& producer);
 
-  /// dx (T, in) from dy (T, out) and the x of the last forward pass. The first micro-batch of a
-  /// step overwrites the weight gradient, later ones add to it. The bias gradient is always added
-  /// to.
+  /// dx (T, in) from dy (T, out) and the x of the last forward pass. The weight gradient is
+  /// overwritten, or added to if the context says so; the bias gradient is always added to.
   void backward(const StepContext& context, const TensorView& x, const TensorView& dy,
                 const TensorView& dx);
 

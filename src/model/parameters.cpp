@@ -161,6 +161,8 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
     parameters_.push_back(std::move(parameter));
   }
   if (purpose == Purpose::training) {
+    GradientSet& gradients = gradient_sets_.emplace_back();
+    for (const Parameter& parameter : parameters_) gradients.push_back(parameter.gradient());
     assign_groups();
     allocate_loaded_moments();
     allocate_rounding({&optimizer_.weights, &optimizer_.gradients});
@@ -345,6 +347,20 @@ void Parameters::zero_gradients() {
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!is_written[i]) backend_.fill_zero(parameters_[i].gradient());
+  }
+}
+
+void Parameters::add_gradient_set() {
+  GradientSet set;
+  for (const TensorView& first : gradient_sets_.front()) {
+    set.push_back(backend_.allocate(first.dtype, first.rows, first.cols));
+  }
+  gradient_sets_.push_back(std::move(set));
+}
+
+void Parameters::use_gradient_set(std::size_t index) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].tensors.gradient = gradient_sets_.at(index)[i];
   }
 }
 

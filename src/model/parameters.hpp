@@ -80,6 +80,13 @@ class Parameters {
   const TensorView& enqueue_hash() const;
   /// Zeroes the gradients that a backward pass adds to. It overwrites those of linear weights.
   void zero_gradients();
+  /// Gradients of all parameters; the constructor allocates the first set, and uses it.
+  using GradientSet = std::vector<TensorView>;
+  const std::vector<GradientSet>& gradient_sets() const { return gradient_sets_; }
+  /// Allocates one more set, with the types of the first.
+  void add_gradient_set();
+  /// Makes the tensors of set `index` the gradients that Parameter::gradient() returns.
+  void use_gradient_set(std::size_t index);
   /// Sets moments to zero, and recomputes the bounds of weights (madam).
   void reset_optimizer();
 
@@ -126,6 +133,7 @@ class Parameters {
   Declaration declaration_;
   DType working_;
   std::vector<Parameter> parameters_;
+  std::vector<GradientSet> gradient_sets_;
   TensorView hash_;
   /// Decoded moments, and codes and scales of tensors that are rounded in place.
   TensorView loaded_first_, loaded_second_, rounded_codes_, rounded_scales_;

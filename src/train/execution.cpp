@@ -48,17 +48,18 @@ Mixture training_stream(const DataSources& data, const RunConfig& config,
 }
 
 Execution::Execution(const RunConfig& config, Backend& backend,
-                     const std::filesystem::path& init_from, Say say, bool goes_on)
+                     const std::filesystem::path& init_from, Say say, bool goes_on, Ranks& ranks)
     : config_(config),
       own_backend_(backend_with_exact_sources(config, backend)),
       backend_(own_backend_ ? *own_backend_ : backend),
+      ranks_(ranks),
       say_(std::move(say)),
       recipe_(load_recipe(config.recipe, config.recorded)) {
   this->say("opening the data");
   open_data(init_from.empty() ? config_.init_from : init_from);
   this->say("initializing weights");
   reserve_memory();
-  memory_ = std::make_unique<RunMemory>(backend_, config_, recipe_);
+  memory_ = std::make_unique<RunMemory>(backend_, config_, recipe_, ranks_);
   if (!goes_on) load_initial_weights(init_from);
   identify(goes_on);
   this->say("");
@@ -267,8 +268,9 @@ StepTaken Execution::step(const InspectStep& inspect) {
   StepContext context;
   context.seed = config_.seed;
   context.step = static_cast<std::uint32_t>(position_.step + 1);
-  context.log_statistics = is_due(config_.logging.statistics_every_steps);
-  const TrainingStep step{backend_, memory_->parameters, *transformer_, memory_->step};
+  context.log_statistics = ranks_.rank() == 0 && is_due(config_.logging.statistics_every_steps);
+  const TrainingStep step{backend_, memory_->parameters, *transformer_, memory_->step,
+                          &memory_->shards};
   const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
   StepTaken taken;
   StressedStep stressed(backend_, memory_->parameters, config, position_.stage_step, config_.seed);

@@ -32,7 +32,8 @@ struct StepUnderway {
   const StepRecord& record;  ///< without weight hash and seconds
   bool is_last_of_stage = false;
   /// Executes forward and backward pass once more, with every operand measured in every
-  /// micro-batch. It leaves everything as it was, bit for bit, but the records of the measurements.
+  /// micro-batch. On one rank only. It leaves everything as it was, bit for bit, but the records of
+  /// the measurements.
   std::function<void()> again;
 };
 /// Called in every step that trains on a token.
@@ -56,9 +57,10 @@ class Execution {
   /// Before the first step. The weights are those of `init_from`; where it is empty, those of
   /// config.init_from, or random. `say` is told what may take long now; "": nothing. With `goes_on`
   /// a call of go_on_from follows, so that no initial weights are needed; identity() is without
-  /// them.
+  /// them. Each of `ranks`, which outlive this object and divide the shards, executes the same run;
+  /// operands are measured on the first.
   Execution(const RunConfig& config, Backend& backend, const std::filesystem::path& init_from,
-            Say say, bool goes_on = false);
+            Say say, bool goes_on = false, Ranks& ranks = one_rank());
 
   /// Goes on from `checkpoint`, which is at `position`. Before the first stage is begun.
   void go_on_from(OpenCheckpoint checkpoint, const RunPosition& position);
@@ -140,6 +142,7 @@ class Execution {
   RunConfig config_;
   std::unique_ptr<Backend> own_backend_;  ///< where the run replaces sources of error
   Backend& backend_;
+  Ranks& ranks_;
   Say say_;
   Recipe recipe_;
   std::vector<OpenedStage> stages_;

@@ -59,6 +59,7 @@ const void* subject_of(const AnyOperation& op) {
           [](const ops::RmsNormBackwardAdd* n) -> const void* { return n->norm.weight.data; },
           [](const ops::LayerNormBackwardAdd* n) -> const void* { return n->norm.weight.data; },
           [](const ops::BiasBackward* b) -> const void* { return b->dbias.data; },
+          [](const ops::Add* a) -> const void* { return a->sum.data; },
           [](const ops::AdamW* a) -> const void* { return a->tensors.master.data; },
           [](const ops::StoreState* s) -> const void* { return s->state.codes.data; },
           [](const ops::LoadState* l) -> const void* { return l->state.codes.data; },
@@ -128,9 +129,12 @@ PlaceTracker::PlaceTracker(const Parameters& parameters,
                            const std::vector<std::unique_ptr<Linear>>& linears) {
   for (const Parameter& parameter : parameters.all()) {
     for (const TensorView* view :
-         {&parameter.master(), &parameter.working(), &parameter.gradient(),
-          &parameter.tensors.first_moment.codes, &parameter.tensors.second_moment.codes}) {
+         {&parameter.master(), &parameter.working(), &parameter.tensors.first_moment.codes,
+          &parameter.tensors.second_moment.codes}) {
       if (!view->empty()) parameters_[view->data] = parameter.name();
+    }
+    for (const Parameters::GradientSet& gradients : parameters.gradient_sets()) {
+      parameters_[gradients[parameter.index].data] = parameter.name();
     }
   }
   const auto& declared = parameters.declaration().linears();
@@ -138,7 +142,9 @@ PlaceTracker::PlaceTracker(const Parameters& parameters,
     const Parameter& weight = parameters[declared[i].weight];
     linears_.push_back(linears[i]->name());
     weights_[weight.master().data] = weights_[weight.working().data] = i;
-    gradients_[weight.gradient().data] = i;
+    for (const Parameters::GradientSet& gradients : parameters.gradient_sets()) {
+      gradients_[gradients[weight.index].data] = i;
+    }
     for (std::int64_t slot = 0; slot < linears[i]->statistics().rows; ++slot) {
       states_[linears[i]->statistics().row_range(slot, 1).data] = linears[i]->name();
     }

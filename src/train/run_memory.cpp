@@ -4,10 +4,11 @@
 
 namespace fp8lab {
 
-RunMemory::RunMemory(Backend& backend, const RunConfig& config, const Recipe& recipe)
+RunMemory::RunMemory(Backend& backend, const RunConfig& config, const Recipe& recipe, Ranks& ranks)
     : parameters(backend, config.model, storage_of(config),
                  without_exact_sources(config, recipe).activation_dtype),
-      step(backend) {
+      step(backend),
+      shards(backend, parameters, step.scalars, config.parallel.shards, ranks) {
   if (config.warnings.enabled && config.logging.statistics_every_steps > 0) {
     alignment.emplace(backend, parameters);
   }

@@ -6,6 +6,8 @@
 
 #include "src/config/config.hpp"
 #include "src/model/transformer.hpp"
+#include "src/train/ranks.hpp"
+#include "src/train/shard_sums.hpp"
 #include "src/train/swiglu_alignment.hpp"
 #include "src/train/training_step.hpp"
 
@@ -15,10 +17,12 @@ namespace fp8lab {
 struct RunMemory {
   /// `recipe` is that of the run: the working copy of the weights has the type of its activations.
   /// Without the sources of error that the run replaces, like the model below.
-  RunMemory(Backend& backend, const RunConfig& config, const Recipe& recipe);
+  RunMemory(Backend& backend, const RunConfig& config, const Recipe& recipe,
+            Ranks& ranks = one_rank());
 
   Parameters parameters;
   StepBlock step;
+  ShardSums shards;
   std::optional<SwigluAlignment> alignment;  ///< where early warnings look at logged steps
 };
 

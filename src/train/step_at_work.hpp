@@ -18,7 +18,9 @@ struct StepAtWork {
   void take(std::span<const Batch> batches, const UpdateSpec& optimizer, bool statistics = false);
   /// Enqueues the forward passes of a held-out loss, weights prepared once.
   void take_losses(std::span<const Batch> batches);
-  TrainingStep step() { return {backend, memory.parameters, *transformer, memory.step}; }
+  TrainingStep step() {
+    return {backend, memory.parameters, *transformer, memory.step, &memory.shards};
+  }
 
   Backend& backend;
   RunMemory memory;

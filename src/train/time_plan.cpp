@@ -45,14 +45,15 @@ Batch unread_batch(const StageConfig& stage) {
   return batch;
 }
 
-/// What `take` does with `count` micro-batches. Every one after the first adds the same.
+/// What `take` does with `count` micro-batches of each of `shards` shards. Every one after the
+/// first of a shard adds the same.
 template <class Take>
 WorkLog log_of_batches(RecordingBackend& recording, const StageConfig& stage, std::int64_t count,
-                       const Take& take) {
-  const std::vector<Batch> batches(2, unread_batch(stage));
-  const auto log_of = [&](std::size_t taken) {
+                       std::int64_t shards, const Take& take) {
+  const std::vector<Batch> batches(static_cast<std::size_t>(2 * shards), unread_batch(stage));
+  const auto log_of = [&](std::int64_t of_shard) {
     recording.clear_log();
-    take(std::span(batches).first(taken));
+    take(std::span(batches).first(static_cast<std::size_t>(of_shard * shards)));
     return recording.log();
   };
   const WorkLog one = log_of(1);
@@ -122,6 +123,7 @@ std::string describe(const TimePlan& plan) {
 RunConfig scaled_run(const RunConfig& config, const StageConfig& stage, std::int64_t size) {
   RunConfig run = config;
   run.memory.loss_chunk = 0;  // operations of a chunk are of the same kinds
+  run.parallel.shards = 1;    // their additions are elementwise like others
   ModelConfig& model = run.model;
   const std::int64_t group = model.num_attention_heads / model.num_key_value_heads;
   if (model.num_hidden_layers > kLayers) {
@@ -149,7 +151,9 @@ WorkLog record_step(const RunConfig& config, const StageConfig& stage, const Rec
   RecordingBackend recording(backend);
   StepAtWork step(recording, config, stage, recipe);
   return log_of_batches(
-      recording, stage, stage.batch_sequences / stage.micro_batch_sequences,
+      recording, stage,
+      stage.batch_sequences / stage.micro_batch_sequences / config.parallel.shards,
+      config.parallel.shards,
       [&](std::span<const Batch> batches) { take(step, config, batches, statistics); });
 }
 
@@ -159,7 +163,7 @@ WorkLog record_held_out(const RunConfig& config, const StageConfig& stage, const
   RecordingBackend recording(backend);
   StepAtWork step(recording, config, stage, recipe);
   const std::int64_t together = stage.micro_batch_sequences;
-  return log_of_batches(recording, stage, (stage.eval->sequences + together - 1) / together,
+  return log_of_batches(recording, stage, (stage.eval->sequences + together - 1) / together, 1,
                         [&](std::span<const Batch> batches) { step.take_losses(batches); });
 }
 

@@ -79,20 +79,59 @@ void TrainingStep::take_batches(StepContext context, std::span<const Batch> batc
   context.step = 0;
   context.step_counter = static_cast<const std::uint32_t*>(block.step_number.data);
   context.measures_chunks = measured == Measured::every;
-  for (const Batch& batch : batches) {
-    transformer.load(batch);
-    repeat(part_of(context), fmt::format("{} {}", context.seed, context.measures_chunks), [&] {
-      if (context.micro_batch == 0) {
-        parameters.zero_gradients();
-        transformer.prepare_weights(context);
-      }
-      transformer.forward(context);
-      objectives::cross_entropy(transformer, block.scalars, objectives::Leaves::gradient);
-      transformer.backward(context);
-    });
-    ++context.micro_batch;
-    if (measured == Measured::first) context.log_statistics = false;
+  const std::size_t of_step = shards == nullptr ? 1 : static_cast<std::size_t>(shards->shards());
+  const std::size_t of_rank =
+      shards == nullptr ? 1 : static_cast<std::size_t>(shards->shards_of_rank());
+  const std::size_t first = shards == nullptr ? 0 : static_cast<std::size_t>(shards->first_shard());
+  FP8LAB_ASSERT(batches.size() % of_step == 0);
+  const std::size_t length = batches.size() / of_step;  // micro-batches of a shard
+  const bool measures = context.log_statistics;
+  for (std::size_t i = first * length; i < (first + of_rank) * length; ++i) {
+    const std::size_t in_shard = i % length;
+    context.micro_batch = static_cast<std::uint32_t>(i);
+    context.log_statistics = measures && (i == 0 || measured == Measured::every);
+    context.adds_to_gradients = in_shard > 0;
+    take_batch(context, batches[i], static_cast<std::int64_t>(i / length - first),
+               in_shard + 1 == length);
   }
+  if (shards == nullptr) return;
+  shards->select(0);
+  shards->add_over_ranks();
+}
+
+void TrainingStep::take_batch(const StepContext& context, const Batch& batch, std::int64_t shard,
+                              bool ends_shard) const {
+  if (shards != nullptr) shards->select(shard);
+  transformer.load(batch);
+  repeat(part_of(context), fmt::format("{} {}", context.seed, context.measures_chunks), [&] {
+    if (!context.adds_to_gradients) parameters.zero_gradients();
+    if (!context.adds_to_gradients && shard == 0) {
+      // All ranks draw the random bits of the weights' codes for the first micro-batch of the step.
+      StepContext of_step = context;
+      of_step.micro_batch = 0;
+      transformer.prepare_weights(of_step);
+    }
+    transformer.forward(context);
+    objectives::cross_entropy(transformer, block.scalars, objectives::Leaves::gradient);
+    transformer.backward(context);
+    if (shards != nullptr && ends_shard) shards->add(shard);
+  });
+}
+
+void TrainingStep::share_amaxes() const {
+  if (shards == nullptr || shards->ranks().size() == 1) return;
+  std::vector<TensorView> views;
+  for (const auto& linear : transformer.linears()) {
+    for (const TensorView& state : linear->delayed_states()) {
+      if (!state.empty()) views.push_back(state.columns(DelayedState::kAmax, 1));
+    }
+  }
+  std::vector<float> amaxes(views.size());
+  std::vector<Download> downloads;
+  for (std::size_t i = 0; i < views.size(); ++i) downloads.push_back({&amaxes[i], views[i]});
+  backend.download_all(downloads);
+  shards->ranks().maximum(amaxes);
+  for (std::size_t i = 0; i < views.size(); ++i) backend.upload(views[i], &amaxes[i]);
 }
 
 RandomKey TrainingStep::key_of(std::uint64_t seed) const {
@@ -129,6 +168,7 @@ void TrainingStep::end_update(const UpdateSpec& spec, std::uint64_t seed,
     repeat(errors == nullptr ? std::optional(kUpdate) : std::nullopt, settings_of(spec, seed),
            [&] { update_weights(spec, key_of(seed), errors); });
   }
+  share_amaxes();
   transformer.update_delayed_scales();
   transformer.end_step();
 }

@@ -15,6 +15,7 @@
 #include "src/data/dataset.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
+#include "src/train/shard_sums.hpp"
 #include "src/train/update_errors.hpp"
 
 namespace fp8lab {
@@ -51,11 +52,13 @@ struct TrainingStep {
   Parameters& parameters;
   Transformer& transformer;
   const StepBlock& block;
+  ShardSums* shards = nullptr;  ///< null: one shard, on one rank
 
-  /// Makes the gradients those of the mean loss over all trained tokens of `batches`, which are
-  /// micro-batches of the transformer's shape, in order; block.scalars hold the sum of their
-  /// losses. Operands are measured, where `context` says so, in the first of them. Returns the
-  /// number of trained tokens.
+  /// Computes the gradients of the mean loss over all trained tokens of `batches`, the
+  /// micro-batches of the whole step in order, each of the transformer's shape; block.scalars hold
+  /// the sum of their losses. A rank computes its own shards and then adds over ranks. If `context`
+  /// says so, operands are measured in the step's first micro-batch, that is on the first rank.
+  /// Returns the number of trained tokens of the whole step.
   std::int64_t accumulate(StepContext context, std::span<const Batch> batches,
                           double learning_rate) const;
   /// The same once more, after begin_update(), which has left `results`; with operands measured in
@@ -86,6 +89,11 @@ struct TrainingStep {
   enum class Measured : std::uint8_t { first, every };
 
   void take_batches(StepContext context, std::span<const Batch> batches, Measured measured) const;
+  /// One micro-batch; `shard` is its shard, counted within the rank.
+  void take_batch(const StepContext& context, const Batch& batch, std::int64_t shard,
+                  bool ends_shard) const;
+  /// Raises the amaxes of delayed scales to their maximum over ranks.
+  void share_amaxes() const;
   void update_weights(const UpdateSpec& spec, const RandomKey& key, UpdateErrors* errors) const;
   void update_parameter(const Parameter& parameter, const UpdateSpec& spec, const RandomKey& key,
                         UpdateErrors* errors) const;
