@@ -21,6 +21,7 @@ AttentionShape draw_shape(CaseDraw& draw) {
   a.head_dim = as_in_models ? 64 * draw.integer(1, 2) : kDims[draw.word() % 6];
   a.kv_tile = as_in_models || draw.one_in(2) ? a.kv_tile : 16 * draw.integer(1, 8);
   a.q_tile = 16 * draw.integer(1, 8);
+  if (draw.one_in(3)) a.window = draw.integer(1, a.sequence + 10);
   return a;
 }
 
@@ -38,6 +39,7 @@ AttentionShape draw_model_shape(CaseDraw& draw) {
   a.kv_heads = 1;
   a.heads = draw.integer(1, 2);
   a.head_dim = 64 * draw.integer(1, 2);
+  if (draw.one_in(3)) a.window = draw.integer(64, 192);
   return a;
 }
 
@@ -89,9 +91,9 @@ struct Forward {
         draw.output(dtype, tokens, q_cols),          draw.output(DType::f32, shape.heads, tokens)};
   }
   std::string what() const {
-    return fmt::format("{} batch {} sequence {} heads {}/{} dim {} tiles {}/{}", name_of(dtype),
-                       shape.batch, shape.sequence, shape.heads, shape.kv_heads, shape.head_dim,
-                       shape.kv_tile, shape.q_tile);
+    return fmt::format("{} batch {} sequence {} heads {}/{} dim {} tiles {}/{} window {}",
+                       name_of(dtype), shape.batch, shape.sequence, shape.heads, shape.kv_heads,
+                       shape.head_dim, shape.kv_tile, shape.q_tile, shape.window);
   }
   void run(Backend& b, const Views& t) const {
     b.run(ops::AttentionForward{shape, t[0], t[1], t[2], t[3], t[4], t[5]});
@@ -188,15 +190,16 @@ void draw_cases<ops::AttentionCached>(CaseDraw& draw) {
       arrivals.spoil(rows);
       return updated(std::move(rows));
     };
-    draw.add("attention_cached",
-             fmt::format("{} batch {} capacity {} tokens {} heads {}/{} dim {} kv_tile {}",
-                         name_of(dtype), a.batch, a.sequence, arrivals.tokens, a.heads, a.kv_heads,
-                         a.head_dim, a.kv_tile),
-             {arriving(q_cols), arriving(kv_cols), arriving(kv_cols), arrivals.start,
-              arrivals.cached, cache(), cache(), draw.output(dtype, arrivals.tokens, q_cols)},
-             [a](Backend& b, const Views& t) {
-               b.run(ops::AttentionCached{a, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]});
-             });
+    draw.add(
+        "attention_cached",
+        fmt::format("{} batch {} capacity {} tokens {} heads {}/{} dim {} kv_tile {} window {}",
+                    name_of(dtype), a.batch, a.sequence, arrivals.tokens, a.heads, a.kv_heads,
+                    a.head_dim, a.kv_tile, a.window),
+        {arriving(q_cols), arriving(kv_cols), arriving(kv_cols), arrivals.start, arrivals.cached,
+         cache(), cache(), draw.output(dtype, arrivals.tokens, q_cols)},
+        [a](Backend& b, const Views& t) {
+          b.run(ops::AttentionCached{a, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]});
+        });
   };
   for (const DType dtype : kActivationTypes) add(draw_shape(draw), dtype);
   AttentionShape shape = draw_model_shape(draw);

@@ -31,6 +31,7 @@ void check_shape(const Checks& checks, const AttentionShape& shape) {
                      shape.q_tile % kAttentionGroup == 0,
                  "kv_tile " + std::to_string(shape.kv_tile) + " and q_tile " +
                      std::to_string(shape.q_tile) + " must be positive multiples of 16");
+  checks.require(shape.window >= 0, "window " + std::to_string(shape.window) + " is negative");
 }
 
 /// Checks that the forward pass and the gradient share.

@@ -2,8 +2,9 @@
 //
 // D = head_dim; r = 1 / sqrt(D); scale = r * kLog2E. Tiles of kv_tile keys and q_tile queries
 // (multiples of 16) start at the sequence start; positions past the sequence end count as masked,
-// with zero operands. A key j is visible to query i if document_start[i] <= j <= i, all indices
-// within the sequence.
+// with zero operands. A key j is visible to query i if first_key(i) <= j <= i, all indices within
+// the sequence: first_key(i) = document_start[i], or i - window + 1 if that is larger and the shape
+// has a window.
 //
 // chain(c; a, b): accumulator c, then one tensor-core group for each consecutive 16 elements of the
 // summed index, ascending. bf16 storage: bf16 operands, specification.md, "The group", with F = 25.
@@ -14,12 +15,12 @@
 // which a later group of the same chain does as well. So skipping masked groups, tiles and elements
 // never changes a bit if all operands are finite. (Scores of masked pairs are never read, so only
 // V, dO, Q and K can cause a NaN through 0 * infinity.)
-// masked pairs are never read, so only V, dO, Q and K can bring in a NaN through 0 * infinity.)
 #pragma once
 
 #include <cstdint>
 
 #include "emulation/base/tensor_view.hpp"
+#include "emulation/numerics/host_device.hpp"
 #include "emulation/ops/cost.hpp"
 
 namespace fp8lab {
@@ -36,10 +37,18 @@ struct AttentionShape {
   std::int64_t head_dim = 0;
   std::int64_t kv_tile = 64;  ///< keys per online-softmax step; recorded in the run
   std::int64_t q_tile = 64;   ///< queries per accumulation step of the backward pass; recorded
+  /// Keys that a query sees at most, its own included (sliding-window attention); 0: no limit.
+  std::int64_t window = 0;
 
+  /// Returns the first key that query `i` sees of a document that starts at `start`.
+  FP8LAB_HD std::int64_t first_key(std::int64_t start, std::int64_t i) const {
+    return window > 0 && i - window + 1 > start ? i - window + 1 : start;
+  }
   /// Number of (query, visible key) pairs, for documents as long as sequences.
   double visible_pairs() const {
-    return 0.5 * static_cast<double>(batch * sequence) * static_cast<double>(sequence + 1);
+    const std::int64_t w = window > 0 && window < sequence ? window : sequence;
+    return static_cast<double>(batch * w) *
+           (static_cast<double>(sequence - w) + 0.5 * static_cast<double>(w + 1));
   }
   /// Multiply-adds of one product over `pairs`, for all heads.
   double work(double pairs) const { return pairs * static_cast<double>(heads * head_dim); }
@@ -54,9 +63,9 @@ AttentionFactors attention_factors(std::int64_t head_dim);
 
 namespace ops {
 
-/// Causal attention within documents. q, out (T, heads*D); k, v (T, kv_heads*D); lse (heads, T)
-/// f32, base-2 log-sum-exp; document_start (1, T) i32: index within its sequence of the first token
-/// of the token's document.
+/// Causal attention within documents, and within the window if the shape has one. q, out (T,
+/// heads*D); k, v (T, kv_heads*D); lse (heads, T) f32, base-2 log-sum-exp; document_start (1, T)
+/// i32: index within its sequence of the first token of the token's document.
 ///
 /// Per query i and head: m = -inf, l = 0, O = 0. For each kv tile, ascending, with w(d) = 2^-d as
 /// numerics::attention_weight, or as wide_attention_weight for f32 operands:
@@ -108,7 +117,8 @@ struct AttentionBackward {
 ///
 /// k_cache[b * S + cached[b] + i] and v_cache[..] = rows i of sequence b's new keys and values, as
 /// bits. Then runs the forward pass above for its queries, at positions cached[b] + i, with tiles
-/// that start at the sequence's first cached token and document_start 0. A row of out (N, heads*D)
+/// that start at the sequence's first cached token and document_start 0; a window counts cached
+/// tokens. A row of out (N, heads*D)
 /// has the bits of AttentionForward over the whole sequence as one document that starts it, if all
 /// operands are finite. Other rows of the caches are neither read nor written. Throws Error if the
 /// new tokens are not counted from 0 to N, or exceed the cache.
@@ -121,7 +131,10 @@ struct AttentionCached {
 
   void check() const;
   /// As above, for new tokens that see a whole cache.
-  double work() const { return shape.work(static_cast<double>(q.rows * shape.sequence)); }
+  double work() const {
+    const bool limited = shape.window > 0 && shape.window < shape.sequence;
+    return shape.work(static_cast<double>(q.rows * (limited ? shape.window : shape.sequence)));
+  }
 };
 
 }  // namespace ops

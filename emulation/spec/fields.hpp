@@ -195,12 +195,7 @@ template <class S, class T, std::size_t N>
 Field<S> choice(std::string word, T S::*member, const std::array<Named<T>, N>& words,
                 std::string help) {
   const std::array<Named<T>, N>* const table = &words;
-  const auto from = [table](std::string_view name) -> std::optional<T> {
-    for (const Named<T>& entry : *table) {
-      if (entry.name == name) return entry.value;
-    }
-    return std::nullopt;
-  };
+  const auto from = [table](std::string_view name) { return value_for(*table, name); };
   std::vector<std::string> names;
   for (const Named<T>& entry : words) names.emplace_back(entry.name);
   Field<S> field = spelled(

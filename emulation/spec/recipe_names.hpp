@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string_view>
 
 #include "emulation/spec/gemm_spec.hpp"
@@ -122,6 +123,15 @@ constexpr std::string_view word_for(const std::array<Named<T>, N>& table, T valu
     if (entry.value == value) return entry.name;
   }
   return "?";
+}
+
+/// Returns the value of `word`; nothing if the table lacks it.
+template <class T, std::size_t N>
+constexpr std::optional<T> value_for(const std::array<Named<T>, N>& table, std::string_view word) {
+  for (const Named<T>& entry : table) {
+    if (entry.name == word) return entry.value;
+  }
+  return std::nullopt;
 }
 
 }  // namespace fp8lab

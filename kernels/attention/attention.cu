@@ -23,7 +23,7 @@ __global__ void attention_block_starts(AttentionProblem problem, std::uint32_t* 
   int start = problem.sequence;
   if (i < problem.sequence) {
     start = problem.start(b, i);
-    if (start != problem.document_start[problem.token(b, i)]) {
+    if (problem.document(b, i) != problem.document_start[problem.token(b, i)]) {
       atomicOr(faults, static_cast<std::uint32_t>(Fault::document_start));
     }
   }
@@ -58,6 +58,7 @@ AttentionProblem make_attention_problem(const char* operation, const AttentionSh
   problem.head_dim = integer(shape.head_dim);
   problem.kv_tile = integer(std::min(shape.kv_tile, padded));
   problem.q_tile = integer(std::min(shape.q_tile, padded));
+  problem.window = integer(shape.window > 0 ? std::min(shape.window, kMaxSequence) : kMaxSequence);
   problem.factors = attention_factors(shape.head_dim);
   problem.document_start = document_start.row<const std::int32_t>(0);
   problem.block_start = block_start;

@@ -52,8 +52,9 @@ inline constexpr float kMinusInfinity = -__builtin_inff();
 /// it, which changes no bit.
 struct AttentionProblem {
   int batch, sequence, heads, kv_heads, head_dim, kv_tile, q_tile;
+  int window;  ///< keys that a query sees at most; no limit: longer than every sequence
   AttentionFactors factors;
-  const std::int32_t* document_start;  ///< (T), clamped by `start`
+  const std::int32_t* document_start;  ///< (T), clamped by `document`
   std::int32_t* block_start;  ///< (B, row_blocks): smallest start of 16 consecutive queries
 
   __host__ __device__ int group() const { return heads / kv_heads; }
@@ -65,9 +66,13 @@ struct AttentionProblem {
   __host__ __device__ std::int64_t token(int b, int position) const {
     return static_cast<std::int64_t>(b) * sequence + position;
   }
-  /// Returns the first key that query `position` sees. A value out of range, a Fault, is clamped.
-  __device__ int start(int b, int position) const {
+  /// Returns the document start of query `position`. A value out of range, a Fault, is clamped.
+  __device__ int document(int b, int position) const {
     return max(0, min(document_start[token(b, position)], position));
+  }
+  /// Returns the first key that query `position` sees.
+  __device__ int start(int b, int position) const {
+    return max(document(b, position), position - window + 1);
   }
 };
 
@@ -373,13 +378,14 @@ struct PackedSequence {
 struct CachedSequence {
   std::int64_t query_base, key_base;  ///< rows of position 0
   int held, end;                      ///< positions of the queries are [held, end)
+  int window;                         ///< AttentionProblem::window
 
   __device__ int first() const { return held; }
   __device__ int length() const { return end; }
   __device__ std::int64_t query_row(int position) const { return query_base + position; }
   __device__ std::int64_t key_row(int position) const { return key_base + position; }
-  __device__ int start(int) const { return 0; }
-  __device__ int block_start(int) const { return 0; }
+  __device__ int start(int position) const { return max(0, position - window + 1); }
+  __device__ int block_start(int position) const { return start(position); }
 };
 
 /// The token counts of attention_cached.
@@ -387,6 +393,7 @@ struct NewTokens {
   const std::int32_t* query_start;
   const std::int32_t* cached;
   int rows, batch, capacity;
+  int window;  ///< AttentionProblem::window
 
   __device__ int first(int b) const { return query_start[b]; }
   __device__ int count(int b) const { return query_start[b + 1] - query_start[b]; }
@@ -397,7 +404,7 @@ struct NewTokens {
   }
   __device__ CachedSequence sequence(int b) const {
     return {std::int64_t{first(b)} - cached[b], std::int64_t{b} * capacity, cached[b],
-            cached[b] + count(b)};
+            cached[b] + count(b), window};
   }
 };
 

@@ -378,8 +378,11 @@ void run(Context& context, const ops::AttentionCached& op) {
   const AttentionProblem problem =
       make_attention_problem("attention_cached", op.shape, {}, nullptr);
   const NewTokens tokens{op.query_start.row<const std::int32_t>(0),
-                         op.cached.row<const std::int32_t>(0), static_cast<int>(op.q.rows),
-                         problem.batch, problem.sequence};
+                         op.cached.row<const std::int32_t>(0),
+                         static_cast<int>(op.q.rows),
+                         problem.batch,
+                         problem.sequence,
+                         problem.window};
   const auto launch = op.q.dtype == DType::f32 ? run_cached<float> : run_cached<std::uint16_t>;
   launch(context, problem, tokens, op.q, op.k, op.v, op.k_cache, op.v_cache, op.out);
 }

@@ -26,7 +26,8 @@ struct PackedSequences {
   }
   __device__ static void check(const Sequence& sequence, int position, std::uint32_t* faults) {
     const AttentionProblem& problem = sequence.problem;
-    if (sequence.start(position) != problem.document_start[problem.token(sequence.b, position)]) {
+    if (problem.document(sequence.b, position) !=
+        problem.document_start[problem.token(sequence.b, position)]) {
       report(faults, Fault::document_start);
     }
   }
@@ -57,7 +58,7 @@ struct CachedSequences {
 struct Item {
   int head, query;
   int first, last;  ///< kv tiles; last = 0: no item for this warpgroup
-  int clear;        ///< no document of these queries starts after this key
+  int clear;        ///< all of these queries see the keys from here to the first query
 };
 
 /// A unit of work of a block.
@@ -138,7 +139,7 @@ class Tasks {
     if (item.query >= sequence.length()) return item;
     const int end = min(item.query + kTileRows, sequence.length());
     item.last = (end - 1) / kTileRows + 1;
-    if constexpr (Sequences::kIsCached) return item;
+    if (Sequences::kIsCached && problem_.window >= sequence.length()) return item;
     int least = item.query, most = 0;
     for (int i = item.query + lane_id(); i < end; i += kWarpSize) {
       Sequences::check(sequence, i, faults_);

@@ -57,7 +57,13 @@ enum class PositionKind : std::uint8_t {
   learned,  ///< a table of max_position_embeddings rows is added to the embedding
 };
 
-/// Decoder-only transformer of the Llama, Qwen2, Qwen3 and GPT-2 families. Field names
+/// The keys that the queries of a layer see, by the names of config.json.
+enum class LayerType : std::uint8_t {
+  full_attention,     ///< all keys up to their own
+  sliding_attention,  ///< the last ModelConfig::sliding_window of these
+};
+
+/// Decoder-only transformer of the Llama, Mistral, Qwen2, Qwen3 and GPT-2 families. Field names
 /// follow Hugging Face config.json; qkv_bias and o_bias together are the
 /// attention_bias of Llama and Qwen3.
 struct ModelConfig {
@@ -74,6 +80,10 @@ struct ModelConfig {
   NormKind norm = NormKind::rmsnorm;
   FeedForwardKind feed_forward = FeedForwardKind::swiglu;
   PositionKind positions = PositionKind::rope;
+  /// Keys that a query of a layer with sliding attention sees, its own included; 0: no such layer.
+  std::int64_t sliding_window = 0;
+  /// Of every layer. Empty: all have sliding attention if there is a window, else full attention.
+  std::vector<LayerType> layer_types;
   double rms_norm_eps = 1e-6;
   double layer_norm_eps = 1e-5;
   double initializer_range = 0.02;
@@ -84,6 +94,13 @@ struct ModelConfig {
   bool qk_norm = false;   ///< RMSNorm over each head of q and k before the rotation (Qwen3)
   bool tie_word_embeddings = true;
   bool operator==(const ModelConfig&) const = default;
+
+  /// Returns the window of a layer; 0: full attention.
+  std::int64_t window_of(std::int64_t layer) const {
+    const bool is_full = !layer_types.empty() && layer_types.at(static_cast<std::size_t>(layer)) ==
+                                                     LayerType::full_attention;
+    return is_full ? 0 : sliding_window;
+  }
 };
 
 enum class DataKind : std::uint8_t {

@@ -27,6 +27,11 @@ inline constexpr std::array<Named<FeedForwardKind>, 2> kFeedForwardKindNames = {
     {"gelu_tanh", FeedForwardKind::gelu_tanh},
 }};
 
+inline constexpr std::array<Named<LayerType>, 2> kLayerTypeNames = {{
+    {"full_attention", LayerType::full_attention},
+    {"sliding_attention", LayerType::sliding_attention},
+}};
+
 inline constexpr std::array<Named<PositionKind>, 2> kPositionKindNames = {{
     {"rope", PositionKind::rope},
     {"learned", PositionKind::learned},

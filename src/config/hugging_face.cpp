@@ -64,12 +64,14 @@ const Family& family_of(const ModelConfig& model) {
   throw Error(fmt::format(
       "no family of transformers has norm = {}, feed_forward = {}, positions = {}, "
       "qkv_bias = {}, o_bias = {}, mlp_bias = {}, qk_norm = {} and {} key-value heads "
-      "of {} beside {} heads; accepted: rmsnorm, swiglu and rope with qkv_bias alone "
-      "(qwen2), with qkv_bias = o_bias (llama), or with qk_norm and without mlp_bias "
-      "(qwen3); layernorm, gelu_tanh and learned with every bias (gpt2)",
+      "of {} beside {} heads, sliding_window = {}; accepted: rmsnorm, swiglu and rope with "
+      "qkv_bias alone (qwen2), with qkv_bias = o_bias (llama, without a window), with a window in "
+      "every layer and no bias (mistral), or with qk_norm and without mlp_bias (qwen3); "
+      "layernorm, gelu_tanh and learned with every bias (gpt2)",
       word_for(kNormKindNames, model.norm), word_for(kFeedForwardKindNames, model.feed_forward),
       word_for(kPositionKindNames, model.positions), model.qkv_bias, model.o_bias, model.mlp_bias,
-      model.qk_norm, model.num_key_value_heads, model.head_dim, model.num_attention_heads));
+      model.qk_norm, model.num_key_value_heads, model.head_dim, model.num_attention_heads,
+      model.sliding_window));
 }
 
 }  // namespace

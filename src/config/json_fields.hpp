@@ -19,7 +19,10 @@ class JsonFields {
   /// `where` begins every message: the file, and the object within it.
   JsonFields(const nlohmann::json& object, std::string where);
 
+  /// Returns true if the field is there and not null.
   bool has(const std::string& key);
+  /// Returns true if the field is there, be it null.
+  bool is_present(const std::string& key) const { return object_.contains(key); }
   /// Reads an integer. Without a fallback the field is required.
   std::int64_t integer(const std::string& key, std::optional<std::int64_t> fallback,
                        std::int64_t minimum, std::int64_t maximum);

@@ -1,5 +1,7 @@
 #include "src/config/model_table.hpp"
 
+#include <algorithm>
+
 #include "src/config/config_names.hpp"
 #include "src/config/run_tables.hpp"
 #include "src/config/size_limits.hpp"
@@ -72,7 +74,52 @@ bool is_rotated(const ModelConfig& model) { return model.positions == PositionKi
 bool has_layer_norm(const ModelConfig& model) { return model.norm == NormKind::layernorm; }
 bool has_rms_norm(const ModelConfig& model) { return !has_layer_norm(model) || model.qk_norm; }
 
+bool has_window(const ModelConfig& model) { return model.sliding_window > 0; }
+
+Field<ModelConfig> layer_types_field() {
+  using S = ModelConfig;
+  Field<S> field = row("layer_types", &S::layer_types,
+                       "a list of \"full_attention\" and \"sliding_attention\", one for each layer",
+                       "which layers have sliding attention; empty: all");
+  field.get = [](const S& model) {
+    FieldList list;
+    for (const LayerType type : model.layer_types) {
+      list.emplace_back(std::string(word_for(kLayerTypeNames, type)));
+    }
+    return list;
+  };
+  field.set = [](S& model, const FieldValue& value) {
+    const std::optional<std::vector<std::string>> words = texts_of(value, false);
+    if (!words) return false;
+    std::vector<LayerType> types;
+    for (const std::string& word : *words) {
+      const std::optional<LayerType> type = value_for(kLayerTypeNames, word);
+      if (!type) return false;
+      types.push_back(*type);
+    }
+    model.layer_types = std::move(types);
+    return true;
+  };
+  return std::move(field).when(has_window, "sliding_window above 0");
+}
+
+void check_layer_types(const TomlReader& reader, const ModelConfig& model) {
+  const std::vector<LayerType>& types = model.layer_types;
+  if (types.empty()) return;
+  if (static_cast<std::int64_t>(types.size()) != model.num_hidden_layers) {
+    reader.fail("layer_types", fmt::format("{} names for num_hidden_layers = {}; accepted: one "
+                                           "for each layer",
+                                           types.size(), model.num_hidden_layers));
+  }
+  if (std::find(types.begin(), types.end(), LayerType::sliding_attention) == types.end()) {
+    reader.fail("layer_types", fmt::format("leaves sliding_window = {} without a layer; accepted: "
+                                           "\"sliding_attention\" for one or more",
+                                           model.sliding_window));
+  }
+}
+
 void check_model(const TomlReader& reader, const ModelConfig& model) {
+  check_layer_types(reader, model);
   if (is_rotated(model) && model.head_dim % 2 != 0) {
     reader.fail("head_dim", fmt::format("{} is odd; rotary embeddings turn pairs of channels, "
                                         "accepted: an even number",
@@ -108,6 +155,9 @@ Fields<ModelConfig> model_fields() {
              "activation between the feed-forward layers"),
       choice("positions", &S::positions, kPositionKindNames,
              "rotation of queries and keys, or a learned table added to the embedding"),
+      integer("sliding_window", &S::sliding_window, 0, kLargeCount,
+              "keys that a query sees in layers with sliding attention, its own included; 0: none"),
+      layer_types_field(),
       number("rope_theta", &S::rope_theta, 1.0, 1e12, "base of the rotary frequencies")
           .when(is_rotated, "positions = \"rope\""),
       number("rms_norm_eps", &S::rms_norm_eps, 0.0, 1.0, "added to the mean square of RMSNorm")

@@ -234,6 +234,9 @@ void check_loss_chunk(const TomlReader& reader, const RunConfig& config) {
 void check_growth(const TomlReader& reader, const RunConfig& config) {
   if (!config.growth) return;
   const std::int64_t layers = config.model.num_hidden_layers, from = config.growth->from_layers;
+  if (!config.model.layer_types.empty()) {
+    reader.fail("growth", "beside model.layer_types; accepted: layers of one type");
+  }
   if (layers > from && layers % from == 0) return;
   reader.fail("growth",
               fmt::format("{} layers cannot grow to {}; accepted: model.num_hidden_layers "

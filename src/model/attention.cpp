@@ -32,6 +32,7 @@ Attention::Attention(Declaration& declaration, const ModelConfig& model, std::in
       heads_(model.num_attention_heads),
       kv_heads_(model.num_key_value_heads),
       head_dim_(model.head_dim),
+      window_(model.window_of(layer)),
       is_rotated_(model.positions == PositionKind::rope),
       epsilon_(static_cast<float>(model.rms_norm_eps)),
       qkv_(declaration.linear(
@@ -54,8 +55,8 @@ Attention::Attention(Declaration& declaration, const ModelConfig& model, std::in
 
 AttentionShape Attention::attention_shape(const Work& work) const {
   const BatchShape& shape = work.shape();
-  return {shape.sequences,         shape.sequence_length, heads_, kv_heads_, head_dim_,
-          shape.attention.kv_tile, shape.attention.q_tile};
+  return {shape.sequences,         shape.sequence_length,  heads_, kv_heads_, head_dim_,
+          shape.attention.kv_tile, shape.attention.q_tile, window_};
 }
 
 Attention::QkvViews Attention::split(const TensorView& qkv) const {

@@ -47,6 +47,7 @@ class Attention {
   void attend(Work& work, const QkvViews& views) const;
 
   std::int64_t layer_, heads_, kv_heads_, head_dim_;
+  std::int64_t window_;  ///< AttentionShape::window
   bool is_rotated_;
   float epsilon_;
   LinearId qkv_;

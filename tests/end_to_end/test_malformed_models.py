@@ -266,10 +266,17 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "odd_head": ({"head_dim": 13}, "'head_dim' is 13"),
     "other_activation": ({"hidden_act": "gelu"}, "'hidden_act' = \"gelu\""),
     "dropout": ({"attention_dropout": 0.1}, "'attention_dropout' = 0.1"),
-    "sliding_window": ({"use_sliding_window": True}, "'use_sliding_window' = true"),
+    "window_of_none": (
+        {"use_sliding_window": True, "sliding_window": 0},
+        "'sliding_window' is 0; accepted: an integer from 1",
+    ),
     "window_of_layers": (
         {"layer_types": ["full_attention", "sliding_attention"]},
-        "'layer_types' holds \"sliding_attention\"",
+        "'layer_types' holds \"sliding_attention\" without a 'sliding_window'",
+    ),
+    "chunks": (
+        {"layer_types": ["full_attention", "chunked_attention"]},
+        "'layer_types' holds \"chunked_attention\"",
     ),
     "partial_rotation": ({"partial_rotary_factor": 0.5}, "'partial_rotary_factor'"),
     "three_rotations": ({"use_mrope": True}, "'use_mrope'"),

@@ -27,10 +27,11 @@ struct AttentionSequence {
   std::int64_t key_row = 0;    ///< row of the key at position 0
   std::int64_t length = 0;
   const std::int32_t* document_start = nullptr;  ///< by position; null: one document
+  const AttentionShape* shape = nullptr;         ///< its window limits the keys
 
   /// Returns the keys that query `i` sees.
   Range visible(std::int64_t i) const {
-    return {document_start == nullptr ? 0 : document_start[i], i + 1};
+    return {shape->first_key(document_start == nullptr ? 0 : document_start[i], i), i + 1};
   }
   /// Returns the smallest range that holds every key seen by some query of
   /// `queries`, clipped to `keys`.
@@ -61,7 +62,7 @@ struct AttentionProblem {
     return {tile * width, std::min(shape.sequence, (tile + 1) * width)};
   }
   AttentionSequence sequence(std::int64_t b) const {
-    return {token(b, 0), token(b, 0), shape.sequence, document_start + token(b, 0)};
+    return {token(b, 0), token(b, 0), shape.sequence, document_start + token(b, 0), &shape};
   }
 };
 

@@ -26,12 +26,13 @@ Head select(const AttentionShape& shape, std::int64_t b, std::int64_t h, const T
 
 /// Returns the attention probabilities. The queries belong to the last keys. `starts` holds one
 /// document start per query; null: all keys are of one document.
-Matrix probabilities(const Head& head, const std::int32_t* starts, Eigen::VectorXd& log_sum) {
+Matrix probabilities(const AttentionShape& shape, const Head& head, const std::int32_t* starts,
+                     Eigen::VectorXd& log_sum) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(head.q.cols));
   Matrix p = matrix(head.q) * matrix(head.k).transpose() * scale;
   const std::int64_t before = p.cols() - p.rows();
   for (std::int64_t i = 0; i < p.rows(); ++i) {
-    const std::int64_t first = starts == nullptr ? 0 : starts[i];
+    const std::int64_t first = shape.first_key(starts == nullptr ? 0 : starts[i], before + i);
     for (std::int64_t j = 0; j < p.cols(); ++j) {
       if (j > before + i || j < first) p(i, j) = -std::numeric_limits<double>::infinity();
     }
@@ -52,7 +53,7 @@ void run(const ops::AttentionForward& op) {
       const Head head = select(op.shape, b, h, op.q, op.k, op.v);
       Eigen::VectorXd log_sum(op.shape.sequence);
       const std::int32_t* starts = op.document_start.row<std::int32_t>(0) + b * op.shape.sequence;
-      const Matrix p = probabilities(head, starts, log_sum);
+      const Matrix p = probabilities(op.shape, head, starts, log_sum);
       matrix(part(op.out, op.shape, b, h)) = p * matrix(head.v);
       for (std::int64_t i = 0; i < op.shape.sequence; ++i) {
         op.lse.row<double>(h)[b * op.shape.sequence + i] = log_sum[i] / std::log(2.0);
@@ -71,7 +72,7 @@ void run(const ops::AttentionBackward& op) {
       const Head head = select(op.shape, b, h, op.q, op.k, op.v);
       Eigen::VectorXd log_sum(op.shape.sequence);
       const std::int32_t* starts = op.document_start.row<std::int32_t>(0) + b * op.shape.sequence;
-      const Matrix p = probabilities(head, starts, log_sum);
+      const Matrix p = probabilities(op.shape, head, starts, log_sum);
       const Matrix upstream = matrix(part(op.dout, op.shape, b, h));
       const Matrix output = matrix(part(op.out, op.shape, b, h));
       matrix(part(op.dv, op.shape, b, h / group)) += p.transpose() * upstream;
@@ -101,7 +102,7 @@ void run(const ops::AttentionCached& op) {
                       keys(op.v_cache)};
       Eigen::VectorXd log_sum(count);
       matrix(op.out.row_range(start, count).columns(h * d, d)) =
-          probabilities(head, nullptr, log_sum) * matrix(head.v);
+          probabilities(op.shape, head, nullptr, log_sum) * matrix(head.v);
     }
   }
 }

@@ -85,7 +85,8 @@ std::span<const IdleField> idle_fields() {
 }
 
 std::span<const Family* const> families() {
-  static constexpr std::array<const Family*, 4> kAll = {&kLlama, &kQwen2, &kQwen3, &kGpt2};
+  static constexpr std::array<const Family*, 5> kAll = {&kLlama, &kMistral, &kQwen2, &kQwen3,
+                                                        &kGpt2};
   return kAll;
 }
 

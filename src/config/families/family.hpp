@@ -50,7 +50,7 @@ struct Family {
   std::span<const IdleField> idle;
 };
 
-extern const Family kLlama, kQwen2, kQwen3, kGpt2;
+extern const Family kLlama, kMistral, kQwen2, kQwen3, kGpt2;
 
 /// Returns the idle fields common to all families.
 std::span<const IdleField> idle_fields();

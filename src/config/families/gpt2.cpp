@@ -95,8 +95,8 @@ bool has_structure(const ModelConfig& model) {
 }
 
 bool describes(const ModelConfig& model) {
-  return has_structure(model) && model.qkv_bias && model.o_bias && model.mlp_bias &&
-         model.num_key_value_heads == model.num_attention_heads &&
+  return has_structure(model) && model.sliding_window == 0 && model.qkv_bias && model.o_bias &&
+         model.mlp_bias && model.num_key_value_heads == model.num_attention_heads &&
          model.head_dim * model.num_attention_heads == model.hidden_size;
 }
 

@@ -1,8 +1,11 @@
-// Llama 2 and 3, Qwen2 and 2.5, Qwen3: RMSNorm, SwiGLU and rotary positions. They differ in their
-// biases and in the norms of heads.
+// Llama 2 and 3, Mistral, Qwen2 and 2.5, Qwen3: RMSNorm, SwiGLU and rotary positions. They differ
+// in their biases, in the norms of heads and in sliding windows.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <optional>
+#include <vector>
 
 #include "src/config/config_names.hpp"
 #include "src/config/families/family.hpp"
@@ -43,17 +46,13 @@ RopeScaling parse_rope_scaling(const json& scaling, const std::string& where,
   if (!older.empty() && older != name) {
     fields.fail("type", fmt::format("= '{}' contradicts 'rope_type' = '{}'", older, name));
   }
-  bool known = false;
-  for (const Named<RopeType>& entry : kRopeTypeNames) {
-    if (entry.name != name) continue;
-    rope.type = entry.value;
-    known = true;
-  }
-  if (!known) {
+  const std::optional<RopeType> type = value_for(kRopeTypeNames, name);
+  if (!type) {
     fields.fail("rope_type", fmt::format("is '{}'; accepted: default, linear, dynamic, yarn, "
                                          "llama3",
                                          name));
   }
+  rope.type = *type;
   fields.ignore({"rope_theta"});  // read with the model's own fields
   fields.require("partial_rotary_factor", 1.0);
   const bool by_parts = rope.type == RopeType::yarn || rope.type == RopeType::llama3;
@@ -168,31 +167,98 @@ void read_shape(JsonFields& fields, std::optional<std::int64_t> usual_head_dim,
   }
 }
 
-/// Refuses sliding windows: only attention over all earlier tokens is supported.
-void refuse_windows(JsonFields& fields, std::int64_t layers) {
+/// Reads `layer_types`, which every family accepts; nothing if it is absent.
+std::optional<std::vector<LayerType>> read_layer_types(JsonFields& fields, std::int64_t layers) {
+  const json& names = fields.value("layer_types");
+  if (names.is_null()) return std::nullopt;
+  if (!names.is_array() || names.size() != static_cast<std::size_t>(layers)) {
+    fields.fail("layer_types", fmt::format("is not one name for each of {} layers", layers));
+  }
+  std::vector<LayerType> types;
+  for (const json& name : names) {
+    const std::optional<LayerType> type =
+        name.is_string() ? value_for(kLayerTypeNames, name.get_ref<const std::string&>())
+                         : std::nullopt;
+    if (!type) {
+      fields.fail("layer_types", fmt::format("holds {}; accepted: \"full_attention\", "
+                                             "\"sliding_attention\"",
+                                             name.dump().substr(0, 80)));
+    }
+    types.push_back(*type);
+  }
+  return types;
+}
+
+bool is_sliding(LayerType type) { return type == LayerType::sliding_attention; }
+
+/// Sets the window of the layers of `types` that slide; it has no effect if none does.
+void set_windows(JsonFields& fields, std::int64_t window, std::vector<LayerType> types,
+                 ModelConfig& model) {
+  const auto sliding = std::count_if(types.begin(), types.end(), is_sliding);
+  if (sliding > 0 && window == 0) {
+    fields.fail("layer_types", "holds \"sliding_attention\" without a 'sliding_window'");
+  }
+  if (sliding == 0) return;
+  model.sliding_window = window;
+  if (sliding < static_cast<std::ptrdiff_t>(types.size())) model.layer_types = std::move(types);
+}
+
+/// Llama has no windows: a file that states one is refused.
+void refuse_windows(JsonFields& fields, const ModelConfig& model) {
   fields.require("use_sliding_window", false);
   if (!fields.has("use_sliding_window") && fields.has("sliding_window")) {
     fields.fail("sliding_window", "is not supported; accepted: null");
   }
   fields.ignore({"sliding_window", "max_window_layers"});
-  const json& types = fields.value("layer_types");
-  if (!types.is_null() && (!types.is_array() || types.size() != static_cast<std::size_t>(layers))) {
-    fields.fail("layer_types", fmt::format("is not one name for each of {} layers", layers));
-  }
-  for (const json& type : types) {
-    if (!type.is_string() || type.get_ref<const std::string&>() != "full_attention") {
-      fields.fail("layer_types",
-                  fmt::format("holds {}; accepted: \"full_attention\"", type.dump().substr(0, 80)));
-    }
+  const auto types = read_layer_types(fields, model.num_hidden_layers);
+  if (types && std::any_of(types->begin(), types->end(), is_sliding)) {
+    fields.fail("layer_types", "holds \"sliding_attention\"; accepted: \"full_attention\"");
   }
 }
 
-/// Reads the fields that the three families share.
+/// Mistral: one window for all layers, 4096 unless the file says otherwise; null: none.
+void read_mistral_window(JsonFields& fields, ModelConfig& model) {
+  constexpr std::int64_t kUsual = 4096;
+  fields.require("use_sliding_window", true);
+  const bool is_stated = fields.is_present("sliding_window");
+  const std::int64_t window = is_stated && !fields.has("sliding_window")
+                                  ? 0
+                                  : fields.integer("sliding_window", kUsual, 1, kLarge);
+  const auto layers = static_cast<std::size_t>(model.num_hidden_layers);
+  const LayerType usual = window > 0 ? LayerType::sliding_attention : LayerType::full_attention;
+  const auto stated = read_layer_types(fields, model.num_hidden_layers);
+  if (stated && *stated != std::vector<LayerType>(layers, usual)) {
+    fields.fail("layer_types", fmt::format("contradicts 'sliding_window'; accepted: \"{}\" for "
+                                           "every layer",
+                                           word_for(kLayerTypeNames, usual)));
+  }
+  set_windows(fields, window, std::vector<LayerType>(layers, usual), model);
+}
+
+/// Qwen2 and Qwen3: with use_sliding_window the layers from max_window_layers on slide, unless
+/// layer_types says which.
+void read_qwen_windows(JsonFields& fields, ModelConfig& model) {
+  constexpr std::int64_t kUsual = 4096, kUsualFirst = 28;
+  const bool uses = fields.boolean("use_sliding_window", false);
+  const bool is_null = fields.is_present("sliding_window") && !fields.has("sliding_window");
+  const std::int64_t window =
+      is_null || !uses ? 0 : fields.integer("sliding_window", kUsual, 1, kLarge);
+  const std::int64_t first = fields.integer("max_window_layers", kUsualFirst, 0, kLarge);
+  fields.ignore({"sliding_window"});
+  std::vector<LayerType> types;
+  for (std::int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    types.push_back(window > 0 && layer >= first ? LayerType::sliding_attention
+                                                 : LayerType::full_attention);
+  }
+  set_windows(fields, window,
+              read_layer_types(fields, model.num_hidden_layers).value_or(std::move(types)), model);
+}
+
+/// Reads the fields that the families share.
 void read_common(JsonFields& fields, const std::string& origin,
                  std::optional<std::int64_t> usual_head_dim, ModelConfig& model) {
   read_shape(fields, usual_head_dim, model);
   read_rope(fields, origin, model);
-  refuse_windows(fields, model.num_hidden_layers);
   model.rms_norm_eps = fields.number("rms_norm_eps", 1e-6, 0.0, 1.0);
   model.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
 }
@@ -218,18 +284,27 @@ constexpr std::array<IdleField, 7> kIdleLlama = {{
 
 void read_llama(JsonFields& fields, const std::string& origin, ModelConfig& model) {
   read_common(fields, origin, std::nullopt, model);
+  refuse_windows(fields, model);
   fields.require("max_sequence_length", model.max_position_embeddings);
   model.qkv_bias = model.o_bias = fields.boolean("attention_bias", false);
   model.mlp_bias = fields.boolean("mlp_bias", false);
 }
 
+void read_mistral(JsonFields& fields, const std::string& origin, ModelConfig& model) {
+  read_common(fields, origin, std::nullopt, model);
+  read_mistral_window(fields, model);
+  model.qkv_bias = model.o_bias = model.mlp_bias = false;
+}
+
 void read_qwen2(JsonFields& fields, const std::string& origin, ModelConfig& model) {
   read_common(fields, origin, std::nullopt, model);
+  read_qwen_windows(fields, model);
   model.qkv_bias = true;
 }
 
 void read_qwen3(JsonFields& fields, const std::string& origin, ModelConfig& model) {
   read_common(fields, origin, 128, model);
+  read_qwen_windows(fields, model);
   model.qk_norm = true;
   model.qkv_bias = model.o_bias = fields.boolean("attention_bias", false);
 }
@@ -240,7 +315,13 @@ bool has_structure(const ModelConfig& model) {
 }
 
 bool is_llama(const ModelConfig& model) {
-  return has_structure(model) && !model.qk_norm && model.qkv_bias == model.o_bias;
+  return has_structure(model) && !model.qk_norm && model.qkv_bias == model.o_bias &&
+         model.sliding_window == 0;
+}
+
+bool is_mistral(const ModelConfig& model) {
+  return has_structure(model) && !model.qk_norm && !model.qkv_bias && !model.o_bias &&
+         !model.mlp_bias && model.sliding_window > 0 && model.layer_types.empty();
 }
 
 bool is_qwen2(const ModelConfig& model) {
@@ -297,16 +378,35 @@ ordered_json write_llama(const ModelConfig& model) {
   return config;
 }
 
+ordered_json write_mistral(const ModelConfig& model) {
+  ordered_json config = write_common(model);
+  config["sliding_window"] = model.sliding_window;
+  return config;
+}
+
+void write_qwen_windows(const ModelConfig& model, ordered_json& config) {
+  config["use_sliding_window"] = model.sliding_window > 0;
+  if (model.sliding_window == 0) return;
+  config["sliding_window"] = model.sliding_window;
+  if (model.layer_types.empty()) {
+    config["max_window_layers"] = 0;
+    return;
+  }
+  for (const LayerType type : model.layer_types) {
+    config["layer_types"].push_back(word_for(kLayerTypeNames, type));
+  }
+}
+
 ordered_json write_qwen2(const ModelConfig& model) {
   ordered_json config = write_common(model);
-  config["use_sliding_window"] = false;
+  write_qwen_windows(model, config);
   return config;
 }
 
 ordered_json write_qwen3(const ModelConfig& model) {
   ordered_json config = write_common(model);
   config["attention_bias"] = model.qkv_bias;
-  config["use_sliding_window"] = false;
+  write_qwen_windows(model, config);
   return config;
 }
 
@@ -314,6 +414,9 @@ ordered_json write_qwen3(const ModelConfig& model) {
 
 const Family kLlama = {"llama",     "LlamaForCausalLM", read_llama, has_structure, is_llama,
                        write_llama, kWeights,           "",         kIdleLlama};
+const Family kMistral = {"mistral",  "MistralForCausalLM", read_mistral, has_structure,
+                         is_mistral, write_mistral,        kWeights,     "",
+                         kIdle};
 const Family kQwen2 = {"qwen2",     "Qwen2ForCausalLM", read_qwen2, has_structure, is_qwen2,
                        write_qwen2, kWeights,           "",         kIdle};
 const Family kQwen3 = {"qwen3",     "Qwen3ForCausalLM", read_qwen3, has_structure, is_qwen3,

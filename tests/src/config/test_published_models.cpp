@@ -56,6 +56,7 @@ TEST_CASE("published models have the shape and the size that their publishers st
     CHECK(model.num_key_value_heads == shape["key_value_heads"]);
     CHECK(model.head_dim == shape["head_dim"]);
     if (shape.contains("rope_theta")) CHECK(model.rope_theta == shape["rope_theta"]);
+    CHECK(model.sliding_window == shape.value("window", 0));
     CHECK(model.vocab_size == config["vocab_size"]);
     CHECK(declaration_of(model).weights() == entry["parameters"]);
     CHECK(stated_parameters(config) == entry["parameters"]);
@@ -67,6 +68,7 @@ TEST_CASE("published models have the shape and the size that their publishers st
   CHECK(families["qwen2"] >= 6);
   CHECK(families["qwen3"] >= 4);
   CHECK(families["gpt2"] >= 5);
+  CHECK(families["mistral"] >= 2);
 }
 
 TEST_CASE("published models of other families and features are refused by the field that matters") {
@@ -96,7 +98,9 @@ TEST_CASE("a feature that changes the arithmetic is refused in any published fil
       {"llama", "num_local_experts", 8},
       {"llama", "attention_dropout", 0.1},
       {"llama", "auto_map", json{{"AutoModel", "m.M"}}},
-      {"qwen2", "use_sliding_window", true},
+      {"mistral", "hidden_act", "gelu"},
+      {"mistral", "layer_types", json(std::vector<std::string>(32, "chunked_attention"))},
+      {"mistral", "use_sliding_window", false},
       {"qwen2", "hidden_act", "gelu_new"},
       {"qwen2", "use_mrope", true},
       {"qwen2", "rope_scaling", json{{"type", "mrope"}, {"mrope_section", {16, 24, 24}}}},
@@ -107,7 +111,6 @@ TEST_CASE("a feature that changes the arithmetic is refused in any published fil
       {"qwen3", "layer_types", json{{"every", "full_attention"}}},
       {"qwen3", "hidden_act", "relu"},
       {"qwen3", "moe_intermediate_size", 768},
-      {"qwen3", "use_sliding_window", true},
       {"gpt2", "activation_function", "relu"},
       {"gpt2", "scale_attn_weights", false},
       {"gpt2", "scale_attn_by_inverse_layer_idx", true},

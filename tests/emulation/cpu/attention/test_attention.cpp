@@ -337,6 +337,34 @@ TEST_CASE("tokens of another document change no bit") {
   CHECK(a.dqkv.bytes() != changed.dqkv.bytes());
 }
 
+TEST_CASE("a window has the bits of documents that start with its first key") {
+  const DType dtype = GENERATE(DType::bf16, DType::f32);
+  const std::int64_t window = GENERATE(1, 16, 37, 64, 200);
+  const AttentionShape shape{.batch = 2,
+                             .sequence = 100,
+                             .heads = 4,
+                             .kv_heads = 2,
+                             .head_dim = 24,
+                             .kv_tile = 32,
+                             .q_tile = 32};
+  AttentionShape with_window = shape;
+  with_window.window = window;
+  AttentionCase windowed(with_window, dtype, dtype, 3), explicit_starts(shape, dtype, dtype, 3);
+  windowed.pack({0, 55});
+  for (std::int64_t t = 0; t < explicit_starts.tokens(); ++t) {
+    const std::int64_t i = t % shape.sequence, document = i >= 55 ? 55 : 0;
+    explicit_starts.starts.set(t, static_cast<double>(std::max(document, i - window + 1)));
+  }
+  windowed.run();
+  explicit_starts.run();
+  CHECK(windowed.out.bytes() == explicit_starts.out.bytes());
+  CHECK(windowed.lse.bytes() == explicit_starts.lse.bytes());
+  CHECK(windowed.dqkv.bytes() == explicit_starts.dqkv.bytes());
+  double pairs = 0;
+  for (std::int64_t i = 0; i < 100; ++i) pairs += static_cast<double>(2 * std::min(window, i + 1));
+  CHECK(with_window.visible_pairs() == pairs);
+}
+
 TEST_CASE("attention refuses shapes that do not fit") {
   AttentionCase a({.batch = 1, .sequence = 8, .heads = 3, .kv_heads = 2, .head_dim = 16},
                   DType::f32, DType::f32, 17);

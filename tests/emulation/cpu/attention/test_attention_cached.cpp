@@ -94,14 +94,15 @@ class Replay {
 
 TEST_CASE("tokens that arrive in pieces have the bits of the full pass") {
   const DType dtype = GENERATE(DType::bf16, DType::f32);
-  const std::int64_t kv_tile = GENERATE(16, 64);
+  const std::int64_t kv_tile = GENERATE(16, 64), window = GENERATE(0, 37);
   AttentionCase full({.batch = 3,
                       .sequence = 150,
                       .heads = 4,
                       .kv_heads = 2,
                       .head_dim = 24,
                       .kv_tile = kv_tile,
-                      .q_tile = 32},
+                      .q_tile = 32,
+                      .window = window},
                      dtype, dtype, 5);
   full.run();
   std::mt19937 generator(7);
