@@ -188,7 +188,8 @@ std::vector<CachedTask> cached_tasks(const AttentionShape& shape, std::int64_t t
                    std::to_string(count) + " new tokens after " + std::to_string(held[b]) +
                        " of sequence " + std::to_string(b) + " do not fit a cache of " +
                        std::to_string(shape.sequence));
-    const AttentionSequence sequence{start[b] - held[b], b * shape.sequence, length, nullptr, &shape};
+    const AttentionSequence sequence{start[b] - held[b], b * shape.sequence, length, nullptr,
+                                     &shape};
     for (std::int64_t i = held[b]; i < length; i += shape.q_tile) {
       tasks.push_back({sequence, {i, std::min(i + shape.q_tile, length)}});
     }
