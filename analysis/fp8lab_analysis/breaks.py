@@ -42,7 +42,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Break:
-    """Where a run's loss diverged."""
+    """The divergence of a run's loss."""
 
     run: Run
     step: int

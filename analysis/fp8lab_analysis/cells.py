@@ -74,7 +74,7 @@ def _csv_cell(cell: Cell) -> str:
 
 
 def plus_minus(spread: stats.Spread, form: str = "{:.4f}", sign: bool = False) -> str:
-    """ "mean ± sd" for text, the mean alone for one seed, a dash when undefined."""
+    """Returns "mean ± sd", only the mean for one seed, or a dash if undefined."""
     if not math.isfinite(spread.mean):
         return MISSING
     shown = (form.replace(":", ":+") if sign else form).format(spread.mean)

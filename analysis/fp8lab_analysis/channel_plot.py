@@ -24,8 +24,8 @@ Found = list[tuple[GroupSummary, list[Persistence]]]
 
 
 def channel_figure(context: PlotContext) -> Figure | None:
-    """Draws the Jaccard index of the largest channels over steps, with the start, and over
-    stages."""
+    """Draws the Jaccard index of the largest channels: with the previous logged step, with the
+    first one, and between stages."""
     found: Found = []
     for summary in context.summaries:
         curves = [curve for run in summary.group.runs if (curve := persistence(run)) is not None]

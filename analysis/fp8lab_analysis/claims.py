@@ -21,8 +21,8 @@ ALPHA = 0.05
 class Outcome(enum.Enum):
     """The outcome of a claim."""
 
-    SHOWN = "shown"  # the interval lies within the bounds
-    REFUTED = "not so"  # the interval lies outside the bounds
+    SHOWN = "shown"  # the interval is within the bounds
+    REFUTED = "not so"  # the interval is outside the bounds
     OPEN = "open"  # the interval contains a bound, or a seed has no finite number
 
 

@@ -40,7 +40,7 @@ def relative_gaps(losses: Sequence[float], twins: Sequence[float]) -> Array:
     return gaps
 
 
-# --- the paired t test and what follows from it ---------------------------------------------------
+# --- the paired t test and its consequences -------------------------------------------------------
 
 
 def _df(df: float | None, count: int) -> float:

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page with every figure and table in files beside it."""
+"""The report: one self-contained HTML page, with every figure and table also in separate files."""
 
 from __future__ import annotations
 

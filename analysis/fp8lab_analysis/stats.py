@@ -59,7 +59,7 @@ def ema(values: Array, half_life: float) -> Array:
 
 
 def smoothed(values: Array) -> Array:
-    """`ema` with the half-life `half_life_for` the curve."""
+    """`ema` with the half-life of `half_life_for`."""
     data = np.asarray(values, dtype=np.float64)
     return ema(data, half_life_for(data.size))
 
