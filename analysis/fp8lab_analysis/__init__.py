@@ -1,7 +1,6 @@
 """Reads fp8lab run files and turns them into figures, tables and one self-contained report.
 
-What needs h5py is imported when it is first asked for, so that the report can say in words what an
-interpreter lacks.
+Modules that need h5py are imported on first use, so that the report can name missing packages.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name from the module that defines it."""
+    """Imports a public name from its module."""
     from importlib import import_module
 
     if name not in _HOMES:

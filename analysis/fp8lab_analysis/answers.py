@@ -1,5 +1,5 @@
-"""What the first screen of a report answers: may I use it, what did it cost, why did that arm
-break. Sentences from the summaries; findings.py says the rest."""
+"""The answers on the first screen of a report: may I use it, what did it cost, why did that arm
+break. findings.py has the other sentences."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fp8lab_analysis.speed import device_text
 from fp8lab_analysis.study import Study
 from fp8lab_analysis.verdicts import Kind, measured
 
-MOST_NAMED = 6  # arms that a sentence names; the tables have all
+MOST_NAMED = 6  # most arms named in a sentence; the tables list all
 MOST_BREAKS = 3
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A question with its sentences, each with its kind: good, bad, fact or caution."""
+    """A question and the sentences of its answer, each with a kind: good, bad, fact or caution."""
 
     question: str
     sentences: list[tuple[str, str]]
@@ -40,7 +40,7 @@ def _candidates(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
 
 
 def _mean_gap(summary: GroupSummary) -> str:
-    """The gap without its interval, which is of another test than the claim that an arm holds."""
+    """The gap without its interval, which belongs to another test than the claim of equivalence."""
     gap = summary.verdict.gap.mean
     return ("+" if gap > 0.0 else "") + measured(gap)
 
@@ -50,15 +50,16 @@ def _gap(summary: GroupSummary) -> str:
 
 
 def _open_runs(study: Study, summaries: Sequence[GroupSummary]) -> str:
-    """Runs that the answer lacks, or has only a part of; empty for none."""
-    alive = [s for s in summaries if s.verdict.kind is not Kind.DIVERGED]  # which may have stopped
+    """Counts of incomplete and missing runs as text; empty if there are none."""
+    # Diverged runs may stop early.
+    alive = [s for s in summaries if s.verdict.kind is not Kind.DIVERGED]
     unfinished = sum(not run.complete for s in alive for run in s.group.runs)
     counts = ((unfinished, "not complete"), (study.missing, "not there"))
     return ", ".join(f"{counted(count, 'run')} {what}" for count, what in counts if count)
 
 
 def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
-    """Which arms are shown to hold, which are not, and what is open."""
+    """States which arms hold, which do not, and which are undecided."""
     candidates, name = _candidates(summaries), study.baseline_recipe
     margin, kinds = study.design.margin_text, {s.group.label: s.verdict.kind for s in candidates}
     said: list[tuple[str, str]] = []
@@ -101,7 +102,7 @@ def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
 
 
 def _seen_text(study: Study, single: Sequence[GroupSummary]) -> str:
-    """The gaps of arms that have no verdict, and how many of them are inside the margin."""
+    """The gaps of arms without a verdict, and how many of these gaps are inside the margin."""
     gaps = sorted((s.verdict.gap.mean, _mean_gap(s)) for s in single)
     losses = joined(sorted({s.judged_on for s in single}))
     of, margin = f"of the {losses} loss of {study.baseline_recipe}", study.design.margin_text
@@ -115,7 +116,7 @@ def _seen_text(study: Study, single: Sequence[GroupSummary]) -> str:
 
 
 def _by_value(items: Sequence[tuple[str, float]], show: Callable[[float], str]) -> str:
-    """Names by the number that they share, in the order of the numbers."""
+    """Groups names by their shared value, in ascending order of the values."""
     shared: dict[str, list[str]] = {}
     for label, value in sorted(items, key=lambda item: item[1]):
         shared.setdefault(show(value), []).append(label)
@@ -123,7 +124,7 @@ def _by_value(items: Sequence[tuple[str, float]], show: Callable[[float], str]) 
 
 
 def what_did_it_cost(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
-    """Bits of scales, and the speed that was measured, beside the baseline's."""
+    """States scale bits and measured speed, compared with the baseline's."""
     said = []
     known = [s for s in summaries if math.isfinite(s.scale_bits)]
     alive = [s for s in known if s.verdict.kind is not Kind.DIVERGED]
@@ -137,7 +138,7 @@ def what_did_it_cost(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
     if known:
         said.append(("fact", f"Bits of scale per element: {'; '.join(filter(None, told))}."))
     stage = measured_stage(study)
-    emulated = any(run.meta.get("backend") == "cpu" for run in study.runs)  # no speed of a GPU
+    emulated = any(run.meta.get("backend") == "cpu" for run in study.runs)  # no GPU speed
     speeds = {
         s.group.label: s.tokens_per_second[stage]
         for s in summaries
@@ -157,7 +158,7 @@ def what_did_it_cost(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
 
 
 def _condition_text(found: Condition) -> str:
-    """The operands that stand out at a logged step; nothing about what is as it should be."""
+    """Names the conspicuous operands of a logged step."""
     parts = []
     if found.weakest is not None:
         parts.append(f"lowest SQNR {found.weakest.value:.1f} dB ({found.weakest.name})")
@@ -171,7 +172,8 @@ def _condition_text(found: Condition) -> str:
 
 
 def break_text(label: str, found: Break) -> str:
-    """Where an arm broke, what was not finite first, and its operands before."""
+    """States where an arm broke, what was not finite first, and the state of its operands
+    before."""
     text = f"{label}, seed {found.run.seed}: the {found.loss} {found.how} at step {found.step}"
     text += f" ({found.stage})"
     if found.event is not None:
@@ -184,7 +186,7 @@ def break_text(label: str, found: Break) -> str:
 
 
 def _warning_text(found: Break) -> str:
-    """Which detector warned first before a break, how long, and of which tensor."""
+    """Names the detector that warned first before a break, its lead, and the tensor."""
     score = warning_before(found.run, found.step)
     if score is None:
         return "No detector warned before"
@@ -196,7 +198,8 @@ def _warning_text(found: Break) -> str:
 
 
 def why_did_it_break(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
-    """The break of every arm that diverged; else what would be looked at first."""
+    """Describes the breaks of diverged arms and the operands of worse arms; if there are neither,
+    the operands with the most underflow."""
     breaks = [
         (summary.group.label, found)
         for summary in summaries
@@ -222,7 +225,7 @@ def why_did_it_break(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
 
 
 def _lossy(summary: GroupSummary) -> str:
-    """What an arm that is worse loses in its last logged step."""
+    """Describes the operands of a worse arm at its last logged step."""
     run = summary.group.runs[0]
     text = f"{summary.group.label} did not break, but is worse"
     if run.tensors.step.size == 0:
@@ -232,7 +235,7 @@ def _lossy(summary: GroupSummary) -> str:
 
 
 def make_answers(study: Study, summaries: Sequence[GroupSummary]) -> list[Answer]:
-    """The three answers, in the order in which they are asked."""
+    """Returns the three answers, in the order of the questions."""
     return [
         may_i_use_it(study, summaries),
         what_did_it_cost(study, summaries),

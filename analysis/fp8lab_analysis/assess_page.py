@@ -154,7 +154,7 @@ def _figures(assessment: Assessment, folder: Path) -> list[RenderedFigure]:
 
 
 def write_page(assessment: Assessment, out: Path) -> Path:
-    """Writes OUT/index.html and OUT/figures; returns the page."""
+    """Writes OUT/index.html and OUT/figures; returns the path of the page."""
     folder = out / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     environment = jinja2.Environment(

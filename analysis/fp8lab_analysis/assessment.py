@@ -1,8 +1,9 @@
-"""What `fp8lab assess` found, as numbers: gaps between recipes on the same tokens, with intervals.
+"""Numbers from the facts of `fp8lab assess`: gaps between recipes on the same tokens, with
+intervals.
 
-Losses are sums over the tokens of each document, in nats, under every recipe: `sums[r, d]` with
-`tokens[d]`. A gap is relative, (loss - baseline) / baseline, paired by token; a fraction. Intervals
-are those of text_noise.py, over documents."""
+`sums[r, d]` is the sum of the losses of document d under recipe r in nats, `tokens[d]` its number
+of tokens. A gap is the fraction (loss - baseline) / baseline on the same tokens. Intervals are over
+documents (text_noise.py)."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ import numpy as np
 from fp8lab_analysis.text_noise import ALPHA, LEAST_DOCUMENTS, Estimate, clustered_ratio
 
 NAT_DIGITS = 4
-AS_IT_IS = "as it is"  # words of a recipe that was tried without a change
+AS_IT_IS = "as it is"  # words of the unchanged recipe
 
 
 def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
-    """Which hypotheses are rejected with a family-wise error of at most `alpha` (Holm, Scandinavian
-    Journal of Statistics 6 (1979) 65-70)."""
+    """Returns for each hypothesis whether it is rejected, with a family-wise error of at most
+    `alpha` (Holm, Scandinavian Journal of Statistics 6 (1979) 65-70)."""
     rejected = [False] * len(p_values)
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     for rank, i in enumerate(order):
@@ -36,22 +37,22 @@ def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
 
 @dataclass(frozen=True)
 class RecipeCost:
-    """One recipe beside the baseline."""
+    """One recipe compared with the baseline."""
 
     name: str
-    loss: float  # nats a token
-    gap: Estimate  # relative to the baseline's loss, a fraction
-    nats: float  # loss - baseline's
+    loss: float  # nats per token
+    gap: Estimate  # fraction of the baseline's loss
+    nats: float  # loss minus the baseline's loss
     same_forward_as: str  # a recipe with the same forward pass, or empty
-    like: tuple[str, ...]  # recipes that this one is not told apart from
+    like: tuple[str, ...]  # recipes with losses that are not significantly different
     remarks: tuple[str, ...] = ()
-    gradient_error: float = math.nan  # |g - g0| / |g0| against the baseline's
+    gradient_error: float = math.nan  # |g - g0| / |g0|; g0: the baseline's gradient
     gradient_cosine: float = math.nan
 
 
 @dataclass(frozen=True)
 class MapEntry:
-    """One layer alone in the recipe: what it adds, relative to the baseline's loss."""
+    """The gap with only one layer in the recipe, relative to the baseline's loss."""
 
     layer: str
     both: Estimate
@@ -61,17 +62,17 @@ class MapEntry:
 
 @dataclass(frozen=True)
 class SensitivityMap:
-    """Where the gap of one recipe arises."""
+    """The gap of one recipe by layer and operand."""
 
     recipe: str
     sequences: int
     whole: Estimate
     layers: tuple[MapEntry, ...]
-    noise: float  # deviation of the baseline's loss when one layer moves by next to nothing
+    noise: float  # deviation of the baseline's loss over minimal changes of one layer
 
     @property
     def noise_sentence(self) -> str:
-        """What a layer must add to be more than another fall of the roundings."""
+        """States the gap that a layer must add to exceed the noise of rounding."""
         if not math.isfinite(self.noise):
             return ""
         above = sum(abs(entry.both.value) > 2 * self.noise for entry in self.layers)
@@ -83,16 +84,16 @@ class SensitivityMap:
 
     @property
     def additive(self) -> float:
-        """Sum of what the layers add alone."""
+        """Sum of the gaps of single layers."""
         return sum(entry.both.value for entry in self.layers)
 
     @property
     def remainder(self) -> float:
-        """What the layers together add beyond that."""
+        """The recipe's gap minus that sum."""
         return self.whole.value - self.additive
 
     def largest(self, count: int) -> list[MapEntry]:
-        """Layers by what they add, the largest first."""
+        """Returns the layers with the largest gaps, in descending order."""
         return sorted(self.layers, key=lambda entry: -entry.both.value)[:count]
 
 
@@ -100,11 +101,11 @@ class SensitivityMap:
 class Tried:
     """A change of the recipe that was run on the sequences of the map."""
 
-    words: str  # what was changed
-    gap: float  # to the baseline, a fraction, without an interval; NaN: the loss is not finite
-    layers: int  # linear layers in the baseline's format
-    seconds: float  # of the products of a step on the rated card; NaN: not known
-    time: float  # `seconds` beside those of the recipe as it is, (t - t0) / t0; NaN: not known
+    words: str  # description of the change
+    gap: float  # fraction of the baseline's loss, without an interval; NaN: the loss is not finite
+    layers: int  # number of linear layers in the baseline's format
+    seconds: float  # GEMM time of a step on the rated GPU; NaN: unknown
+    time: float  # `seconds` relative to the unchanged recipe, (t - t0) / t0; NaN: unknown
 
 
 @dataclass(frozen=True)
@@ -112,15 +113,15 @@ class Suggestion:
     """The changes of the mapped recipe that were tried to bring it under a margin."""
 
     recipe: str
-    margin: float  # of the baseline's loss, a fraction
+    margin: float  # fraction of the baseline's loss
     card: str
-    tokens: int  # of the step that times are of
-    tried: tuple[Tried, ...]  # as they were run
-    chosen: int | None  # of `tried`; None: no change reaches the margin
+    tokens: int  # number of tokens in the timed step
+    tried: tuple[Tried, ...]  # in the order of their runs
+    chosen: int | None  # index in `tried`; None: no change reaches the margin
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], recipe: str) -> Suggestion:
-        """Of the facts of a file. Throws ValueError where the choice is none of what was tried."""
+        """Creates it from the facts of a file. Raises ValueError if the choice was not tried."""
         rows, chosen = facts["tried"], facts["chosen"]
         if chosen is not None and not 0 <= chosen < len(rows):
             raise ValueError(f"suggestion: chosen {chosen} of {len(rows)} that were tried")
@@ -141,7 +142,7 @@ class Suggestion:
 
     @property
     def sentence(self) -> str:
-        """What to change, or that nothing which was tried is enough."""
+        """States the change to make, or that no tried change is sufficient."""
         margin = f"the margin of {100 * self.margin:g} %"
         if self.chosen is not None:
             best = self.tried[self.chosen]
@@ -162,14 +163,14 @@ class Suggestion:
         return f"{text}; nearest: {self._named(nearest)}, {signed(nearest.gap)}."
 
     def _named(self, tried: Tried) -> str:
-        """The recipe with its change."""
+        """Names the recipe and its change."""
         if tried.words == AS_IT_IS:
             return f"{self.recipe} {AS_IT_IS}"
         return f"{self.recipe} with {tried.words}"
 
 
 class Assessment:
-    """The facts of one `facts.json`, judged."""
+    """The statistics of one `facts.json`."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.facts = facts
@@ -188,11 +189,11 @@ class Assessment:
 
     @classmethod
     def read(cls, path: Path) -> Assessment:
-        """Of a file that fp8lab wrote."""
+        """Reads a file that fp8lab wrote."""
         return cls(json.loads(path.read_text(encoding="utf-8")))
 
     def gap(self, one: int, other: int) -> Estimate:
-        """(loss of `one` - loss of `other`) / loss of the baseline."""
+        """Returns (loss of `one` - loss of `other`) / loss of the baseline."""
         return clustered_ratio(self.sums[one] - self.sums[other], self.sums[0])
 
     def _costs(self, rows: Sequence[Mapping[str, Any]]) -> list[RecipeCost]:
@@ -224,8 +225,8 @@ class Assessment:
         return costs
 
     def _told_apart(self, rows: Sequence[Mapping[str, Any]]) -> set[tuple[int, int]]:
-        """Pairs of recipes whose losses differ, corrected for the number of pairs. A loss that is
-        not finite is like no other."""
+        """Returns the pairs of recipes with significantly different losses, corrected for the
+        number of pairs. A loss that is not finite differs from every other."""
         finite = np.isfinite(self.sums).all(axis=1)
         distinct = [i for i, row in enumerate(rows) if not row.get("same_forward_as") and finite[i]]
         twin = {
@@ -243,7 +244,7 @@ class Assessment:
         }
 
     def _map(self, facts: Mapping[str, Any]) -> SensitivityMap:
-        taken = [facts["baseline"], *facts["replicates"]]  # the baseline, moved by next to nothing
+        taken = [facts["baseline"], *facts["replicates"]]  # with minimal changes
         sums = np.asarray(taken, np.float64)
         baseline = sums.mean(axis=0)
         totals = sums.sum(axis=1) / baseline.sum()
@@ -268,7 +269,7 @@ class Assessment:
     # --- sentences ------------------------------------------------------------------------------
 
     def ordered(self) -> list[RecipeCost]:
-        """The baseline, then the others by their gap; those that are not finite last."""
+        """Returns the baseline, then the others by ascending gap; non-finite losses last."""
         rest = sorted(
             self.costs[1:],
             key=lambda cost: cost.gap.value if math.isfinite(cost.gap.value) else math.inf,
@@ -276,7 +277,7 @@ class Assessment:
         return [self.costs[0], *rest]
 
     def answer(self) -> list[str]:
-        """The first screen, in sentences."""
+        """Returns the sentences of the first screen."""
         rest = [cost for cost in self.ordered()[1:] if math.isfinite(cost.gap.value)]
         lines = []
         for cost in self.costs[1:]:
@@ -314,7 +315,7 @@ class Assessment:
         return lines
 
     def map_sentence(self, found: SensitivityMap) -> str:
-        """Where the gap arises."""
+        """States which layers cause the gap."""
         top = found.largest(3)
         parts = ", ".join(f"{entry.layer} ({percent(entry.both)})" for entry in top)
         return (
@@ -324,7 +325,7 @@ class Assessment:
         )
 
     def outlier_sentences(self) -> list[str]:
-        """What stands out in the activations."""
+        """Describes outliers in the activations."""
         outliers = self.facts["outliers"]
         lines = []
         inputs = [item for item in outliers["inputs"] if item["median"] > 0]
@@ -351,7 +352,7 @@ class Assessment:
         return lines
 
     def to_json(self) -> dict[str, Any]:
-        """The answer for machines."""
+        """Returns the answer as JSON."""
         result: dict[str, Any] = {
             "model": self.facts["model"],
             "baseline": self.baseline,
@@ -426,7 +427,7 @@ def percent(estimate: Estimate) -> str:
 
 
 def token_text(token: Mapping[str, Any]) -> str:
-    """A token as a reader knows it: its text, else its id, and its place."""
+    """Returns a token's text, else its id, and its position."""
     name = json.dumps(token["text"], ensure_ascii=False) if token["text"] else f"id {token['id']}"
     return f"{name} (place {token['position']} of its document)"
 

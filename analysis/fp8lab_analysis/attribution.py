@@ -1,21 +1,21 @@
-"""A loss gap split by source of error: from the arms of one recipe that replace some sources by
-exact arithmetic (`exact` of a run file).
+"""Splits a loss gap by source of error, from arms of one recipe that replace some sources by exact
+arithmetic (`exact` of a run file).
 
-All gaps are those behind the verdicts: relative, of a run to the baseline run of its seed. What is
-split is the gap of the recipe as it is, less that of the arm `exact = ["all"]` where there is one:
-the two differ in the recipe's errors alone, while both differ from the baseline in its own. A
-source counts twice, as for a gradient (`fp8lab attribute`):
+All gaps are those of the verdicts: relative, between a run and the baseline run of its seed. The
+gap to split is that of the unchanged recipe, minus that of the arm `exact = ["all"]` if there is
+one. These two arms differ only in the recipe's errors; both differ from the baseline in its errors.
+A source is measured twice, as for a gradient (`fp8lab attribute`):
 
-- **left out**: the gap as it is, less the gap with that source exact;
-- **alone**: the gap with everything else exact, less that of `exact = ["all"]`, or less zero.
+- **left out**: the gap of the unchanged recipe, minus the gap with that source exact;
+- **alone**: the gap with everything else exact, minus that of `exact = ["all"]`, or minus zero.
 
-Each is a difference of runs of one seed, and the contributions of either kind share one run: the
-recipe as it is, or that of `exact = ["all"]`. They are a layout, arms x seeds, as the arms of a
-study are, and have its moderated variance (pooling.py), at the study's error rate shared out over
-all contributions of the recipe (Bonferroni). The gap as it is and that with all exact have the
-deviations of their verdicts. The remainder of a group, what its contributions leave of the
-whole, seed by seed, is alone and has its own: it is sources that work on each other, and chance,
-for a loss answers any change of its arithmetic."""
+Each contribution is a difference between runs of one seed. The contributions of one kind share one
+run: that of the unchanged recipe, or that of `exact = ["all"]`. Like the arms of a study, they form
+a layout arms x seeds with moderated variance (pooling.py). The study's error rate is divided among
+all contributions of the recipe (Bonferroni). The gaps of the unchanged recipe and of the all-exact
+arm have the deviations of their verdicts. The remainder of a group is the whole minus the
+contributions, seed by seed; it has its own deviation. It consists of interactions of sources, and
+of chance, since any change of the arithmetic changes a loss."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fp8lab_analysis.verdicts import Noise
 
 ALL = "all"
 ALL_BUT = "all but "
-SCALES = "scale"  # the one group without a whole: a scale changes no value by itself
+SCALES = "scale"  # the only group without a whole: a scale changes no value by itself
 LAYER = "layer"
 GROUPS = {
     "source": (
@@ -54,20 +54,20 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Contribution:
-    """A difference of gaps over seeds, relative; NaN where a seed is missing or broke."""
+    """A relative difference of gaps over seeds; NaN if a seed is missing or broke."""
 
     spread: Spread
-    half_width: float = math.nan  # two or more seeds
-    p: float = math.nan  # of "there is none", uncorrected
+    half_width: float = math.nan  # known for two or more seeds
+    p: float = math.nan  # of "the contribution is zero", uncorrected
 
     @property
     def known(self) -> bool:
-        """True for one that has a number."""
+        """True if the contribution has a value."""
         return math.isfinite(self.spread.mean)
 
     @property
     def told_from_zero(self) -> bool:
-        """True where the interval leaves out zero."""
+        """True if the interval excludes zero."""
         return math.isfinite(self.half_width) and abs(self.spread.mean) > self.half_width
 
 
@@ -76,42 +76,42 @@ class Part:
     """One source of error."""
 
     name: str
-    left_out: Contribution | None  # None: no arm has it exact
+    left_out: Contribution | None  # None: no arm has this source exact
     alone: Contribution | None  # None: no arm has everything else exact
 
 
 @dataclass(frozen=True)
 class PartGroup:
-    """The parts of one group, in the order of GROUPS or of the study, and what they leave."""
+    """The parts of one group, in the order of GROUPS or of the study, and the remainder."""
 
     name: str
     parts: list[Part]
-    remainder: Contribution | None  # of those left out; None for scales and where none was
+    remainder: Contribution | None  # of the parts left out; None for scales or without such parts
     remainder_alone: Contribution | None
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """The gap of one recipe and variant, split."""
+    """The gap of one recipe and variant by source."""
 
     label: str
     seeds: int
     judged_on: str
     stage: str
-    whole: Contribution  # gap of the recipe as it is
-    floor: Contribution | None  # gap with every source exact; None: no such arm, zero stands for it
+    whole: Contribution  # gap of the unchanged recipe
+    floor: Contribution | None  # gap with every source exact; None: no such arm, counts as zero
     groups: list[PartGroup]
-    diverged: list[str]  # arms whose seeds broke, and that have no contribution
-    lacking: list[str]  # arms without a run of every seed, which have none either
+    diverged: list[str]  # arms with a broken seed; they have no contribution
+    lacking: list[str]  # arms without a run of every seed; they have no contribution
 
     @property
     def ordered(self) -> bool:
-        """True where words of order may be used: two or more seeds."""
+        """True if contributions may be put in an order: with two or more seeds."""
         return self.seeds > 1 and math.isfinite(self.whole.half_width)
 
 
 def group_of(source: str) -> str:
-    """The group that a source of error belongs to; what no group lists is a layer."""
+    """Returns the group of a source of error; a name that no group lists is a layer."""
     return next((name for name, listed in GROUPS.items() if source in listed), LAYER)
 
 
@@ -123,7 +123,7 @@ def _gaps(summary: GroupSummary) -> Gaps:
 
 
 def _difference(one: Gaps, other: Gaps, seeds: Iterable[int]) -> Gaps:
-    """Seed by seed; NaN where one of the two lacks it."""
+    """Returns the difference seed by seed; NaN for a seed that `one` or `other` lacks."""
     return {seed: one.get(seed, math.nan) - other.get(seed, math.nan) for seed in seeds}
 
 
@@ -134,7 +134,7 @@ def _left(whole: Gaps, parts: Sequence[Gaps]) -> Gaps:
 
 
 def _contribution(gaps: Gaps, level: float, noise: Noise | None = None) -> Contribution:
-    """`noise` is that of a pool; without one the deviation is its own."""
+    """Returns a contribution with the pooled `noise`; without it, with its own deviation."""
     spread = spread_over_seeds(list(gaps.values()))
     if spread.count < 2 or not math.isfinite(spread.mean):
         return Contribution(spread)
@@ -145,7 +145,7 @@ def _contribution(gaps: Gaps, level: float, noise: Noise | None = None) -> Contr
 
 
 def _noises(found: dict[str, Gaps]) -> dict[str, Noise]:
-    """The noise of contributions that share a run: of those that every seed has."""
+    """Returns the noise of contributions that share a run and have every seed."""
     whole = {
         name: list(gaps.values())
         for name, gaps in found.items()
@@ -160,22 +160,22 @@ def _noises(found: dict[str, Gaps]) -> dict[str, Noise]:
 
 @dataclass(frozen=True)
 class _Arms:
-    """The arms of one recipe and variant by what they replace."""
+    """The arms of one recipe and variant by their exact sources."""
 
     whole: GroupSummary
-    exact: dict[str, GroupSummary]  # by the one source that is exact, "all" too
-    alone: dict[str, GroupSummary]  # by the one source that is not
+    exact: dict[str, GroupSummary]  # by the only exact source; also "all"
+    alone: dict[str, GroupSummary]  # by the only source that is not exact
 
     @property
     def names(self) -> list[str]:
-        """Sources, those of GROUPS in its order, then layers as they come."""
+        """Names of the sources: in the order of GROUPS, then layers in the order of the study."""
         found = [name for name in dict.fromkeys([*self.exact, *self.alone]) if name != ALL]
         listed = [name for names in GROUPS.values() for name in names if name in found]
         return listed + [name for name in found if name not in listed]
 
 
 def _families(summaries: Sequence[GroupSummary]) -> list[_Arms]:
-    """Recipes that have an arm as it is, and arms with one source exact or kept."""
+    """Returns the recipes with an unchanged arm and arms with one source exact or kept."""
     families: dict[tuple[str, str], _Arms] = {}
     candidates = [s for s in summaries if not s.group.is_baseline]
     for summary in candidates:
@@ -258,5 +258,5 @@ def _attribution(study: Study, arms: _Arms) -> Attribution:
 
 
 def attribute_gaps(study: Study, summaries: Sequence[GroupSummary]) -> list[Attribution]:
-    """Every recipe of a study that has arms with exact sources, in the study's order."""
+    """Splits the gap of every recipe of a study with such arms, in the study's order."""
     return [_attribution(study, arms) for arms in _families(summaries)]

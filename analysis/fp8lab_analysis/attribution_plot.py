@@ -1,4 +1,4 @@
-"""The waterfall of a loss gap: source by source, from exact arithmetic to the recipe as it is."""
+"""The waterfall of a loss gap: source by source, from exact arithmetic to the unchanged recipe."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _drawn(group: PartGroup) -> bool:
 
 
 def attribution_figure(context: PlotContext) -> Figure | None:
-    """A row of panels for each recipe that was taken apart, a panel a group of sources."""
+    """Draws a row of panels per recipe, with one panel per group of sources."""
     panels = [
         (found, group)
         for found in context.attributions
@@ -74,7 +74,7 @@ def _draw(axes: Axes, found: Attribution, group: PartGroup) -> None:
     axes.axvline(base, color=BAND, linewidth=0.8, linestyle=":")
     at = base
     for row, part in enumerate(group.parts, 1):
-        # Where a group has no whole, its sources do not add up.
+        # In a group without a whole, the sources do not add up.
         begin = at if rest is not None else base
         if part.left_out is not None and part.left_out.known:
             at = _step(axes, row, begin, part.left_out)
@@ -103,7 +103,7 @@ def _bar(axes: Axes, row: float, begin: float, length: float, colour: str, label
 def _step(
     axes: Axes, row: float, begin: float, found: Contribution, colour: str | None = None
 ) -> float:
-    """The bar of a contribution from `begin` on; returns its end."""
+    """Draws the bar of a contribution from `begin`; returns its end."""
     length = 100.0 * found.spread.mean
     _bar(axes, row, begin, length, colour or (UP if length > 0.0 else DOWN), "left out")
     error = _error(found)

@@ -1,4 +1,4 @@
-"""What the axes of a study say of its arms: /axes of study.h5, in the order of the study file."""
+"""The settings of a study's arms by its axes: /axes of study.h5, in the order of the study file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import h5py
 from fp8lab_analysis.configuration import changes_numbers, flatten
 from fp8lab_analysis.hdf5 import Damage, read_dataset, texts, to_text
 
-MOST_CHOICES = 5000  # of keys that are tried as labels
+MOST_CHOICES = 5000  # combinations of keys that are tried as labels
 Settings = dict[str, str]  # value by dotted key
 
 
 def read_axes(file: h5py.File, arms: int) -> dict[str, list[str]]:
-    """Of each key that an arm sets, its TOML value in every arm, empty where an arm does not set
-    it. Nothing for a study file without /axes. Throws Damage."""
+    """Returns by key its TOML value in every arm; empty text for an arm that does not set the key.
+    Empty for a study file without /axes. Raises Damage."""
     columns = {}
     for name, item in file["axes"].items() if "axes" in file else ():
         column = texts(read_dataset(item), f"/axes/{name}")
@@ -29,7 +29,7 @@ def read_axes(file: h5py.File, arms: int) -> dict[str, list[str]]:
 
 
 def axis_keys(config_text: str) -> list[str]:
-    """The keys of the [[axis]] tables of a study file, in its order."""
+    """Returns the keys of the [[axis]] tables of a study file, in its order."""
     try:
         tables = tomllib.loads(config_text).get("axis", [])
     except tomllib.TOMLDecodeError:
@@ -38,7 +38,7 @@ def axis_keys(config_text: str) -> list[str]:
 
 
 def _leaves(key: str, value: str) -> Settings:
-    """The settings that the value of an axis stands for: several where it is a table."""
+    """Returns the settings in the value of an axis; a table contains several."""
     try:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -47,8 +47,8 @@ def _leaves(key: str, value: str) -> Settings:
 
 
 def _telling_keys(values: Sequence[Settings]) -> list[str]:
-    """One to three keys that tell the values of an axis apart, each of which has one of them, else
-    all that vary."""
+    """Returns one to three keys that all values of an axis have and that distinguish the values; if
+    there are none, all keys that vary."""
     known = dict.fromkeys(key for value in values for key in value)
     varying = [key for key in known if len({value.get(key) for value in values}) > 1]
     few = (keys for size in (1, 2, 3) for keys in itertools.combinations(varying, size))
@@ -60,8 +60,8 @@ def _telling_keys(values: Sequence[Settings]) -> list[str]:
 
 
 def axis_settings(columns: Mapping[str, Sequence[str]], keys: Sequence[str]) -> list[Settings]:
-    """Of every arm what the axes `keys` set, in their order: of an axis whose values are tables as
-    much as tells these apart; nothing of an axis with one value."""
+    """Returns for every arm the settings of the axes `keys`, in their order. For an axis whose
+    values are tables, only the keys that distinguish them; nothing for an axis with one value."""
     arms = len(next(iter(columns.values()), ()))
     found: list[Settings] = [{} for _ in range(arms)]
     for key in keys:
@@ -75,7 +75,7 @@ def axis_settings(columns: Mapping[str, Sequence[str]], keys: Sequence[str]) -> 
 
 
 def other_settings(columns: Mapping[str, Sequence[str]], keys: Sequence[str]) -> list[Settings]:
-    """Of every arm what it sets besides the axes `keys`."""
+    """Returns for every arm its settings outside the axes `keys`."""
     arms = len(next(iter(columns.values()), ()))
     found: list[Settings] = [{} for _ in range(arms)]
     for key in sorted(set(columns) - set(keys)):

@@ -1,8 +1,8 @@
-"""Two studies side by side: arms matched by name and configuration, and what changed of verdicts.
+"""Compares two studies: arms matched by name and configuration, and changed verdicts.
 
-Nothing is tested between the two studies: each verdict is of its own study, with its own margin,
-correction and seeds. What differs between them is said beside it, for a verdict that changed with
-the configuration did not change by itself.
+No test compares the two studies: each verdict belongs to its own study, with its own margin,
+correction and seeds. Differences of configuration are listed with the verdicts, since they can
+explain a change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FACTS = ("data_hash", "initial_weights_hash", "code_version", "backend", "device
 
 @dataclass(frozen=True)
 class ArmPair:
-    """An arm of this study and the same one of the other; None where a study lacks it."""
+    """An arm of this study and its match in the other; None if a study lacks it."""
 
     ours: GroupSummary | None
     theirs: GroupSummary | None
@@ -32,21 +32,21 @@ class ArmPair:
 
     @property
     def label(self) -> str:
-        """Name of the arm: that of this study where it has it."""
+        """Name of the arm, in this study if it has the arm."""
         found = self.ours or self.theirs
         assert found is not None
         return found.group.label
 
     @property
     def changed(self) -> bool:
-        """True where both studies have a verdict on the arm, and not the same."""
+        """True if both studies have a verdict on the arm and the verdicts differ."""
         kinds = {s.verdict.kind for s in (self.ours, self.theirs) if s is not None}
         return len(kinds) > 1
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Another study beside the one of a report."""
+    """The comparison of a report's study with another study."""
 
     study: Study
     pairs: list[ArmPair]
@@ -54,7 +54,7 @@ class Beside:
 
 
 def _plain(group: Group) -> dict[str, str]:
-    """Configuration of an arm without its seed."""
+    """Returns the configuration of an arm without its seed."""
     found = configuration(group.runs[0])
     return {key: value for key, value in found.items() if key != "seed"}
 
@@ -66,13 +66,13 @@ def _origin(run: Run) -> dict[str, str]:
 
 
 def _listed(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """What differs between two tables of text."""
+    """Lists the differences of two tables of text."""
     keys = [key for key in dict.fromkeys([*ours, *theirs]) if ours.get(key) != theirs.get(key)]
     return [f"{key} ({ours.get(key, '–')} / {theirs.get(key, '–')})" for key in keys]
 
 
 def _same_seed(ours: Group, theirs: Group) -> tuple[Run, Run]:
-    """A run of each, of one seed where both have one: first weights go with the seed."""
+    """Returns a run of each arm, with a common seed if possible: initial weights depend on it."""
     for run in ours.runs:
         for other in theirs.runs:
             if run.seed == other.seed:
@@ -81,7 +81,7 @@ def _same_seed(ours: Group, theirs: Group) -> tuple[Run, Run]:
 
 
 def _differences(ours: Group, theirs: Group) -> list[str]:
-    """What differs between two arms but their verdicts."""
+    """Lists the differences of two arms in configuration and origin."""
     run, other = _same_seed(ours, theirs)
     found = _listed(_plain(ours), _plain(theirs)) + _listed(_origin(run), _origin(other))
     seeds = [", ".join(str(r.seed) for r in group.runs) for group in (ours, theirs)]
@@ -91,8 +91,8 @@ def _differences(ours: Group, theirs: Group) -> list[str]:
 def match_arms(
     ours: Sequence[GroupSummary], theirs: Sequence[GroupSummary]
 ) -> list[tuple[GroupSummary | None, GroupSummary | None]]:
-    """Arms of one name are one arm; of the rest, those of one recipe and configuration, for a name
-    says what sets an arm apart within its own study. In the order of `ours`, then the others."""
+    """Matches arms with equal names, then arms with equal recipe and configuration, since a name
+    distinguishes arms only within its own study. In the order of `ours`, then the others."""
     left = {s.group.full_label: s for s in theirs}
     found: dict[str, GroupSummary | None] = {
         s.group.full_label: left.pop(s.group.full_label, None) for s in ours
@@ -111,7 +111,7 @@ def match_arms(
 def lay_beside(
     study: Study, summaries: Sequence[GroupSummary], other: Study, theirs: Sequence[GroupSummary]
 ) -> Beside:
-    """`other` beside `study`."""
+    """Compares `study` with `other`."""
     pairs = [
         ArmPair(a, b, _differences(a.group, b.group) if a and b else [])
         for a, b in match_arms(summaries, theirs)
@@ -120,7 +120,7 @@ def lay_beside(
 
 
 def _sentences(study: Study, other: Study, pairs: Sequence[ArmPair]) -> list[tuple[str, str]]:
-    """What changed, and what a reader has to know before believing it."""
+    """States the changed verdicts, and the differences that can explain them."""
     both = [p for p in pairs if p.ours and p.theirs and not p.ours.group.is_baseline]
     changed = [p for p in both if p.changed]
     said = [("fact", _changed_text(both, changed))]

@@ -20,7 +20,7 @@ from fp8lab_analysis.style import (
 
 
 def beside_figure(context: PlotContext) -> Figure | None:
-    """Gap of every arm that both studies have: this study filled, the other hollow."""
+    """Draws the gap of every arm that both studies have: this study filled, the other hollow."""
     if context.beside is None:
         return None
     pairs = [

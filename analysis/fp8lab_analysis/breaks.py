@@ -1,4 +1,4 @@
-"""Where a run broke, and what its operands looked like before: the facts behind "why?"."""
+"""Finds where a run broke, and the state of its operands before: the facts behind "why?"."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fp8lab_analysis.divergence import find_divergence
 from fp8lab_analysis.operands import quantized_mask
 from fp8lab_analysis.runs import Event, Floats, Run
 
-SPIKE_ROWS = 10  # of /metrics before a break: a spike in them belongs to it
+SPIKE_ROWS = 10  # a spike in this many rows of /metrics before a break belongs to it
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """The operand of a logged step that is worst in one statistic."""
+    """The operand with the worst value of one statistic at a logged step."""
 
     layer: str
     slot: str
@@ -25,13 +25,13 @@ class Suspect:
 
     @property
     def name(self) -> str:
-        """Layer and slot, as events name them."""
+        """Layer and slot, as in event messages."""
         return f"{self.layer}/{self.slot}"
 
 
 @dataclass(frozen=True)
 class Condition:
-    """The quantized operands of one logged step, by the operand that is worst in each respect."""
+    """The worst quantized operand of one logged step for each statistic."""
 
     step: int
     weakest: Suspect | None  # lowest SQNR, dB
@@ -42,29 +42,29 @@ class Condition:
 
 @dataclass(frozen=True)
 class Break:
-    """Where a run's loss diverged."""
+    """The divergence of a run's loss."""
 
     run: Run
     step: int
     stage: str
-    finite: bool  # the loss grew, but was a number
-    held_out: bool  # the held-out loss, at an evaluation
-    event: Event | None  # the first of kind nan, or a spike just before
-    before: Condition | None  # the last logged step before it
+    finite: bool  # True: the loss grew but remained finite
+    held_out: bool  # True: the held-out loss diverged, at an evaluation
+    event: Event | None  # the first event of kind nan, or a spike just before
+    before: Condition | None  # operands at the last logged step before the break
 
     @property
     def how(self) -> str:
-        """What the loss did."""
+        """Describes the behaviour of the loss."""
         return "grew beyond recovery" if self.finite else "stopped being finite"
 
     @property
     def loss(self) -> str:
-        """Which loss did."""
+        """Names the loss that diverged."""
         return "held-out loss" if self.held_out else "loss"
 
 
 def _worst(run: Run, values: Floats, sign: float) -> Suspect | None:
-    """The quantized operand with the largest `sign` x value; None where none is known."""
+    """Returns the quantized operand with the largest `sign` x value; None if no value is known."""
     ranked = np.where(quantized_mask(run) & np.isfinite(values), sign * values, -math.inf)
     if ranked.size == 0 or not math.isfinite(ranked.max()):
         return None
@@ -73,7 +73,7 @@ def _worst(run: Run, values: Floats, sign: float) -> Suspect | None:
 
 
 def condition(run: Run, row: int) -> Condition:
-    """The worst operands of one logged step."""
+    """Returns the worst operands of one logged step."""
     log = run.tensors
 
     def most(statistic: str, sign: float = 1.0) -> Suspect | None:
@@ -89,14 +89,14 @@ def condition(run: Run, row: int) -> Condition:
 
 
 def find_break(run: Run, stages: Sequence[str]) -> Break | None:
-    """The first stage of a run that diverged, and where; None for a run that did not."""
+    """Returns the first break of a run; None if it did not diverge."""
     for stage in stages:
         found = find_divergence(run, stage)
         if found is None:
             continue
         step, steps = found.step, run.metrics.step[run.stage_rows(stage)]
         row = int(np.searchsorted(steps, step))
-        # Smoothing may find the break a row early.
+        # With smoothing, the break may be found one row early.
         near = steps[max(0, row - SPIKE_ROWS) : row + 2]
         left_out = set(run.metrics.step[run.left_out].tolist())
         events = [
@@ -105,7 +105,8 @@ def find_break(run: Run, stages: Sequence[str]) -> Break | None:
             if (event.kind == "nan" and event.step not in left_out)
             or (event.kind == "spike" and near.size and near[0] <= event.step <= near[-1])
         ]
-        # A step is taken before its evaluation, but what a broken step logs may be of the break.
+        # Excludes the operands of the broken step. An evaluation comes after its step, so a break
+        # of the held-out loss includes them.
         logged = np.flatnonzero(run.tensors.step < step + found.held_out)
         return Break(
             run=run,

@@ -1,5 +1,5 @@
-"""What tables are made of: columns with units, cells for CSV and for HTML, and short texts that
-tables and sentences share."""
+"""Elements of tables: columns with units, cells for CSV and HTML, and short texts shared with
+sentences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MISSING = "–"
 
 @dataclass(frozen=True)
 class Column:
-    """One column: CSV header with unit, HTML header, and how a number is shown."""
+    """One column: CSV header with unit, HTML header, and number format."""
 
     name: str
     unit: str = ""
@@ -29,11 +29,11 @@ class Column:
 
     @property
     def header(self) -> str:
-        """Header with its unit."""
+        """Header with unit."""
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
     def text(self, cell: Cell) -> str:
-        """Formatted cell; a dash for a missing or undefined one."""
+        """Formats a cell; a dash for a missing or undefined one."""
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
             return MISSING
         if isinstance(cell, str):
@@ -43,7 +43,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A named table; `keys` names the group of each row, for its colour."""
+    """A named table; `keys` names the group of each row, which determines its colour."""
 
     name: str
     title: str
@@ -63,7 +63,7 @@ class Table:
         return path
 
     def text_rows(self) -> list[list[str]]:
-        """Every cell as HTML shows it."""
+        """Returns every cell as text for HTML."""
         return [[c.text(cell) for c, cell in zip(self.columns, row)] for row in self.rows]
 
 
@@ -74,7 +74,7 @@ def _csv_cell(cell: Cell) -> str:
 
 
 def plus_minus(spread: stats.Spread, form: str = "{:.4f}", sign: bool = False) -> str:
-    """ "mean ± sd" for text, the mean alone for one seed, a dash when undefined."""
+    """Returns "mean ± sd", only the mean for one seed, or a dash if undefined."""
     if not math.isfinite(spread.mean):
         return MISSING
     shown = (form.replace(":", ":+") if sign else form).format(spread.mean)
@@ -89,7 +89,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def gap_text(summary: GroupSummary) -> str:
-    """Final gap ± its standard deviation over seeds, or what is known of it from a single run."""
+    """Final gap ± its standard deviation over seeds, or the error within a single run."""
     shown = plus_minus(summary.final_gap, sign=True)
     if math.isfinite(summary.final_gap.mean) and summary.final_gap.count == 1:
         if math.isfinite(summary.gap_error):
@@ -98,7 +98,7 @@ def gap_text(summary: GroupSummary) -> str:
 
 
 def verdict_text(summary: GroupSummary) -> str:
-    """Kind of the verdict, with the number of diverged seeds and whether runs are unfinished."""
+    """Kind of the verdict, with the number of diverged seeds and a mark for unfinished runs."""
     text = summary.verdict.kind.value
     if summary.verdict.kind is Kind.DIVERGED:
         text += f" ({summary.verdict.diverged} of {summary.verdict.seeds})"
@@ -106,13 +106,13 @@ def verdict_text(summary: GroupSummary) -> str:
 
 
 def ratio_text(ratio: stats.Spread) -> str:
-    """ "×1.02 ± 0.01" over seeds; "unknown" where it is not known."""
+    """ "×1.02 ± 0.01" over seeds, or "unknown"."""
     return f"×{plus_minus(ratio, '{:.2f}')}" if math.isfinite(ratio.mean) else "unknown"
 
 
 def equal_quality_text(found: EqualQuality) -> str:
-    """What an arm takes of the baseline's steps and seconds until it has the loss, or that it does
-    not get there."""
+    """States the steps and seconds of an arm, relative to the baseline's, until it reaches the
+    loss, or that it does not reach it."""
     if found.reached < found.seeds:
         missed = found.seeds - found.reached
         return f"not reached in {missed} of {found.seeds} seeds"
@@ -136,7 +136,7 @@ def tabulate(
     fields: Sequence[Field[Row]],
     note: str = "",
 ) -> Table:
-    """Table with a line for each of `rows`; `label` names the group of a row."""
+    """Returns a table with a line for each of `rows`; `label` names the group of a row."""
     kept = list(rows)
     return Table(
         name,

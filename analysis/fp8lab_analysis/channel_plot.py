@@ -1,4 +1,4 @@
-"""The figure of the largest channels: whether they stay the same ones."""
+"""The figure of the largest channels: whether they remain the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Found = list[tuple[GroupSummary, list[Persistence]]]
 
 
 def channel_figure(context: PlotContext) -> Figure | None:
-    """Jaccard index of the largest channels over steps, against the start, and over stages."""
+    """Draws the Jaccard index of the largest channels: with the previous logged step, with the
+    first one, and between stages."""
     found: Found = []
     for summary in context.summaries:
         curves = [curve for run in summary.group.runs if (curve := persistence(run)) is not None]

@@ -1,9 +1,9 @@
-"""Which channels are the largest, and whether they stay so: over the steps of a run, and from one
+"""Measures whether the largest channels remain the same: over the steps of a run, and from one
 stage to the next.
 
-A run logs the eight channels of largest amax of every operand, by descending amax. What is compared
-is the input of every linear layer (fprop.x) with itself at another logged step: the Jaccard index
-of the two sets of channels, and whether the largest channel is the same one.
+A run logs for every operand the eight channels with the largest amax, in descending order. The
+input of every linear layer (fprop.x) is compared between two logged steps: by the Jaccard index of
+the two sets of channels, and by whether the largest channel is the same.
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ SLOT = "fprop.x"
 
 @dataclass(frozen=True)
 class Persistence:
-    """Means over layers at every logged step of a run but the first."""
+    """Means over layers at every logged step of a run except the first."""
 
     steps: Floats
-    to_previous: Floats  # Jaccard with the logged step before: persistence
-    to_first: Floats  # Jaccard with the first logged step that has channels: what drift left
+    to_previous: Floats  # Jaccard index with the previous logged step: persistence
+    to_first: Floats  # Jaccard index with the first logged step that has channels: drift
 
 
 @dataclass(frozen=True)
 class StageChange:
-    """The last logged step of one stage beside that of the next, layer by layer."""
+    """Compares the last logged steps of two stages, layer by layer."""
 
     layers: list[str]
-    shared: Floats  # Jaccard
-    same_largest: Floats  # 1: the largest channel is the same one; NaN: not known
+    shared: Floats  # Jaccard index
+    same_largest: Floats  # 1: the largest channel is the same; NaN: unknown
 
 
 def _largest(run: Run) -> Floats:
-    """(logged steps, layers, 8): the largest channels, NaN or -1 where there is none."""
+    """Returns the largest channels, (logged steps, layers, 8); NaN or -1 for no channel."""
     if "top_channel" not in run.tensors.statistics:
         return np.zeros((0, 0, 0))
     return run.tensors.get("top_channel")[:, slot_mask(run, SLOT)]
 
 
 def persistence(run: Run) -> Persistence | None:
-    """Of one run, over the logged steps at which the most layers have channels: at the first ones
-    a delayed scale may have known no amax. None for fewer than two such steps."""
+    """Returns the persistence of one run over the logged steps at which the most layers have
+    channels; at early steps a delayed scale may lack an amax history. None for fewer than two such
+    steps."""
     channels = _largest(run)
     layers = (channels >= 0).any(axis=2).sum(axis=1)
     known = [int(row) for row in np.flatnonzero((layers > 0) & (layers == layers.max(initial=0)))]
@@ -73,7 +74,7 @@ def _last_row(run: Run, stage: str) -> int | None:
 
 
 def stage_change(run: Run, before: str, after: str) -> StageChange | None:
-    """From the end of one stage to that of another; None where a run did not log both."""
+    """Compares the ends of two stages; None if the run did not log both."""
     channels = _largest(run)
     rows = _last_row(run, before), _last_row(run, after)
     if channels.size == 0 or rows[0] is None or rows[1] is None:
@@ -86,19 +87,19 @@ def stage_change(run: Run, before: str, after: str) -> StageChange | None:
 
 
 def last_stages(study: Study) -> tuple[str, str] | None:
-    """The last two stages, such as CPT and SFT; None for a study of one."""
+    """Returns the last two stages, such as CPT and SFT; None if there is only one."""
     return (study.stages[-2], study.stages[-1]) if len(study.stages) > 1 else None
 
 
 def stage_changes(study: Study, group: Group) -> list[StageChange]:
-    """Of the runs of a group that logged the ends of both last stages."""
+    """Returns the changes of the runs of a group that logged the ends of both last stages."""
     stages = last_stages(study)
     found = [stage_change(run, *stages) for run in group.runs] if stages else []
     return [change for change in found if change is not None]
 
 
 def persistence_sentence(study: Study, summaries: Sequence[GroupSummary]) -> str:
-    """What the largest channels do from one stage to the next; empty where it was not logged."""
+    """States how the largest channels change between the last stages; empty if not logged."""
     told = []
     for summary in summaries:
         changes = stage_changes(study, summary.group)

@@ -1,8 +1,8 @@
-"""Claims that are stated before an experiment: a number of each seed whose true mean has to lie
-between two bounds, and what the seeds say of it.
+"""Claims that are stated before an experiment, and their outcome. A claim bounds the true mean over
+seeds of a number that each seed has.
 
 A claim is judged by Student's interval of its mean over seeds (`inference.half_width`). The level
-is shared out over the claims that are judged together (Bonferroni), so that the chance of any
+is divided among the claims that are judged together (Bonferroni), so that the probability of any
 interval without its true mean is at most alpha."""
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ ALPHA = 0.05
 
 
 class Outcome(enum.Enum):
-    """What is said of a claim."""
+    """The outcome of a claim."""
 
-    SHOWN = "shown"  # the interval lies within the bounds
-    REFUTED = "not so"  # it lies outside of them
-    OPEN = "open"  # it crosses one, or a seed has no finite number
+    SHOWN = "shown"  # the interval is within the bounds
+    REFUTED = "not so"  # the interval is outside the bounds
+    OPEN = "open"  # the interval contains a bound, or a seed has no finite number
 
 
 @dataclass(frozen=True)
 class Claim:
-    """`what` has a true mean over seeds from `low` to `high`, in `unit`."""
+    """The claim that `what` has a true mean over seeds from `low` to `high`, in `unit`."""
 
     what: str
     unit: str = ""
@@ -54,19 +54,19 @@ class Claim:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with what the seeds say of it."""
+    """A claim with its statistics over seeds and its outcome."""
 
     claim: Claim
-    values: tuple[float, ...]  # of the seeds
+    values: tuple[float, ...]  # one per seed
     spread: Spread
-    half_width: float  # NaN for one seed, or where one has no finite number
+    half_width: float  # NaN for one seed, or if a seed has no finite number
     outcome: Outcome
 
 
 def judge_claims(
     claims: Sequence[Claim], values: Sequence[Sequence[float]], alpha: float = ALPHA
 ) -> list[Judged]:
-    """Judges each claim by the numbers of its seeds, all of them together at the level alpha."""
+    """Judges each claim by the numbers of its seeds, at a joint level of alpha."""
     judged = []
     for claim, numbers in zip(claims, values, strict=True):
         spread = spread_over_seeds(numbers)

@@ -1,5 +1,6 @@
-"""Numbers of a study: each run against its baseline, and each group over its seeds. Which rows of
-a run a statistic takes is decided here, what the statistic is in stats.py; operands: operands.py.
+"""Numbers of a study: each run against its baseline, and each group over its seeds. This module
+selects the rows of a run for a statistic; stats.py defines the statistics, operands.py those of
+operands.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from fp8lab_analysis.verdicts import Evidence, Verdict, judge
 
 @dataclass(frozen=True)
 class StageComparison:
-    """One stage of one run, beside the same stage of its baseline."""
+    """One stage of one run, compared with the same stage of its baseline."""
 
     stage: str
     final_loss: float  # mean over the last tenth, nats/token
     gap: stats.GapCurve | None
     final_gap: float
     final_gap_error: float  # standard error over the last steps (batch means), not over seeds
-    largest_gap: float  # smoothed, with its sign
+    largest_gap: float  # smoothed, signed
     largest_gap_step: int | None
     area: float  # nats/token x step
     first_departure: int | None  # step, needs a seed band
@@ -69,12 +70,12 @@ class RunComparison:
 
 @dataclass(frozen=True)
 class MatchSummary:
-    """Exact match at the end of one stage, answers of all seeds together."""
+    """Exact match at the end of one stage, over the answers of all seeds."""
 
     stage: str
     correct: float
     asked: int
-    problems: int  # of the seed with the most: seeds answer the same ones
+    problems: int  # of the seed with the most problems; all seeds answer the same ones
 
     @property
     def fraction(self) -> float:
@@ -83,8 +84,8 @@ class MatchSummary:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the fraction over problems such as these. A problem that many
-        seeds answer is one problem: what they answer alike does not narrow it."""
+        """95 % Wilson interval of the fraction over problems such as these. A problem that several
+        seeds answer counts once: their answers are not independent."""
         return stats.wilson_interval(self.fraction * self.problems, self.problems)
 
 
@@ -108,13 +109,13 @@ class GroupSummary:
     held_out: dict[str, stats.Spread]  # by stage, last evaluation, nats/token
     held_out_gap: dict[str, stats.Spread]
     final_gap: stats.Spread
-    gap_error: float  # standard error within the run, where seeds give none
+    gap_error: float  # standard error within the run, if there is only one seed
     area: stats.Spread
     gap_stage: str  # stage that the final gap belongs to
     verdict: Verdict
     verdicts_after: dict[str, Verdict | None]  # by stage, on held-out losses; None: not evaluated
-    judged_on: str  # the losses behind the verdict: "held-out" or "training"
-    seed_gaps: list[float]  # relative, behind the verdict
+    judged_on: str  # the losses of the verdict: "held-out" or "training"
+    seed_gaps: list[float]  # relative gaps of the verdict
     equal_quality: list[EqualQuality]  # at the baseline's final held-out loss, and at the margin
     matches: dict[str, MatchSummary]
     operands: dict[str, OperandSummary]
@@ -125,18 +126,19 @@ class GroupSummary:
 
     @property
     def seeds(self) -> int:
-        """Seeds behind its numbers; no seed counts twice."""
+        """Number of seeds; no seed counts twice."""
         return len(self.runs)
 
     @property
     def complete(self) -> bool:
-        """True when every run of the group finished."""
+        """True if every run of the group finished."""
         return all(item.run.complete for item in self.runs)
 
     @property
     def first_departure(self) -> tuple[int, str, int] | None:
-        """The first step from which the gap of any seed is outside the seed band
-        (`stats.first_departure`), its stage, and how many seeds leave it at all; None when none."""
+        """The first step at which the gap of any seed leaves the seed band
+        (`stats.first_departure`), its stage, and the number of seeds that leave it; None if none
+        does."""
         left = [
             next((s for s in item.stages.values() if s.first_departure is not None), None)
             for item in self.runs
@@ -145,18 +147,18 @@ class GroupSummary:
         return (*min(found), len(found)) if found else None
 
     def mean_sqnr_of(self, letter: str) -> float:
-        """Mean over the quantized slots of x, w or dy, dB."""
+        """Returns the mean SQNR over the quantized slots of x, w or dy, dB."""
         slots = [o for o in self.operands.values() if o.slot.endswith(f".{letter}")]
         return stats.finite_mean([o.sqnr_db.mean for o in slots if o.quantized])
 
     @property
     def mean_sqnr_db(self) -> float:
-        """Mean over the quantized operands, dB."""
+        """Mean SQNR over the quantized operands, dB."""
         return stats.finite_mean([o.sqnr_db.mean for o in self.operands.values() if o.quantized])
 
     @property
     def unlike_others(self) -> tuple[int, int, int]:
-        """Logged values of quantized operands: all-zero ones, exact ones, all."""
+        """Numbers of logged values of quantized operands: all-zero ones, exact ones, all."""
         found = [o for o in self.operands.values() if o.quantized]
         return (
             sum(o.all_zero for o in found),
@@ -166,7 +168,7 @@ class GroupSummary:
 
     @property
     def worst_operand(self) -> OperandSummary | None:
-        """Quantized operand of lowest mean SQNR."""
+        """Quantized operand with the lowest mean SQNR."""
         usable = [
             o for o in self.operands.values() if o.quantized and math.isfinite(o.sqnr_db.mean)
         ]
@@ -174,7 +176,7 @@ class GroupSummary:
 
     @property
     def worst_underflow(self) -> OperandSummary | None:
-        """Quantized operand of highest mean underflow fraction."""
+        """Quantized operand with the highest mean underflow fraction."""
         usable = [
             o for o in self.operands.values() if o.quantized and math.isfinite(o.underflow.mean)
         ]
@@ -182,7 +184,7 @@ class GroupSummary:
 
 
 def loss_curve(run: Run, stage: str) -> stats.Curve:
-    """Training loss of one stage; empty where the run did not reach it."""
+    """Training loss of one stage; empty if the run did not reach it."""
     rows = run.stage_rows(stage)
     return run.metrics.step[rows].astype(np.float64), run.metrics.loss[rows]
 
@@ -194,13 +196,13 @@ def grad_norm_curve(run: Run, stage: str) -> stats.Curve:
 
 
 def smooth_loss(run: Run, stage: str) -> stats.Curve:
-    """`loss_curve`, smoothed."""
+    """Smoothed `loss_curve`."""
     steps, loss = loss_curve(run, stage)
     return steps, stats.smoothed(loss)
 
 
 def smooth_grad_norm(run: Run, stage: str) -> stats.Curve:
-    """`grad_norm_curve`, smoothed on a log axis."""
+    """`grad_norm_curve`, smoothed in log space."""
     steps, norm = grad_norm_curve(run, stage)
     return steps, stats.geometric_smoothed(norm)
 
@@ -220,7 +222,7 @@ def _seed_floors(study: Study, baseline: Group | None) -> dict[str, stats.SeedFl
 def _compare_stage(
     run: Run, baseline: Run | None, stage: str, floor: stats.SeedFloor | None
 ) -> StageComparison:
-    """One stage that the run reached; `baseline` may lack it."""
+    """Compares one stage that the run reached; `baseline` may lack it."""
     steps, loss = loss_curve(run, stage)
     gap, ratio, departure = None, math.nan, None
     if baseline is not None:
@@ -247,7 +249,7 @@ def _compare_stage(
 
 
 def compare_run(study: Study, run: Run, floors: dict[str, stats.SeedFloor | None]) -> RunComparison:
-    """Every stage of `run` against its paired baseline."""
+    """Compares every stage of `run` with its paired baseline."""
     baseline = study.pairings.of(run)
     return RunComparison(
         run,
@@ -260,13 +262,14 @@ def compare_run(study: Study, run: Run, floors: dict[str, stats.SeedFloor | None
 
 
 def held_out_loss(run: Run, stage: str) -> float | None:
-    """Held-out loss at the last evaluation of a stage: NaN where that broke, None without one."""
+    """Held-out loss at the last evaluation of a stage; NaN if it is not finite, None without
+    one."""
     losses = held_out_curve(run, stage)[1]
     return float(losses[-1]) if losses.size else None
 
 
 def held_out_pair(run: Run, baseline: Run | None, stage: str) -> tuple[float, float] | None:
-    """Held-out losses of run and baseline at the last evaluation of a stage that both have."""
+    """Held-out losses of run and baseline at the last common evaluation of a stage."""
     if baseline is None:
         return None
     ours, theirs = held_out_curve(run, stage), held_out_curve(baseline, stage)
@@ -275,14 +278,14 @@ def held_out_pair(run: Run, baseline: Run | None, stage: str) -> tuple[float, fl
 
 
 def held_out_gap(study: Study, run: Run, stage: str) -> float | None:
-    """Difference of `held_out_pair`; None without one."""
+    """Difference of `held_out_pair`; None without a pair."""
     pair = held_out_pair(run, study.pairings.of(run), stage)
     return pair[0] - pair[1] if pair is not None else None
 
 
 def training_pair(run: Run, baseline: Run | None, stage: str) -> tuple[float, float]:
-    """Final training losses of run and baseline over the steps of a stage that both have; NaN
-    without any."""
+    """Final training losses of run and baseline over the common steps of a stage; NaN if there are
+    none."""
     if baseline is None:
         return math.nan, math.nan
     ours, theirs = loss_curve(run, stage), loss_curve(baseline, stage)
@@ -291,7 +294,7 @@ def training_pair(run: Run, baseline: Run | None, stage: str) -> tuple[float, fl
 
 
 def exact_match(run: Run, stage: str) -> tuple[float, int]:
-    """(answers right, problems asked) at the last measured evaluation of a stage."""
+    """(correct answers, problems) at the last measured evaluation of a stage."""
     if stage not in run.stage_names:
         return 0.0, 0
     e = run.evaluations
@@ -304,7 +307,7 @@ def exact_match(run: Run, stage: str) -> tuple[float, int]:
 
 
 def _spread_of_measured(values: Sequence[float | None]) -> stats.Spread:
-    """Over the seeds that were measured; one that was and broke makes it NaN."""
+    """Spread over the measured seeds; NaN if the value of a measured seed is not finite."""
     return stats.spread_over_seeds([value for value in values if value is not None])
 
 
@@ -320,8 +323,8 @@ def _matches(study: Study, group: Group) -> dict[str, MatchSummary]:
 
 
 def final_scores(run: Run, stage: str) -> dict[str, Score]:
-    """The last value of each score in a stage, by name: evaluations and errors of updates have
-    steps of their own."""
+    """The last value of each score in a stage, by name. Evaluations and update errors are logged at
+    different steps."""
     if stage not in run.stage_names:
         return {}
     index = run.stage_names.index(stage)
@@ -329,7 +332,7 @@ def final_scores(run: Run, stage: str) -> dict[str, Score]:
 
 
 def _scores(study: Study, group: Group) -> list[ScoreSummary]:
-    """What /eval has no column for, in the order of the first seed."""
+    """Scores that are no columns of /eval, in the order of the first seed."""
     result = []
     for stage in study.stages:
         finals = [final_scores(run, stage) for run in group.runs]
@@ -342,20 +345,20 @@ def _scores(study: Study, group: Group) -> list[ScoreSummary]:
 
 
 def _gap_stage(study: Study, runs: Sequence[RunComparison]) -> str:
-    """The last stage that every paired run of a group reached together with its baseline."""
+    """The last stage that every paired run of a group and its baseline reached."""
     reached = [item.last_gap.stage for item in runs if item.last_gap is not None]
     return min(reached or study.stages[-1:], key=study.stages.index, default="")
 
 
 @dataclass(frozen=True)
 class _Compared:
-    """A group with its runs compared, before it is judged."""
+    """A group with compared runs, without a verdict."""
 
     group: Group
     runs: list[RunComparison]
     gap_stage: str
     judged_on: str
-    pairs: list[tuple[float, float]]  # losses of run and baseline behind the verdict, NaN: none
+    pairs: list[tuple[float, float]]  # losses of run and baseline for the verdict; NaN: none
     text: TextNoise = TextNoise(unknown="a verdict on training losses")
 
     @property
@@ -366,7 +369,7 @@ class _Compared:
 
 
 def _held_out_pairs(study: Study, group: Group, stage: str) -> list[tuple[float, float]] | None:
-    """One pair a seed; None where a seed was not evaluated."""
+    """One pair per seed; None if a seed was not evaluated."""
     pairs = [held_out_pair(run, study.pairings.of(run), stage) for run in group.runs]
     found = [pair for pair in pairs if pair is not None]
     return found if len(found) == len(pairs) else None
@@ -391,7 +394,8 @@ def _compare_group(study: Study, group: Group) -> _Compared:
 
 
 def match_tells(summaries: Sequence[GroupSummary], stage: str) -> bool:
-    """Whether exact match after a stage can tell groups apart: not where all are right, or none."""
+    """Returns whether exact match after a stage can distinguish groups: not if all or no answers
+    are correct."""
     fractions = {s.matches[stage].fraction for s in summaries if stage in s.matches}
     return bool(fractions) and fractions not in ({0.0}, {1.0})
 
@@ -399,8 +403,8 @@ def match_tells(summaries: Sequence[GroupSummary], stage: str) -> bool:
 def _verdicts_after(
     study: Study, groups: Sequence[_Compared], broken: Mapping[Path, bool], stage: str
 ) -> list[Verdict | None]:
-    """The verdict on each group by the held-out loss after `stage`: all groups are one family, as
-    in the verdict on the study. None where a seed has no such loss."""
+    """Returns the verdict on each group by the held-out loss after `stage`. All groups are one
+    family, as in the verdict on the study. None if a seed has no such loss."""
     pairs = [_held_out_pairs(study, item.group, stage) for item in groups]
     judged = [
         dataclasses.replace(
@@ -418,12 +422,13 @@ def _verdicts_after(
 
 
 def _broken(groups: Sequence[_Compared]) -> dict[Path, bool]:
-    """Which runs diverged."""
+    """Returns by run file whether the run diverged."""
     return {item.run.path: item.diverged for compared in groups for item in compared.runs}
 
 
 def _ended_without_loss(run: Run) -> bool:
-    """True where the last loss is not a number: an evaluation before that is no end of the run."""
+    """True if the last loss is not finite: an earlier evaluation is then not the run's final
+    one."""
     losses = run.metrics.loss[~run.without_loss]
     return losses.size > 0 and not math.isfinite(losses[-1])
 
@@ -431,7 +436,7 @@ def _ended_without_loss(run: Run) -> bool:
 def _evidence(
     study: Study, groups: Sequence[_Compared], broken: Mapping[Path, bool]
 ) -> list[Evidence]:
-    """What the verdict on each group is made from."""
+    """Returns the evidence for the verdict on each group."""
     result = []
     for compared in groups:
         partners = [study.pairings.of(run) for run in compared.group.runs]
@@ -444,7 +449,7 @@ def _evidence(
                 ],
                 diverged=[broken[item.run.path] for item in compared.runs],
                 twins_diverged=[broken[twin.path] for twin in twins],
-                # Where the seed changes nothing, one run was executed several times.
+                # Baselines with equal losses are one run: their seeds changed nothing.
                 twins=[twin.metrics.loss.tobytes() for twin in twins],
                 is_baseline=compared.group.is_baseline,
                 text=compared.text,
@@ -454,8 +459,8 @@ def _evidence(
 
 
 def _judge(study: Study, groups: Sequence[_Compared], broken: Mapping[Path, bool]) -> list[Verdict]:
-    """The verdict on each of `groups`, one family with the comparisons that the study lists, that
-    none of them is tested for, and that still may be: a run of theirs is not there, or goes on."""
+    """Returns the verdict on each of `groups`. Their family also contains the listed comparisons of
+    the study that no group tests yet because a run is missing or in progress."""
     evidence = _evidence(study, groups, broken)
     family = [compared for compared, arm in zip(groups, evidence) if arm.in_family]
     tested = {run.path for compared in family for run in compared.group.runs}
@@ -469,7 +474,7 @@ def _judge(study: Study, groups: Sequence[_Compared], broken: Mapping[Path, bool
 def _summarise_group(
     study: Study, compared: _Compared, verdict: Verdict, verdicts_after: dict[str, Verdict | None]
 ) -> GroupSummary:
-    """All numbers of one recipe and variant."""
+    """Returns all numbers of one recipe and variant."""
     group, runs, gap_stage = compared.group, compared.runs, compared.gap_stage
     ends = [item.stages[gap_stage] for item in runs if gap_stage in item.stages]
     areas = [
@@ -522,14 +527,14 @@ def _summarise_group(
 
 
 def _format_from_recipe(group: Group) -> str:
-    """Formats named by the recipe text, for runs that logged no tensors."""
+    """Returns the formats in the recipe text, for runs that logged no tensors."""
     text = group.runs[0].meta.get("recipe_text", "")
     found = re.findall(r'^\s*(?:format|tile)\s*=\s*"([^"]+)"', text, flags=re.MULTILINE)
     return ", ".join(dict.fromkeys(found))
 
 
 def summarise(study: Study) -> list[GroupSummary]:
-    """One summary per group, in the study's order. All are judged together."""
+    """Returns one summary per group, in the study's order. All groups are judged together."""
     groups = [_compare_group(study, group) for group in study.groups]
     broken = _broken(groups)
     verdicts = _judge(study, groups, broken)
@@ -541,7 +546,7 @@ def summarise(study: Study) -> list[GroupSummary]:
 
 
 def measured_stage(study: Study) -> str:
-    """The stage that speeds are compared in: the one of most steps."""
+    """Returns the stage for speed comparisons: the one with the most steps."""
     longest = {
         stage: max(int(run.stage_rows(stage).sum()) for run in study.runs) for stage in study.stages
     }
@@ -549,5 +554,5 @@ def measured_stage(study: Study) -> str:
 
 
 def gap_change(summary: GroupSummary, plain: GroupSummary) -> float:
-    """What a variant adds to the final gap of its recipe."""
+    """Returns the change of a recipe's final gap by a variant."""
     return summary.final_gap.mean - plain.final_gap.mean

@@ -1,4 +1,4 @@
-"""A run's configuration as {dotted key: value}, as far as it changes numbers."""
+"""The settings of a run that change numbers, as {dotted key: value}."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from fp8lab_analysis.runs import Run
 
-# Keys that change no bit of a run. Where it starts is not a key but the hash of its first weights.
+# Keys that change no bit of a run. The start of a run is identified by its initial weights' hash.
 _NEUTRAL = ("name", "init_from", "text", "hash")
 _NEUTRAL_TABLES = ("logging", "warnings", "memory")
-_OTHER_SUM = "memory.loss_chunk"  # of that table: gradients of the head are added up in chunks
-_NO_STRESS = "planted_outliers.channels"  # of run files before [[stages.stress]]; 0: none
-EXACT = "exact"  # the key of the sources of error that exact arithmetic replaces
-_SAME_BITS = ("cpu", "cuda")  # backends; the truth path has bits of its own
+_OTHER_SUM = "memory.loss_chunk"  # not neutral: adds the gradients of the head in chunks
+_NO_STRESS = "planted_outliers.channels"  # in run files before [[stages.stress]]; 0: no stress
+EXACT = "exact"  # the key of error sources replaced by exact arithmetic
+_SAME_BITS = ("cpu", "cuda")  # backends with equal bits; `truth` has others
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, str]:
-    """A TOML document as {dotted key: value}; tables in an array go by their `name`."""
+    """Returns a TOML document as {dotted key: value}; tables in an array are keyed by `name`."""
     if isinstance(value, Mapping):
         items: Iterable[tuple[str, Any]] = ((str(key), item) for key, item in value.items())
     elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
@@ -33,7 +33,7 @@ def flatten(value: Any, prefix: str = "") -> dict[str, str]:
 
 
 def changes_numbers(key: str, value: str) -> bool:
-    """False for a setting that changes no bit of a run."""
+    """Returns False if a setting changes no bit of a run."""
     return (
         key not in _NEUTRAL
         and (key == _OTHER_SUM or key.split(".")[0] not in _NEUTRAL_TABLES)
@@ -51,8 +51,8 @@ def _written(run: Run) -> dict[str, str]:
 
 
 def _content(run: Run, key: str) -> str | None:
-    """The hash of what a key names by the paths of files; None for other keys, and where the run
-    file has none."""
+    """Returns the content hash of the files that a key names; None for other keys, or if the run
+    file has no hash."""
     for name, content in run.identity.items():
         part, _, stage = name.partition(" of stage ")
         before = f"stages.{stage}."
@@ -68,14 +68,14 @@ def _content(run: Run, key: str) -> str | None:
 
 
 def configuration(run: Run) -> dict[str, str]:
-    """The run's resolved configuration, flattened, without what does not change numbers. The value
-    of a key that names files is the hash of what they hold, wherever they lay."""
+    """Returns the run's resolved configuration, flattened, without settings that change no numbers.
+    A key that names files has their content hash as its value, independent of their location."""
     return {key: _content(run, key) or value for key, value in _written(run).items()}
 
 
 def file_names(runs: Sequence[Run], keys: Iterable[str]) -> dict[tuple[str, str], str]:
-    """What to call the contents that `keys` name: (key, hash): the paths in the first run that read
-    them, with the hash where other contents have these as well."""
+    """Returns display names of file contents, by (key, hash): the paths in the first run that read
+    the contents, with the hash if other contents have the same paths."""
     names: dict[tuple[str, str], str] = {}
     for key in keys:
         for run in runs:
@@ -91,7 +91,7 @@ def file_names(runs: Sequence[Run], keys: Iterable[str]) -> dict[tuple[str, str]
 
 
 def exact_sources(run: Run) -> tuple[str, ...]:
-    """The sources of error that the run replaces by exact arithmetic (`exact` of a run file)."""
+    """Returns the error sources that the run replaces by exact arithmetic (`exact`)."""
     try:
         found = tomllib.loads(run.meta.get("config_text", "")).get(EXACT, [])
     except tomllib.TOMLDecodeError:
@@ -100,24 +100,24 @@ def exact_sources(run: Run) -> tuple[str, ...]:
 
 
 def exact_text(sources: Sequence[str]) -> str:
-    """The same as the variant of an arm: "exact underflow"; empty where a run replaces none."""
+    """Returns the sources as the name of a variant: "exact underflow"; empty for no sources."""
     return f"exact {', '.join(sources)}" if sources else ""
 
 
 def is_recipe_key(key: str) -> bool:
-    """True for the recipe of the run, of a stage or of an evaluation."""
+    """Returns True for a key of the recipe of the run, a stage or an evaluation."""
     return key.split(".")[-1] == "recipe"
 
 
 def is_change_key(key: str) -> bool:
-    """True for a key of what changes the recipe within a stage, and when."""
+    """Returns True for a key of a change of recipe within a stage."""
     parts = key.split(".")
     return parts[0] == "stages" and len(parts) > 2 and parts[2] in ("recipe_at", "fallback")
 
 
 def recipe_changes(run: Run) -> str:
-    """The recipes that follow the first of a stage: "then bf16 after 492 steps", "fallback bf16",
-    with the stage's name where there are several; empty without any."""
+    """Describes the later recipes of stages: "then bf16 after 492 steps", "fallback bf16", with the
+    stage's name if there are several stages; empty if there are none."""
     try:
         stages = tomllib.loads(run.meta.get("config_text", "")).get("stages", [])
     except tomllib.TOMLDecodeError:
@@ -133,11 +133,11 @@ def recipe_changes(run: Run) -> str:
 
 
 def is_stress_key(key: str) -> bool:
-    """True for a key of a stage's stresses."""
+    """Returns True for a key of a stage's stresses."""
     return "stress" in key.split(".")
 
 
 def stress_kinds(config: Mapping[str, str]) -> tuple[str, ...]:
-    """The kinds of stress in a configuration, each once, in order."""
+    """Returns the kinds of stress in a configuration, each once, in order."""
     kinds = (v for k, v in config.items() if is_stress_key(k) and k.endswith(".kind"))
     return tuple(dict.fromkeys(kinds))

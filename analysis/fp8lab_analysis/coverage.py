@@ -1,19 +1,19 @@
-"""Coverage of the intervals behind verdicts, and their false claims, on studies of planted truth.
+"""Simulates studies with known true gaps: coverage of the intervals of verdicts, and false claims.
 
     python3 -m fp8lab_analysis.coverage [--studies N] [--seed S] [--csv FILE]
 
-A study is a layout arms x seeds: every run of it, the baseline's too, has a normal loss of its own
-deviation, and a gap is run minus baseline, so that all arms of a seed share the baseline's noise.
-Scenarios say which runs scatter more. A study is judged by the very functions of a report
-(pooling.py, inference.py), beside the paired t test of each arm alone, which they were before.
+A study is a layout arms x seeds. Every run, including the baseline's, has a normal loss with its
+own deviation. A gap is run minus baseline, so all arms of a seed share the baseline's noise.
+Scenarios determine which runs scatter more. A study is judged by the functions of a report
+(pooling.py, inference.py), and for comparison by the paired t test of each arm alone.
 
-Coverage of a study is the share of its arms whose 95 % interval holds the truth; that of the arm
-which is covered worst stands beside its mean. False claims are of any arm of a study, after Holm's
-correction: worse or better where no arm has a gap, equivalent where all have one at the margin,
-which is so wide that the other bound never decides.
+The coverage of a study is the fraction of its arms whose 95 % interval contains the truth; the
+coverage of the worst arm is reported too. False claims are claims on any arm of a study after
+Holm's correction: worse or better if no arm has a gap, equivalent if all arms have a gap at the
+margin. That margin is so wide that the other bound never decides.
 
-Exit codes: 0; 2 for a wrong command line; 3 where a number is outside what is promised; 1 where
-the CSV cannot be written."""
+Exit codes: 0: success; 1: the CSV cannot be written; 2: wrong command line; 3: a number is outside
+its promised range."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ from fp8lab_analysis.verdicts import Design
 SEEDS = tuple(range(2, 9))
 ARMS = (3, 4, 6, 8, 10, 12)
 ALPHA = 0.05
-FAR = 1e3  # a margin, in deviations, at which one bound alone decides
-ROOM = 3.0  # standard errors of the simulation that a number may be off
+FAR = 1e3  # a margin, in deviations, at which only one bound decides
+ROOM = 3.0  # tolerance of a number, in standard errors of the simulation
 
-# Deviations of the runs of a study, (studies, arms + 1, seeds) or what broadcasts to it, baseline
-# first, from its arms, seeds and number, and draws.
+# Returns the deviations of all runs, broadcastable to (studies, arms + 1, seeds), baseline first.
+# Arguments: the numbers of studies, arms and seeds, and a random generator.
 Deviations = Callable[[int, int, int, np.random.Generator], Array]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Which runs of a study scatter more, and what is promised then (fractions)."""
+    """The deviations of the runs of a study, and the promised coverage (fractions)."""
 
     name: str
     deviations: Deviations
-    least: float  # coverage; 0: shown, not promised
+    least: float  # promised minimum of the coverage; 0: no promise
     most: float = 1.0
-    controlled: bool = False  # false claims are promised to be at most ALPHA
-    off: float = 0.0  # deviations that one run of one arm is off by, besides
+    controlled: bool = False  # True: the rate of false claims is promised to be at most ALPHA
+    off: float = 0.0  # additional offset of one run of one arm, in deviations
 
 
 def _runs(times: Sequence[tuple[slice, float]]) -> Deviations:
@@ -100,23 +100,23 @@ SCENARIOS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """What intervals and verdicts do in one scenario, for one number of seeds and arms."""
+    """Results of one scenario for one number of seeds and arms."""
 
     scenario: str
     seeds: int
     arms: int
     studies: int
     coverage: float  # mean over studies and arms
-    error: float  # standard error of that, from studies
-    worst_arm: float  # coverage of the arm covered worst
+    error: float  # standard error of the coverage over studies
+    worst_arm: float  # coverage of the worst arm
     false_different: float
     false_equivalent: float
     half_width: float  # median of the 95 % interval, in deviations of a run
-    coverage_alone: float  # of the arm's own t test, as `coverage`
+    coverage_alone: float  # `coverage` of the arm's own t test
     half_width_alone: float
 
     def problems(self) -> list[str]:
-        """What is outside the promise of its scenario."""
+        """Returns the violated promises of its scenario."""
         promise = next(item for item in SCENARIOS if item.name == self.scenario)
         found, room = [], ROOM * self.error
         if self.coverage < promise.least - room or self.coverage > promise.most + room:
@@ -134,7 +134,7 @@ class Cell:
 def draw_gaps(
     scenario: Scenario, studies: int, arms: int, seeds: int, rng: np.random.Generator
 ) -> Array:
-    """Gaps (studies, arms, seeds) of true gap zero, in deviations of a run."""
+    """Draws gaps (studies, arms, seeds) with true gap zero, in deviations of a run."""
     noise = rng.normal(size=(studies, arms + 1, seeds))
     noise = noise * scenario.deviations(studies, arms, seeds, rng)
     noise[:, 1, 0] += scenario.off * rng.choice([-1.0, 1.0], size=studies)
@@ -142,7 +142,7 @@ def draw_gaps(
 
 
 def _intervals(mean: Array, sd: Array, df: Array, seeds: int) -> tuple[Flags, Array]:
-    """Whether the 95 % interval of each arm holds zero, and its half width."""
+    """Returns whether the 95 % interval of each arm contains zero, and its half width."""
     half = np.array([inference.half_width(1.0, seeds, ALPHA, n) for n in np.unique(df)])
     width = half[np.searchsorted(np.unique(df), df)] * sd
     return np.abs(mean) <= width, width
@@ -151,7 +151,7 @@ def _intervals(mean: Array, sd: Array, df: Array, seeds: int) -> tuple[Flags, Ar
 def simulate(
     scenario: Scenario, studies: int, arms: int, seeds: int, rng: np.random.Generator
 ) -> Cell:
-    """One cell of the grid."""
+    """Simulates one cell of the grid."""
     gaps = draw_gaps(scenario, studies, arms, seeds, rng)
     noise = pooling.pool(gaps)
     mean, sd = gaps.mean(axis=-1), np.sqrt(noise.variance)
@@ -178,7 +178,7 @@ def simulate(
 
 
 def summarise_cells(cells: Sequence[Cell]) -> list[str]:
-    """A line for each scenario: the extremes over the grid."""
+    """Returns one line per scenario with the extremes over the grid."""
     lines = []
     for name in dict.fromkeys(cell.scenario for cell in cells):
         found = [cell for cell in cells if cell.scenario == name]
@@ -193,7 +193,7 @@ def summarise_cells(cells: Sequence[Cell]) -> list[str]:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Command line; a usage error exits 2 with one line."""
+    """Parses the command line; a usage error exits 2 with one line."""
     parser = Parser(
         prog="fp8lab_analysis.coverage",
         description="Coverage of moderated intervals and false claims on studies of planted truth.",

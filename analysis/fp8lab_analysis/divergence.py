@@ -1,7 +1,7 @@
-"""Whether and where a run diverged: the rule of src/train/README.md, which `fp8lab train` ends by.
+"""Determines whether and where a run diverged, by the rule in src/train/README.md.
 
-`fp8lab train` has it in src/train/run_ending.cpp for its exit status. The test
-tests/end_to_end/test_divergence.py asks both of the same runs.
+`fp8lab train` implements the same rule in src/train/run_ending.cpp for its exit status.
+tests/end_to_end/test_divergence.py compares both on the same runs.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from fp8lab_analysis.speed import held_out_curve
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where a stage diverged."""
+    """The place where a stage diverged."""
 
     step: int
-    row: int  # of the stage's rows; of its evaluations where `held_out`
-    finite: bool  # the loss grew, but was a number
-    held_out: bool  # the training loss did not
+    row: int  # index among the stage's rows; if `held_out`, among its evaluations
+    finite: bool  # True: the loss grew but remained finite
+    held_out: bool  # True: only the held-out loss diverged
 
 
 def find_divergence(run: Run, stage: str) -> Divergence | None:
-    """Where a stage of a run diverged: by its training loss, unless held-out losses overrule that;
-    else by its held-out loss, at the first evaluation after the last one that was fine. None where
-    it did not."""
+    """Returns where a stage of a run diverged: by its training loss, unless held-out losses
+    overrule that; else by its held-out loss, at the evaluation after the last good one. None if it
+    did not diverge."""
     rows = run.stage_rows(stage)
     loss = run.metrics.loss[rows]
     steps, held_out = held_out_curve(run, stage)
@@ -51,8 +51,8 @@ def find_divergence(run: Run, stage: str) -> Divergence | None:
 
 
 def _overrules(steps: stats.Array, held_out: stats.Array, step: int) -> bool:
-    """Whether held-out losses say that what a training loss does from `step` on is no divergence:
-    one was taken before, and the last, taken since, is within the margin of the best of those."""
+    """Returns whether held-out losses show that the training loss did not diverge at `step`: the
+    last held-out loss is from `step` or later, and within the margin of the best earlier one."""
     before = held_out[(steps < step) & np.isfinite(held_out)]
     if before.size == 0 or steps[-1] < step or not np.isfinite(held_out[-1]):
         return False

@@ -1,5 +1,5 @@
-"""Held-out losses of an arm and its baselines on the same documents: what the noise of the text is
-computed from. That both were evaluated on one text is checked, document by document."""
+"""Pairs the held-out losses of an arm and its baselines by document, to compute the noise of the
+text. Checks for every document that both were evaluated on the same text."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Pair = tuple[Run, Run]  # a run and the baseline of its seed
 
 
 def last_common_step(run: Run, baseline: Run, stage: str) -> int | None:
-    """Step of the last evaluation of a stage that both have; None without one."""
+    """Step of the last common evaluation of a stage; None without one."""
     common = np.intersect1d(held_out_curve(run, stage)[0], held_out_curve(baseline, stage)[0])
     return int(common[-1]) if common.size else None
 
 
 def kept(run: Run, stage: str, step: int, in_bf16: bool = False) -> DocumentLosses | None:
-    """The losses by document of one evaluation; None where the run file has none."""
+    """Returns the losses by document of one evaluation; None if the run file has none."""
     for losses in run.documents:
         here = (losses.step, run.stage_name(losses.stage), losses.in_bf16)
         if here == (step, stage, in_bf16):
@@ -31,8 +31,8 @@ def kept(run: Run, stage: str, step: int, in_bf16: bool = False) -> DocumentLoss
 
 
 def sums_of(losses: Sequence[DocumentLosses]) -> Array:
-    """Sums by document of evaluations of one text, (evaluations, documents). Throws ValueError,
-    with a sentence, for those of another text or of other documents."""
+    """Returns the sums by document, (evaluations, documents). Raises ValueError with a sentence if
+    the evaluations are not of the same text and documents."""
     first = losses[0]
     for other in losses[1:]:
         if other.text != first.text:
@@ -46,9 +46,9 @@ def sums_of(losses: Sequence[DocumentLosses]) -> Array:
 def _sums_after(
     pairs: Sequence[Pair], stage: str, columns: Sequence[tuple[int, bool]]
 ) -> list[Array] | TextNoise:
-    """Sums (seeds, documents) at the last evaluation of a stage that run and baseline have, for
-    each of `columns`: run (0) or baseline (1), and whether its weights in bf16; or why there are
-    none."""
+    """Returns sums (seeds, documents) at the last common evaluation of a stage for each of
+    `columns`: run (0) or baseline (1), and whether the loss is that in bf16. If they are unknown,
+    returns TextNoise with the reason."""
     found: list[DocumentLosses] = []
     for pair in pairs:
         step = last_common_step(*pair, stage)
@@ -67,8 +67,8 @@ def _sums_after(
 
 
 def text_noise_after(pairs: Sequence[Pair], stage: str) -> TextNoise:
-    """The noise of the held-out text in the mean relative gap of `pairs`, at the last evaluation
-    of a stage that run and baseline have."""
+    """Returns the noise of the held-out text in the mean relative gap of `pairs`, at the last
+    common evaluation of a stage."""
     found = _sums_after(pairs, stage, [(0, False), (1, False)])
     if isinstance(found, TextNoise):
         return found
@@ -77,7 +77,7 @@ def text_noise_after(pairs: Sequence[Pair], stage: str) -> TextNoise:
 
 
 def noise_of_parts_after(pairs: Sequence[Pair], stage: str) -> tuple[TextNoise, TextNoise]:
-    """That of the two parts of the gap, arithmetic and weights (weights_gap.py)."""
+    """Returns the noise of the two parts of the gap, arithmetic and weights (weights_gap.py)."""
     found = _sums_after(pairs, stage, [(0, False), (0, True), (1, False)])
     if isinstance(found, TextNoise):
         return found, found

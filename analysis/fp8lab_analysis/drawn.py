@@ -1,5 +1,5 @@
-"""The numbers that a figure draws, as rows: read back from the figure itself, so that what is in
-the CSV beside it is what can be seen."""
+"""The numbers that a figure draws, as rows. They are read back from the figure itself, so that its
+CSV contains what the figure shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 
 @dataclass(frozen=True)
 class Drawn:
-    """One drawn point, bar, edge of a band or cell of an image; empty: has none."""
+    """One drawn point, bar, edge of a band or cell of an image. Empty fields do not apply."""
 
     panel: int  # from 1, in reading order
     title: str
@@ -32,10 +32,10 @@ class Drawn:
     kind: str  # point, bar, band, cell
     x: float | str
     y: float | str
-    low: float | str = ""  # of an error bar, a band or a bar that does not start at zero
+    low: float | str = ""  # lower end of an error bar, a band or a bar that does not start at zero
     high: float | str = ""
-    value: float | str = ""  # of a cell
-    at: tuple[float, float] = (math.nan, math.nan)  # in the panel's coordinates; in no CSV
+    value: float | str = ""  # value of a cell
+    at: tuple[float, float] = (math.nan, math.nan)  # position in the panel; not in the CSV
     axes: Axes | None = None
 
 
@@ -44,7 +44,7 @@ def _line(text: str) -> str:
 
 
 def _named(label: Any) -> str:
-    """The label of a series; what matplotlib makes up for one without begins with _."""
+    """Returns the label of a series; empty if matplotlib generated it (a leading _)."""
     text = str(label)
     return "" if text.startswith("_") else text
 
@@ -55,7 +55,7 @@ _COLUMN_NAMES: Names = WeakKeyDictionary()
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Names the rows of a panel whose ticks are too many to say them, or say them in part."""
+    """Names the rows of a panel that has too many rows for complete tick labels."""
     _ROW_NAMES[axes] = {float(row): name for row, name in enumerate(names)}
 
 
@@ -65,7 +65,7 @@ def name_columns(axes: Axes, names: Sequence[str]) -> None:
 
 
 class _Panel:
-    """One axes: what its rows have in common, and the names of its places."""
+    """One panel: the common fields of its rows, and the names of its positions."""
 
     def __init__(self, axes: Axes, number: int) -> None:
         self.axes, self.number = axes, number
@@ -74,14 +74,14 @@ class _Panel:
 
     @staticmethod
     def _places(axis: Any) -> dict[float, str]:
-        """Names at the ticks of an axis of categories; none of an axis of numbers."""
+        """Returns the names at the ticks of a category axis; empty for a numeric axis."""
         names, places = axis.get_major_formatter(), axis.get_major_locator()
         if not isinstance(names, FuncFormatter) or not isinstance(places, FixedLocator):
             return {}
         return {float(place): names(place, row) for row, place in enumerate(places.locs)}
 
     def row(self, kind: str, series: Any, x: float, y: float, **more: float) -> Drawn:
-        """One row; a place that has a name is given by it."""
+        """Returns one row; a position with a name is given as this name."""
         return Drawn(
             self.number,
             _line(self.axes.get_title(loc="left") or self.axes.get_title()),
@@ -97,7 +97,7 @@ class _Panel:
         )
 
     def rows(self) -> Iterator[Drawn]:
-        """Everything drawn on it in its own coordinates."""
+        """Yields everything drawn in the panel's data coordinates."""
         seen: set[int] = set()
         for container in self.axes.containers:
             if isinstance(container, ErrorbarContainer):
@@ -105,7 +105,7 @@ class _Panel:
             elif isinstance(container, BarContainer):
                 yield from self._bars(container, seen)
         for line in self.axes.lines:
-            # Straight lines across the panel have one coordinate that is no number of the data.
+            # Lines across the whole panel have a coordinate that is no data value.
             if id(line) not in seen and line.get_transform() == self.axes.transData:
                 yield from self._points(line)
         for collection in self.axes.collections:
@@ -130,7 +130,7 @@ class _Panel:
     def _error_bars(self, container: ErrorbarContainer, seen: set[int]) -> Iterator[Drawn]:
         data, caps, bars = container.lines
         seen.update(id(item) for item in (data, *caps, *bars))
-        if data is None:  # the whiskers of bars
+        if data is None:  # error bars of bars
             return
         ends = [
             (float(segment[0][axis]), float(segment[-1][axis]))
@@ -161,7 +161,8 @@ class _Panel:
                 yield self.row("bar", container.get_label(), x + wide / 2, y + high, **ends)
 
     def _band(self, band: PolyCollection) -> Iterator[Drawn]:
-        """Both edges of what fill_between shades: there along the one, back along the other."""
+        """Yields both edges of a fill_between band, whose path runs along one edge and back along
+        the other."""
         for path in band.get_paths():
             corners = path.vertices
             count = (len(corners) - 3) // 2
@@ -172,7 +173,7 @@ class _Panel:
 
 
 def drawn_rows(figure: Figure) -> list[Drawn]:
-    """Every number that the panels of a figure show; colour bars are no panels."""
+    """Returns every number that the panels of a figure show, without colour bars."""
     panels = [
         axes for axes in figure.axes if axes.get_visible() and axes.get_label() != "<colorbar>"
     ]
@@ -180,7 +181,7 @@ def drawn_rows(figure: Figure) -> list[Drawn]:
 
 
 def write_drawn(figure: Figure, path: Path) -> None:
-    """`drawn_rows` as CSV, at full precision."""
+    """Writes `drawn_rows` as CSV, at full precision."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         names = [field.name for field in fields(Drawn) if field.name not in ("at", "axes")]

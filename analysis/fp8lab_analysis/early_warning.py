@@ -1,10 +1,10 @@
-"""What the detectors of a run said before its loss went wrong: leads, misses and false alarms.
+"""Evaluates the detectors of runs: leads before the loss goes wrong, misses and false alarms.
 
-A run writes the scores of its detectors into /warnings (src/train/early_warning.hpp); from a score
-of 1 on a detector warns. A loss goes wrong at the earlier of two steps that are defined elsewhere:
-where the run breaks (`breaks.find_break`) and where its gap leaves the seed band for good
-(`stats.first_departure`, known where the baseline has two or more seeds). The lead of a detector is
-that step minus the one of its first warning in the run. A warning in a run whose loss does not go
+A run writes the scores of its detectors to /warnings (src/train/early_warning.hpp). A detector
+warns if its score is at least 1. A loss goes wrong at the earlier of two steps: the step at which
+the run breaks (`breaks.find_break`), and the step at which its gap leaves the seed band
+(`stats.first_departure`; known if the baseline has two or more seeds). The lead of a detector is
+this step minus the step of its first warning in the run. A warning in a run whose loss does not go
 wrong is a false alarm.
 """
 
@@ -32,31 +32,31 @@ DETECTORS = (
 
 @dataclass(frozen=True)
 class Trouble:
-    """Where the loss of a run goes wrong."""
+    """The step at which the loss of a run goes wrong."""
 
     step: int
     stage: str
-    how: str  # what the loss did
-    broke: int | None = None  # step at which the run breaks, where that comes later
+    how: str  # behaviour of the loss
+    broke: int | None = None  # step at which the run breaks, if later
 
 
 @dataclass(frozen=True)
 class Warned:
-    """The first warning of every detector of one run, beside what came of it."""
+    """The first warning of every detector of one run, and the trouble, if any."""
 
     run: Run
     trouble: Trouble | None
     first: dict[str, DetectorScore]
 
     def lead(self, detector: str) -> int | None:
-        """Steps from its first warning to the trouble; below zero: it came too late."""
+        """Returns the steps from its first warning to the trouble; negative if it came too late."""
         if self.trouble is None or detector not in self.first:
             return None
         return self.trouble.step - self.first[detector].step
 
     @property
     def earliest(self) -> DetectorScore | None:
-        """The first warning that came before the trouble; without trouble the first of all."""
+        """The first warning before the trouble; without trouble, the first of all."""
         early = [
             score
             for score in self.first.values()
@@ -67,29 +67,29 @@ class Warned:
 
 @dataclass(frozen=True)
 class DetectorSummary:
-    """One detector in the watched runs of one group."""
+    """Results of one detector in the watched runs of one group."""
 
     detector: str
-    troubled: int  # runs whose loss went wrong
-    leads: list[int]  # of those in which it warned before
-    late: int  # in which it warned only then
-    quiet: int  # runs whose loss did not go wrong
-    false_alarms: int  # of those in which it warned
+    troubled: int  # number of runs whose loss went wrong
+    leads: list[int]  # leads in troubled runs with an early warning
+    late: int  # number of troubled runs with a late first warning
+    quiet: int  # number of runs whose loss did not go wrong
+    false_alarms: int  # number of quiet runs with a warning
 
     @property
     def lead(self) -> stats.Spread:
-        """The leads over the runs that it warned in."""
+        """Spread of the leads over the runs with an early warning."""
         return stats.spread_over_seeds([float(lead) for lead in self.leads])
 
 
 def warning_before(run: Run, step: int) -> DetectorScore | None:
-    """The first warning of a run, where it came before a step."""
+    """Returns the first warning of a run if it came before `step`."""
     early = [score for score in run.warnings if score.warns and score.step < step]
     return min(early, key=lambda score: score.step) if early else None
 
 
 def find_trouble(study: Study, item: RunComparison) -> Trouble | None:
-    """Where the loss of a run first goes wrong; None where it does not."""
+    """Returns where the loss of a run first goes wrong; None if it does not."""
     found = []
     broken = find_break(item.run, study.stages)
     if broken is not None:
@@ -107,7 +107,7 @@ def find_trouble(study: Study, item: RunComparison) -> Trouble | None:
 
 
 def warned(study: Study, item: RunComparison) -> Warned:
-    """The first warnings of a run."""
+    """Returns the first warnings of a run."""
     first: dict[str, DetectorScore] = {}
     for score in item.run.warnings:
         if score.warns:
@@ -116,12 +116,12 @@ def warned(study: Study, item: RunComparison) -> Warned:
 
 
 def watched(study: Study, summary: GroupSummary) -> list[Warned]:
-    """The runs of a group that wrote down scores."""
+    """Returns the runs of a group with logged scores."""
     return [warned(study, item) for item in summary.runs if item.run.warnings]
 
 
 def detector_summaries(study: Study, summary: GroupSummary) -> list[DetectorSummary]:
-    """Every detector that had a score in the runs of a group."""
+    """Returns the results of every detector with a score in the runs of a group."""
     runs = watched(study, summary)
     known = {score.detector for item in runs for score in item.run.warnings}
     order = [*DETECTORS, *sorted(known - set(DETECTORS))]
@@ -143,19 +143,19 @@ def detector_summaries(study: Study, summary: GroupSummary) -> list[DetectorSumm
 
 
 def place_text(score: DetectorScore) -> str:
-    """Where a detector has its value; empty for one of the whole step."""
+    """Returns the place of a detector's value; empty if it belongs to the whole step."""
     channel = f", channel {score.channel}" if score.channel >= 0 else ""
     return f", most in {score.place}{channel}" if score.place else ""
 
 
 def detector_text(detector: str) -> str:
-    """A detector's name in a sentence."""
+    """Returns a detector's name for a sentence."""
     return detector.replace("_", " ")
 
 
 def lead_text(label: str, runs: Sequence[Warned]) -> str:
-    """Which detector warned first before the losses of a group went wrong: the run with the
-    shortest lead speaks for it. Empty where no loss did."""
+    """Names the detector that warned first before the losses of a group went wrong, for the run
+    with the shortest lead. Empty if no loss went wrong."""
     troubled = [(item, item.trouble, item.earliest) for item in runs if item.trouble is not None]
     if not troubled:
         return ""
@@ -183,7 +183,7 @@ def lead_text(label: str, runs: Sequence[Warned]) -> str:
 
 
 def alarm_text(label: str, runs: Sequence[Warned]) -> str:
-    """The false alarms of a group; empty where there are none."""
+    """Describes the false alarms of a group; empty if there are none."""
     quiet = [item for item in runs if item.trouble is None]
     told = []
     for name in dict.fromkeys(detector for item in quiet for detector in item.first):

@@ -1,9 +1,9 @@
-"""Run files as the files of other programs: event files of TensorBoard, the database of trackio.
+"""Exports run files to event files of TensorBoard and databases of trackio.
 
-Both are written from their public formats, without those programs. Names are those of the run
-file: metrics/loss, eval/loss, scores/NAME. A run file has no date, so that the times of an export
-are seconds since the start of the run, counted from 1970: an axis of relative time is right.
-`live.py` writes the same while a run trains, with the time of day.
+Both are written by their public formats, without those programs. Names are those of the run file:
+metrics/loss, eval/loss, scores/NAME. A run file has no date. The times of an export are therefore
+seconds since the start of the run, counted from 1970, and only a relative time axis is meaningful.
+`live.py` writes the same data during training, with the time of day.
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ OPERAND_STATISTICS = ("sqnr_db", "underflow_fraction", "saturation_fraction")
 
 
 class Scalar(tuple[int, float, str, float]):
-    """(step, seconds since the start, name, value); what a run logged, or a mean of it."""
+    """(step, seconds since the start, name, value): a logged number, or a mean of logged
+    numbers."""
 
 
 def _seconds(run: Run, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[float]:
-    """Seconds at steps: those of the last row of /metrics that is not after it, 0 before."""
+    """Returns the seconds at each step: those of the last row of /metrics up to the step, else
+    0."""
     rows = np.searchsorted(run.metrics.step, steps, side="right")
     return [float(run.metrics.seconds[row - 1]) if row else 0.0 for row in rows]
 
 
 def scalars(run: Run) -> Iterator[Scalar]:
-    """Every number of a run over its steps: metrics, evaluations, scores, and of the operands the
-    mean over the quantized ones of a slot. Not in the order of steps."""
+    """Yields every number of a run over its steps: metrics, evaluations, scores, and for each slot
+    the mean over its quantized operands. Not in the order of steps."""
     metrics, held_out = run.metrics, run.evaluations
     for name in METRICS:
         for step, seconds, value in zip(metrics.step, metrics.seconds, getattr(metrics, name)):
@@ -73,7 +75,7 @@ def scalars(run: Run) -> Iterator[Scalar]:
 
 
 def _crc_table() -> list[int]:
-    """CRC-32C (Castagnoli), reflected, of every byte."""
+    """Returns the reflected CRC-32C (Castagnoli) of every byte value."""
     table = []
     for byte in range(256):
         for _ in range(8):
@@ -86,7 +88,7 @@ _CRC = _crc_table()
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C of some bytes."""
+    """Returns the CRC-32C of `data`."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = (crc >> 8) ^ _CRC[(crc ^ byte) & 0xFF]
@@ -94,7 +96,7 @@ def crc32c(data: bytes) -> int:
 
 
 def _masked_crc(data: bytes) -> bytes:
-    """The checksum as records hold it: rotated by 15 bits and moved by a constant."""
+    """Returns the checksum of a record: the CRC rotated by 15 bits, plus a constant."""
     crc = crc32c(data)
     return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
@@ -114,12 +116,12 @@ def _varint(number: int) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of text or of a message."""
+    """Returns a field that contains text or a message."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
 def _float32(value: float) -> bytes:
-    """The nearest FP32 number; beyond its range an infinity."""
+    """Returns the nearest FP32 number; an infinity if out of range."""
     with np.errstate(over="ignore"):
         return struct.pack("<f", np.float32(value))
 
@@ -133,17 +135,17 @@ def _event(item: Scalar, clock: float = 0.0) -> bytes:
 
 
 def event_head(clock: float = 0.0) -> bytes:
-    """The first record of an event file, of time `clock`."""
+    """Returns the first record of an event file, at time `clock`."""
     return _record(b"\x09" + struct.pack("<d", clock) + _field(3, b"brain.Event:2"))
 
 
 def event_records(items: Iterable[Scalar], clock: float = 0.0) -> bytes:
-    """The records of scalars; `clock` is the time at which their seconds are 0."""
+    """Returns the records of scalars; `clock` is the time of second 0."""
     return b"".join(_record(_event(item, clock)) for item in items)
 
 
 def event_file(run: Run) -> bytes:
-    """An event file of TensorBoard with all scalars of a run, in the order of steps."""
+    """Returns a TensorBoard event file with all scalars of a run, in the order of steps."""
     return event_head() + event_records(sorted(scalars(run), key=lambda item: item[0]))
 
 
@@ -154,7 +156,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def run_names(study: Study) -> list[tuple[str, Run]]:
-    """A name for every run that no other has and that is one folder's."""
+    """Returns a unique name for every run, usable as a folder name."""
     names: dict[str, Run] = {}
     for run in study.runs:
         plain = run.name.replace("/", "_").strip(". ") or "run"
@@ -166,7 +168,7 @@ def run_names(study: Study) -> list[tuple[str, Run]]:
 
 
 def export_tensorboard(study: Study, out: Path) -> str:
-    """OUT/<run>/events.out.tfevents.fp8lab of every run."""
+    """Writes OUT/<run>/events.out.tfevents.fp8lab for every run."""
     for name, run in run_names(study):
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +176,7 @@ def export_tensorboard(study: Study, out: Path) -> str:
     return f"{out}: event files of {counted(len(study.runs), 'run')}"
 
 
-# --- trackio: a database a project ----------------------------------------------------------------
+# --- trackio: one database per project ------------------------------------------------------------
 
 _TRACKIO = """
 CREATE TABLE IF NOT EXISTS metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL,
@@ -190,7 +192,7 @@ def _time(seconds: float) -> str:
 
 
 def _json_number(value: float) -> float | str:
-    """What JSON has no number for is text there."""
+    """Returns a number for JSON; NaN and infinities as text."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -199,13 +201,13 @@ def _json_number(value: float) -> float | str:
 
 
 def project_name(study: Study) -> str:
-    """The study's name with the characters that a project has."""
+    """Returns the study's name, restricted to the characters of project names."""
     name = study.meta.get("name", "") or study.title
     return "".join(c for c in name if c.isascii() and (c.isalnum() or c in "-_")) or "fp8lab"
 
 
 def export_trackio(study: Study, out: Path) -> str:
-    """OUT/<project>.db: a row a step with all its scalars, and the configuration of every run."""
+    """Writes OUT/<project>.db: one row per step with all its scalars, and all configurations."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{project_name(study)}.db"
     half = path.with_name(path.name + ".tmp")
@@ -223,7 +225,7 @@ def export_trackio(study: Study, out: Path) -> str:
 
 
 def open_trackio(path: Path) -> sqlite3.Connection:
-    """The database, with its tables."""
+    """Opens the database and creates its tables if needed."""
     base = sqlite3.connect(path, timeout=60.0)
     base.executescript(_TRACKIO)
     return base
@@ -232,7 +234,7 @@ def open_trackio(path: Path) -> sqlite3.Connection:
 def insert_scalars(
     base: sqlite3.Connection, name: str, items: Iterable[Scalar], clock: float = 0.0
 ) -> None:
-    """A row a step; `clock` is the time at which the seconds of the scalars are 0."""
+    """Inserts one row per step; `clock` is the time of second 0."""
     rows: dict[int, tuple[float, dict[str, float | str]]] = {}
     for step, seconds, tag, value in items:
         rows.setdefault(step, (seconds, {}))[1][tag] = _json_number(value)
@@ -246,7 +248,7 @@ def insert_scalars(
 
 
 def insert_config(base: sqlite3.Connection, name: str, run: Run, clock: float = 0.0) -> None:
-    """The configuration of a run, unless it is there."""
+    """Inserts the configuration of a run, unless it exists."""
     config = {"recipe": run.recipe, "seed": run.seed, **dict(sorted(run.meta.items()))}
     base.execute(
         "INSERT OR IGNORE INTO configs (run_id, run_name, config, created_at) VALUES (?, ?, ?, ?)",
@@ -255,5 +257,6 @@ def insert_config(base: sqlite3.Connection, name: str, run: Run, clock: float = 
 
 
 def export_runs(study: Study, kind: str, out: Path) -> str:
-    """Writes the runs of a study in one of report.EXPORTS; returns a line on it."""
+    """Writes the runs of a study in a format of report.EXPORTS; returns a line that describes
+    it."""
     return export_tensorboard(study, out) if kind == "tensorboard" else export_trackio(study, out)

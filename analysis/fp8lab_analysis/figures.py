@@ -1,4 +1,4 @@
-"""The figures of a report: how each is drawn, how to read it, and the files it is saved in."""
+"""The figures of a report: drawing functions, captions and output files."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from fp8lab_analysis.hover import hover_data
 from fp8lab_analysis.style import PlotContext
 
 PNG_DPI = 160
-FORMS = ("png", "pdf", "svg", "csv")  # of every figure
+FORMS = ("png", "pdf", "svg", "csv")  # output files of every figure
 
 
 @dataclass(frozen=True)
 class Of:
-    """A sentence of a caption on a part of the figure: it stands where that part is drawn."""
+    """A sentence of a caption about a part of the figure; used only if that part is drawn."""
 
     part: str  # text of a title, an axis, the legend or a label in the figure
     text: str
@@ -50,13 +50,13 @@ Caption = str | tuple[str | Of, ...]
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """One figure of the report: how to draw it and how to read it."""
+    """One figure of the report: its drawing function and its caption."""
 
     name: str
     title: str
     caption: Caption
     draw: Callable[[PlotContext], Figure | None]
-    on_request: bool = False  # its absence is nothing to remark
+    on_request: bool = False  # True: the report does not mention its absence
 
 
 LEAVES = (
@@ -308,18 +308,18 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class RenderedFigure:
-    """A figure as the page shows it."""
+    """A figure for the page."""
 
     number: int
     name: str
     title: str
     caption: str
     svg: Markup
-    hover: list[dict[str, Any]]  # of hover.py
+    hover: list[dict[str, Any]]  # data from hover.py
 
 
 def _words(figure: Figure) -> str:
-    """Everything that a figure says in its panels and its legends."""
+    """Returns all texts in the panels and legends of a figure."""
     said: list[str] = []
     for axes in figure.axes:
         if not axes.get_visible():
@@ -333,7 +333,7 @@ def _words(figure: Figure) -> str:
 
 
 def caption_of(spec: FigureSpec, figure: Figure) -> str:
-    """The caption of a figure as it was drawn: nothing of a panel that is not there."""
+    """Returns the caption of a figure, without sentences about parts that were not drawn."""
     said = _words(figure)
     parts = (spec.caption,) if isinstance(spec.caption, str) else spec.caption
     told = [part if isinstance(part, str) else part.text for part in parts if _stands(part, said)]
@@ -347,8 +347,8 @@ def _stands(part: str | Of, said: str) -> bool:
 
 
 def _renumber_ids(text: str, name: str) -> str:
-    """Ids as NAME-1, NAME-2, ... in order of appearance, without those that nothing refers to.
-    The originals contain memory addresses, which would make every report differ."""
+    """Renames ids to NAME-1, NAME-2, ... in order of appearance and removes unused ones. The
+    original ids contain memory addresses, which would make every report differ."""
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
     listed = [item for item in re.findall(r'\bid="([^"]+)"', text) if item in used]
     number = {item: f"{name}-{index}" for index, item in enumerate(dict.fromkeys(listed), 1)}
@@ -359,9 +359,9 @@ def _renumber_ids(text: str, name: str) -> str:
 
 
 def inline_svg(text: str, name: str, title: str) -> Markup:
-    """The svg element of a file, fit for embedding: no prolog, metadata or namespace addresses,
-    ids that do not clash with those of other figures, paths to a hundredth of a point, and a label
-    for screen readers."""
+    """Returns the svg element of a file for embedding: without prolog, metadata and namespace
+    addresses, with ids that are unique on the page, coordinates rounded to a hundredth of a point,
+    and a label for screen readers."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
@@ -380,9 +380,9 @@ def inline_svg(text: str, name: str, title: str) -> Markup:
 def save_figure(
     figure: Figure, spec: FigureSpec, folder: Path
 ) -> tuple[Markup, list[dict[str, Any]]]:
-    """Writes folder/<name> in every one of FORMS, csv holding the numbers drawn, and returns the
-    figure as inline SVG and what the page says on hover. The canvases are used directly, since
-    Figure.savefig would lay out and draw everything twice for each file."""
+    """Writes folder/<name> in all FORMS (the CSV has the drawn numbers); returns the figure as
+    inline SVG, and the hover data of the page. Uses the canvases directly, since Figure.savefig
+    would lay out and draw everything twice for each file."""
     figure.set_dpi(PNG_DPI)
     agg = FigureCanvasAgg(figure)
     figure.draw_without_rendering()
@@ -399,8 +399,9 @@ def save_figure(
 def render_figures(
     context: PlotContext, folder: Path
 ) -> tuple[list[RenderedFigure], dict[str, str]]:
-    """Draws every figure that the data allow; and those that could not be drawn, with the reason.
-    matplotlib fails at numbers near the largest of double precision, which a diverged run has."""
+    """Draws every figure that the data allow. Also returns the names of figures that failed, with
+    the reason: matplotlib fails at numbers near the double-precision maximum, which occur in
+    diverged runs."""
     rendered: list[RenderedFigure] = []
     failed: dict[str, str] = {}
     for spec in FIGURES:

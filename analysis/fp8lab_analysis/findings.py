@@ -1,7 +1,8 @@
-"""Sentences that say what the data of a study show. Every one is computed; none is fixed.
+"""Sentences about the results of a study, all computed from its data.
 
-Recipes are put in an order only where the noise between seeds is known: two or more seeds of each
-and, for a loss gap, of the baseline. What has one seed is listed as it comes, with its number.
+Recipes are put in an order only if the noise between seeds is known: with two or more seeds of each
+recipe and, for a loss gap, of the baseline. Recipes with one seed are listed without an order, with
+their numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def _candidates(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
 
 
 def _with_gap(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
-    """The candidates that have a gap and did not diverge."""
+    """Returns the candidates that have a gap and did not diverge."""
     return [
         s
         for s in _candidates(summaries)
@@ -41,13 +42,13 @@ def _with_gap(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
 
 
 def _ranked(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
-    """Those whose gaps can be put in an order, smallest first."""
+    """Returns the summaries whose gaps can be put in an order, smallest first."""
     known = [s for s in _with_gap(summaries) if s.verdict.ordered]
     return sorted(known, key=lambda s: s.final_gap.mean)
 
 
 def one_seed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """The gaps that no order follows from, in the order of the study."""
+    """Lists the gaps that give no order, in the order of the study."""
     single = [s for s in _with_gap(summaries) if s.verdict.kind is Kind.NOT_ORDERED]
     if not single:
         return []
@@ -64,7 +65,7 @@ def one_seed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[F
 
 
 def _both_gaps(summary: GroupSummary) -> str:
-    """The gaps of the losses that an arm has: two that differ are of two losses."""
+    """Returns the gaps of an arm in training and held-out loss."""
     text = f"{summary.group.label} {gap_text(summary)} nats/token of the training loss"
     if summary.judged_on == "training":
         return text
@@ -81,7 +82,7 @@ SHOWN_AS = {
 
 
 def _verdict_text(summary: GroupSummary) -> str:
-    """The sentence of an arm, with the gap where the sentence itself has none."""
+    """Returns the sentence of an arm's verdict, and its gap if the sentence does not contain it."""
     verdict = summary.verdict
     text = f"{summary.group.label}: {verdict.sentence}"
     if verdict.kind in (Kind.EQUIVALENT, Kind.INCONCLUSIVE):
@@ -90,7 +91,7 @@ def _verdict_text(summary: GroupSummary) -> str:
 
 
 def verdict_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """The verdict on every arm, kind by kind, and how they were reached."""
+    """States the verdict on every arm, by kind, and the method."""
     name = study.baseline_recipe
     candidates = _candidates(summaries)
     if candidates and not study.pairings:
@@ -110,7 +111,7 @@ def verdict_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Fi
 
 
 def text_findings(candidates: Sequence[GroupSummary]) -> list[Finding]:
-    """What the documents of the held-out text leave open of the gaps."""
+    """States which gaps are undecided because of the noise of the held-out text."""
     with_gap = [s for s in candidates if math.isfinite(s.verdict.gap.mean)]
     known = [s for s in with_gap if s.verdict.text.is_known]
     if not known:
@@ -145,7 +146,7 @@ def text_findings(candidates: Sequence[GroupSummary]) -> list[Finding]:
 
 
 def _how_judged(study: Study, judged: Sequence[GroupSummary]) -> str:
-    """Losses, pairs, margin, level and correction behind the verdicts."""
+    """States losses, pairs, margin, level and correction of the verdicts."""
     design, arms = study.design, judged[0].verdict.arms
     losses = joined(sorted({f"{s.judged_on} loss after {s.gap_stage}" for s in judged}))
     seeds = sorted({s.verdict.seeds for s in judged})
@@ -163,7 +164,7 @@ def _how_judged(study: Study, judged: Sequence[GroupSummary]) -> str:
 
 
 def _text_level(judged: Sequence[GroupSummary]) -> str:
-    """Where the noise of the held-out set stands, or why it stands nowhere."""
+    """States where the report shows the noise of the held-out text, or why it is unknown."""
     if any(s.verdict.text.is_known for s in judged):
         return ", but beside it: “± over documents”"
     reasons = sorted({s.verdict.text.unknown for s in judged} - {""})
@@ -171,7 +172,7 @@ def _text_level(judged: Sequence[GroupSummary]) -> str:
 
 
 def _variances(judged: Sequence[GroupSummary]) -> str:
-    """Where the variances of the verdicts come from."""
+    """States the sources of the variances of the verdicts."""
     counts = sorted({s.verdict.noise.pool for s in judged} - {0})
     own = sum(s.verdict.noise.pool == 0 for s in judged)
     said = [f"its variance moderated over {joined(list(map(str, counts)))} arms"] if counts else []
@@ -181,7 +182,7 @@ def _variances(judged: Sequence[GroupSummary]) -> str:
 
 
 def _rough_deviations(judged: Sequence[GroupSummary]) -> list[Finding]:
-    """What few seeds know of the deviation that numbers of seeds are made from."""
+    """States how uncertain the deviation is from which numbers of seeds are computed."""
     few = [s.verdict for s in judged if s.verdict.kind is Kind.INCONCLUSIVE]
     few = [verdict for verdict in few if verdict.noise.df < 4.0]
     if not few:
@@ -197,7 +198,7 @@ def _rough_deviations(judged: Sequence[GroupSummary]) -> list[Finding]:
 
 
 def departure_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Where gaps first leave the noise that the baseline's own seeds have."""
+    """States where gaps first leave the seed band of the baseline."""
     left = [
         f"{s.group.label} at step {found[0]} ({found[1]}; {found[2]} of {s.seeds} seeds)"
         for s in _candidates(summaries)
@@ -213,16 +214,16 @@ def departure_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[
 
 
 def _speed_text(summary: GroupSummary) -> str:
-    """Each loss to reach with what it takes."""
+    """Lists the target losses of an arm and the cost of reaching them."""
     told = [f"{target_text(q)} {equal_quality_text(q)}" for q in summary.equal_quality]
     return f"{summary.group.label}: {', '.join(told)}"
 
 
 def speed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """What arms take until they reach the baseline's final held-out loss."""
+    """States the cost of arms until they reach the baseline's final held-out loss."""
     known = [s for s in _candidates(summaries) if s.verdict.ordered and s.equal_quality]
     on_cpu = any(run.meta.get("backend") == "cpu" for s in known for run in s.group.runs)
-    if not known or on_cpu:  # wall times of the emulator say nothing of the speed on a GPU
+    if not known or on_cpu:  # wall times of the emulator are no GPU speeds
         return []
     name = study.baseline_recipe
     told = "; ".join(map(_speed_text, known))
@@ -236,7 +237,7 @@ def speed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Find
 
 
 def gap_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Smallest and largest gap of every variant, and what a variant adds."""
+    """States the smallest and largest gap of every variant, and the gap that a variant adds."""
     findings = []
     judged = _ranked(summaries)
     for variant in dict.fromkeys(s.group.key.variant for s in judged):
@@ -266,7 +267,7 @@ def gap_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
 
 
 def divergence_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Which recipes broke, how often and where first."""
+    """States which recipes broke, how often and where first."""
     findings = []
     for summary in summaries:
         if summary.verdict.kind is not Kind.DIVERGED:
@@ -282,7 +283,7 @@ def divergence_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
 
 
 def warning_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Leads and false alarms of the detectors of all watched runs."""
+    """States leads and false alarms of the detectors of all watched runs."""
     by_group = [(s.group.label, watched(study, s)) for s in summaries]
     leads = [text for label, runs in by_group if (text := lead_text(label, runs))]
     alarms = [text for label, runs in by_group if (text := alarm_text(label, runs))]
@@ -304,7 +305,7 @@ UNJUDGED = (Kind.UNPAIRED, Kind.NOT_ORDERED)
 
 
 def _cheapest(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
-    """The groups with the fewest scale bits among those that hold, ties included."""
+    """Returns the groups with the fewest scale bits among those that hold, including ties."""
     safe = [s for s in summaries if s.verdict.holds and math.isfinite(s.scale_bits)]
     if not safe:
         return []
@@ -313,7 +314,7 @@ def _cheapest(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
 
 
 def choice_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """The cheapest scales among the recipes that are shown to hold, variant by variant."""
+    """States the cheapest scales among the recipes that are shown to hold, for each variant."""
     findings = []
     candidates = [s for s in _candidates(summaries) if math.isfinite(s.scale_bits)]
     for variant in dict.fromkeys(s.group.key.variant for s in candidates):
@@ -353,7 +354,7 @@ def _match_text(label: str, match: MatchSummary) -> str:
 
 
 def match_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Exact match beside the baseline's interval, at the end of the last stage that has it."""
+    """Compares exact match with the baseline's interval, at the end of the last measured stage."""
     stages = [stage for stage in study.stages if any(stage in s.matches for s in summaries)]
     if not stages:
         return []
@@ -395,7 +396,7 @@ def match_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Find
 
 
 def _last_step(run: Run) -> str:
-    """Last step of a run, and whether its loss had stopped being finite there."""
+    """States the last step of a run, and whether its loss was not finite."""
     if len(run.metrics) == 0:
         return "0"
     fine = math.isfinite(run.metrics.loss[-1]) or bool(run.without_loss[-1])
@@ -409,15 +410,15 @@ def _listed_steps(steps: Sequence[int]) -> str:
 
 
 def _share_text(part: Part) -> str:
-    """A source with what it takes away when it becomes exact."""
+    """States how much of the gap a source removes if it is exact."""
     found = part.left_out
     assert found is not None
     return f"{part.name} {measured(found.spread.mean, found.half_width)}"
 
 
 def _group_text(group: PartGroup, ordered: bool) -> str:
-    """What becomes of the gap when a source of the group is exact; largest first where the noise is
-    known."""
+    """States the change of the gap for each source of the group if it is exact; largest first if
+    the noise is known."""
     parts = [part for part in group.parts if part.left_out is not None and part.left_out.known]
     if ordered:
         parts.sort(key=lambda p: -p.left_out.spread.mean if p.left_out else 0.0)
@@ -429,7 +430,7 @@ def _group_text(group: PartGroup, ordered: bool) -> str:
 
 
 def attribution_findings(attributions: Sequence[Attribution]) -> list[Finding]:
-    """What a gap loses with one source exact, and which sources are told from none."""
+    """States the change of each gap with one source exact, and the significant sources."""
     findings = []
     for found in attributions:
         lists = "; ".join(
@@ -461,7 +462,7 @@ def attribution_findings(attributions: Sequence[Attribution]) -> list[Finding]:
 
 
 def left_out_findings(study: Study) -> list[Finding]:
-    """Rows that the files hold and no average does, and what else they say of themselves."""
+    """Lists rows that averages exclude, and the notes on the files."""
     findings = [
         Finding("caution", "Files", f"{run.name} is {note}.")
         for run in study.runs
@@ -491,7 +492,7 @@ def left_out_findings(study: Study) -> list[Finding]:
 
 
 def state_findings(study: Study) -> list[Finding]:
-    """Unfinished runs, missing files, bit-identical results."""
+    """Lists unfinished runs, missing files and bit-identical results."""
     findings = [Finding("caution", "Files", note) for note in study.notes]
     unfinished = [run for run in study.runs if not run.complete]
     if unfinished:
@@ -518,7 +519,7 @@ def state_findings(study: Study) -> list[Finding]:
 
 
 def make_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Everything worth saying first, most important first."""
+    """Returns all findings, most important first."""
     return [
         *one_seed_findings(study, summaries),
         *choice_findings(study, summaries),

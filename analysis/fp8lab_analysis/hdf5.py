@@ -1,7 +1,7 @@
-"""HDF5 files of any origin: opened also while a run writes them, refused in one line when damaged.
+"""Opens HDF5 files of any origin, also while a run writes them; refuses damaged ones in one line.
 
-A file that a run has open, or that a killed run left behind, is no damaged one, but a plain
-`h5py.File(path, "r")` refuses it; `h5py.File(path, "r", libver="latest", swmr=True)` opens it.
+A plain `h5py.File(path, "r")` refuses a file that a run has open or that a killed run left behind,
+although it is not damaged. `h5py.File(path, "r", libver="latest", swmr=True)` opens it.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-# A compressed dataset may be larger than what it takes in the file: deflate reaches 1032 to 1. An
-# extent beyond that is damaged, and reading it would fill the memory with nothing.
+# A compressed dataset can be larger than its bytes in the file: deflate reaches 1032 to 1. A larger
+# extent is damaged, and reading it would exhaust the memory.
 LARGEST_COMPRESSION = 1100
-SMALL_DATASET = 16 << 20  # bytes that any dataset may have
-DEEPEST_GROUP = 16  # a damaged link may lead to a group above it
+SMALL_DATASET = 16 << 20  # bytes; a dataset up to this size is always accepted
+DEEPEST_GROUP = 16  # limits recursion: a damaged link may lead to a parent group
 
 
 class InputError(Exception):
-    """Bad input: one line that says what is wrong, where, and what would be accepted."""
+    """Bad input. The message is one line: the fault, its place, and what is accepted."""
 
 
 class NothingYet(InputError):
-    """A study none of whose runs has begun."""
+    """No run of the study has begun."""
 
 
 def one_line(error: object) -> str:
-    """The text of an exception without its line breaks."""
+    """Returns the text of an exception without line breaks."""
     return " ".join(str(error).split())
 
 
 def damaged(path: Path, reason: str, kind: str = "run") -> InputError:
-    """The refusal of a file whose content cannot be what was written."""
+    """Returns the error for a damaged file."""
     return InputError(
         f"{path}: damaged {kind} file ({reason}); 'fp8lab doctor {path.parent}' tells what can be "
         "saved, and a report of the other runs takes their run.h5 as arguments"
@@ -44,13 +44,13 @@ def damaged(path: Path, reason: str, kind: str = "run") -> InputError:
 
 
 class Damage(Exception):
-    """What is wrong inside a file; becomes an InputError that names the file."""
+    """Damaged contents of a file; becomes an InputError that names the file."""
 
 
 def open_hdf5(path: Path) -> h5py.File:
-    """Opens `path` for reading, as an SWMR reader where a writer has it open or died with it.
-    Throws InputError. The plain way comes first because an SWMR reader waits minutes for a damaged
-    block to become whole."""
+    """Opens `path` for reading, as an SWMR reader if a writer has it open or was killed. Raises
+    InputError. Tries the plain way first, since an SWMR reader waits minutes for a damaged block to
+    become valid."""
     if not path.exists():
         raise InputError(f"{path}: no such file (expected an fp8lab run file, *.h5)")
     if path.is_dir():
@@ -79,9 +79,9 @@ def open_hdf5(path: Path) -> h5py.File:
 
 
 def check_links(file: h5py.File) -> None:
-    """Throws Damage for what leads out of the file: links other than those of a study to its
-    runs, which are not followed, and rows kept in other files. Those of a stranger's file would
-    put what its reader may read into the report."""
+    """Raises Damage for links out of the file, except those of a study to its runs (which are not
+    followed), and for rows stored in other files. In an untrusted file, they could put private
+    files of the reader into the report."""
     groups: list[h5py.Group] = [file]
     while groups:
         group = groups.pop()
@@ -102,8 +102,8 @@ def check_links(file: h5py.File) -> None:
 
 @contextmanager
 def reading(path: Path, kind: str = "run") -> Iterator[h5py.File]:
-    """The open file; whatever goes wrong in reading it is an InputError that names it. HDF5 raises
-    nearly every type of exception on a damaged file, also when it closes it."""
+    """Yields the open file. Converts every exception to an InputError that names the file, since
+    HDF5 raises nearly every type of exception on a damaged file, also on closing it."""
     try:
         with open_hdf5(path) as file:
             check_links(file)
@@ -118,7 +118,7 @@ def reading(path: Path, kind: str = "run") -> Iterator[h5py.File]:
 
 
 def to_text(value: Any) -> str:
-    """Attribute or element of a string dataset as str."""
+    """Converts an attribute or an element of a string dataset to str."""
     if isinstance(value, bytes):
         return value.decode("utf-8")
     if isinstance(value, np.ndarray):
@@ -130,12 +130,12 @@ def to_text(value: Any) -> str:
 
 
 def text_list(values: Any) -> list[str]:
-    """A 1-D string attribute or dataset as a list of str."""
+    """Converts a 1-D string attribute or dataset to a list of str."""
     return [to_text(item) for item in np.atleast_1d(np.asarray(values)).tolist()]
 
 
 def read_dataset(dataset: h5py.Dataset) -> npt.NDArray[Any]:
-    """A dataset, whole. Throws Damage for an extent that its stored bytes cannot fill."""
+    """Returns a whole dataset. Raises Damage if its stored bytes cannot fill its extent."""
     stored = dataset.id.get_storage_size()
     size = dataset.dtype.itemsize
     for extent in dataset.shape or ():
@@ -150,8 +150,8 @@ def read_dataset(dataset: h5py.Dataset) -> npt.NDArray[Any]:
 def read_columns(
     file: h5py.File, group: str, needed: Sequence[str] = ()
 ) -> dict[str, npt.NDArray[Any]]:
-    """Every dataset of a group, whole; empty when the file lacks the group. Throws Damage for a
-    group without those of `needed`."""
+    """Returns every dataset of a group; empty if the file lacks the group. Raises Damage if the
+    group lacks one of `needed`."""
     if group not in file:
         return {}
     item = file[group]
@@ -164,7 +164,7 @@ def read_columns(
 
 
 def numbers(column: npt.NDArray[Any], name: str, kinds: str = "iuf") -> npt.NDArray[Any]:
-    """The column, if it holds numbers, or with "iu" whole ones. Throws Damage."""
+    """Returns the column. Raises Damage if it holds no numbers, or for "iu", no integers."""
     if column.dtype.kind not in kinds:
         what = "numbers" if "f" in kinds else "whole numbers"
         raise Damage(f"{name} holds {column.dtype}, not {what}")
@@ -172,7 +172,7 @@ def numbers(column: npt.NDArray[Any], name: str, kinds: str = "iuf") -> npt.NDAr
 
 
 def texts(column: npt.NDArray[Any], name: str) -> list[str]:
-    """The column, if it is one of text. Throws Damage."""
+    """Returns the column. Raises Damage if it holds no text."""
     if column.dtype.kind not in "SO" or column.ndim != 1:
         raise Damage(f"{name} holds {column.dtype} in shape {column.shape}, not a column of text")
     return text_list(column) if column.size else []

@@ -1,9 +1,9 @@
-"""What the page says of the point under the pointer: the numbers that a figure draws, each with its
-place in the figure's SVG.
+"""Data for the page's hover texts: the numbers that a figure draws, with their positions in its
+SVG.
 
-A figure is a list of panels; a panel its box, the names of its axes, its series, and for each point
-[series, x, y in SVG units, the texts of x and y, and of what else there is]. An image is a panel's
-matrix, whose rows and columns the page finds from the box.
+A figure is a list of panels. A panel has a box, axis names, series, and for each point [series, x,
+y in SVG units, texts of x, y and further values]. An image is a matrix of its panel; the page
+computes its rows and columns from the box.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from matplotlib.figure import Figure
 from fp8lab_analysis.drawn import Drawn, drawn_rows
 
 POINTS_PER_INCH = 72.0  # units of matplotlib's SVG
-MOST_POINTS = 400  # of one series in one panel
+MOST_POINTS = 400  # per series and panel
 
 
 def number_text(value: float | str) -> str:
-    """Four significant digits; a name as it is."""
+    """Formats a number with four significant digits; names are unchanged."""
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _evenly(rows: Sequence[Drawn]) -> list[Drawn]:
-    """At most MOST_POINTS of a series, the first and last among them."""
+    """Returns at most MOST_POINTS evenly spaced points of a series, including first and last."""
     if len(rows) <= MOST_POINTS:
         return list(rows)
     return [rows[i] for i in np.linspace(0, len(rows) - 1, MOST_POINTS).round().astype(int)]
 
 
 def _detail(row: Drawn) -> str:
-    """The interval of an error bar; the ends of a bar are what is drawn anyway."""
+    """Returns the interval of an error bar; empty for a bar, whose ends are visible."""
     if row.kind != "point" or isinstance(row.low, str) or isinstance(row.high, str):
         return ""
     return f"{number_text(row.low)} to {number_text(row.high)}"
@@ -78,7 +78,7 @@ def _panel(figure: Figure, axes: Axes, rows: Sequence[Drawn]) -> dict[str, Any]:
 
 
 def _image(cells: Sequence[Drawn]) -> dict[str, Any]:
-    """Values of an image row by row, and the names of its rows and columns."""
+    """Returns the values of an image row by row, and the names of its rows and columns."""
     columns = int(max(cell.at[0] for cell in cells)) + 1
     return {
         "series": [cells[0].series],
@@ -89,7 +89,7 @@ def _image(cells: Sequence[Drawn]) -> dict[str, Any]:
 
 
 def hover_data(figure: Figure) -> list[dict[str, Any]]:
-    """The panels of a figure that has been laid out."""
+    """Returns the panels of a figure. Precondition: the figure has been laid out."""
     by_axes: dict[Axes, list[Drawn]] = {}
     for row in drawn_rows(figure):
         assert row.axes is not None

@@ -1,16 +1,16 @@
 """The statistics of a verdict: pure functions from relative gaps to tests, intervals and sample
 sizes.
 
-A gap here is relative and paired: (run - twin) / twin, of the losses of one seed, the twin being
-the baseline run of that seed. It is a fraction without unit, 0.01 for a loss 1 % above the
-baseline's, and `sd` is its standard deviation over `count` seeds with `df` degrees of freedom: the
-moderated one of pooling.py, or without `df` the sample's own, of n - 1. Dividing pair by
-pair makes a margin of 0.5 % exactly that; no estimate of the baseline's loss enters it. Gaps of
-different seeds are taken as independent and normal; `sign_flip_p` needs symmetry alone.
+A gap here is relative and paired: (run - twin) / twin, where run and twin are losses of one seed
+and the twin is the baseline run of that seed. It is a fraction: 0.01 for a loss 1 % above the
+baseline's. `sd` is its standard deviation over `count` seeds with `df` degrees of freedom: the
+moderated one of pooling.py, or without `df` the sample's own with n - 1. Since each pair is divided
+by its own baseline loss, a margin of 0.5 % is exact; it needs no estimate of the baseline's loss.
+Gaps of different seeds are assumed independent and normal; `sign_flip_p` assumes only symmetry.
 
-p-values, levels and sample sizes take numbers; `one_sided_p`, `equivalence_p`, `difference_p` and
-`reject` also take arrays, over many experiments at once, so that a simulation judges by the very
-functions that a report judges by."""
+p-values, levels and sample sizes are computed from numbers. `one_sided_p`, `equivalence_p`,
+`difference_p` and `reject` also accept arrays over many experiments, so that simulations use the
+same functions as reports."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from scipy import optimize, special, stats
 
 from fp8lab_analysis.stats import Array
 
-SIGN_FLIP_SEEDS = (6, 24)  # below, no p-value reaches 5 %; above, too many signs to try them all
-MOST_SEEDS = 10_000  # a larger sample is not searched for
+SIGN_FLIP_SEEDS = (6, 24)  # fewer: no p-value reaches 5 %; more: too many signs to enumerate
+MOST_SEEDS = 10_000  # largest sample that is searched for
 MOST_LOOKS = 50
 NODES: tuple[Array, Array] = special.roots_legendre(200)  # on [-1, 1], with their weights
 
 
 def relative_gaps(losses: Sequence[float], twins: Sequence[float]) -> Array:
-    """(run - twin) / twin of each seed, a fraction; NaN where either loss is not finite or the
-    twin's is not positive. Pairing takes the noise that the two share out of the difference (Box,
-    Hunter and Hunter, Statistics for Experimenters, 2nd ed., section 3.2)."""
+    """Returns (run - twin) / twin for each seed, a fraction; NaN if either loss is not finite or
+    the twin's is not positive. Pairing removes the shared noise from the difference (Box, Hunter
+    and Hunter, Statistics for Experimenters, 2nd ed., section 3.2)."""
     ours, theirs = np.asarray(losses, np.float64), np.asarray(twins, np.float64)
     known = np.isfinite(ours) & np.isfinite(theirs) & (theirs > 0.0)
     gaps = np.full(ours.shape, np.nan)
@@ -40,7 +40,7 @@ def relative_gaps(losses: Sequence[float], twins: Sequence[float]) -> Array:
     return gaps
 
 
-# --- the paired t test and what follows from it ---------------------------------------------------
+# --- the paired t test and its consequences -------------------------------------------------------
 
 
 def _df(df: float | None, count: int) -> float:
@@ -50,7 +50,7 @@ def _df(df: float | None, count: int) -> float:
 def half_width(sd: float, count: int, alpha: float, df: float | None = None) -> float:
     """Half width of the two-sided 1 - alpha interval of the mean gap, in the unit of `sd`:
     t(1 - alpha/2; df) sd / sqrt(n). Student's interval of paired differences (Montgomery, Design
-    and Analysis of Experiments, 8th ed., section 2.5); with a moderated `sd` that of Smyth
+    and Analysis of Experiments, 8th ed., section 2.5); with a moderated `sd`, the interval of Smyth
     (pooling.py)."""
     return float(stats.t.isf(alpha / 2.0, _df(df, count))) * sd / math.sqrt(count)
 
@@ -63,9 +63,9 @@ def one_sided_p(
     df: npt.ArrayLike | None = None,
 ) -> Array:
     """p-value of "the true gap is `bound` or more", against less: P(T <= (mean - bound) sqrt(n) /
-    sd) for Student's T with `df` degrees of freedom. With a positive margin as the bound it is the
-    test of non-inferiority, with 0 that of superiority (Blackwelder, Controlled Clinical Trials 3
-    (1982) 345-353). Gaps without any spread are decided by their mean."""
+    sd) for Student's T with `df` degrees of freedom. A positive margin as the bound gives the test
+    of non-inferiority, 0 the test of superiority (Blackwelder, Controlled Clinical Trials 3 (1982)
+    345-353). Gaps with zero spread are decided by their mean."""
     shift = np.asarray(mean, np.float64) - bound
     error = np.asarray(sd, np.float64) / math.sqrt(count)
     exact = np.where(shift < 0.0, -np.inf, np.where(shift > 0.0, np.inf, 0.0))
@@ -82,7 +82,7 @@ def equivalence_p(
     df: npt.ArrayLike | None = None,
 ) -> Array:
     """p-value of "the true gap is `margin` or more in either direction": the larger of two
-    one-sided ones. p <= alpha exactly where the 1 - 2 alpha interval lies within the margins (TOST;
+    one-sided p-values. p <= alpha exactly if the 1 - 2 alpha interval is within the margins (TOST;
     Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15 (1987) 657-680)."""
     above = one_sided_p(mean, sd, count, margin, df)
     below = one_sided_p(-np.asarray(mean, np.float64), sd, count, margin, df)
@@ -92,22 +92,21 @@ def equivalence_p(
 def difference_p(
     mean: npt.ArrayLike, sd: npt.ArrayLike, count: int, df: npt.ArrayLike | None = None
 ) -> Array:
-    """p-value of "the true gap is zero", against any other: the paired t test, two-sided
-    (Montgomery, section 2.5)."""
+    """p-value of "the true gap is zero": the two-sided paired t test (Montgomery, section 2.5)."""
     size = np.abs(np.asarray(mean, np.float64))
     return np.minimum(1.0, 2.0 * one_sided_p(-size, sd, count, 0.0, df))
 
 
 def sign_flip_p(gaps: Sequence[float]) -> float:
-    """Exact two-sided p-value of "the gaps are symmetric around zero": the share of all 2^n choices
-    of signs whose sum is at least as large as the one seen (Fisher, The Design of Experiments,
-    section 21). Throws ValueError below 6 seeds, where even the smallest p-value, 2^(1-n), is
-    above 5 %, and above 24."""
+    """Exact two-sided p-value of "the gaps are symmetric around zero": the fraction of all 2^n sign
+    choices whose sum is at least as large in magnitude as the observed one (Fisher, The Design of
+    Experiments, section 21). Raises ValueError for fewer than 6 seeds, where the smallest p-value,
+    2^(1-n), is above 5 %, and for more than 24."""
     data = np.asarray(gaps, dtype=np.float64)
     least, most = SIGN_FLIP_SEEDS
     if not least <= data.size <= most or not bool(np.all(np.isfinite(data))):
         raise ValueError(f"a sign-flip test takes {least} to {most} finite gaps, not {gaps}")
-    sums = data[:1]  # a choice and its opposite have the same size: the first sign stays
+    sums = data[:1]  # opposite choices have equal magnitude: the first sign is fixed
     for gap in data[1:]:
         sums = np.concatenate([sums + gap, sums - gap])
     rounding = 8.0 * np.finfo(np.float64).eps * float(np.sum(np.abs(data)))
@@ -127,7 +126,7 @@ def jackknife_error(without: Array) -> Array:
 def jackknife_half_width(without: Array, df: int, alpha: float) -> Array:
     """Half width of the two-sided 1 - alpha interval of an estimate, from the estimates without
     each of the n seeds along the first axis, in their unit: t(1 - alpha/2; df) times
-    `jackknife_error`; of a mean it is that of Student's interval with df = n - 1."""
+    `jackknife_error`. For a mean with df = n - 1, this is Student's interval."""
     return float(stats.t.isf(alpha / 2.0, df)) * jackknife_error(without)
 
 
@@ -140,15 +139,15 @@ def deviation_interval(sd: float, df: float, alpha: float) -> tuple[float, float
 
 
 def deviation_limit(sd: float, df: float, confidence: float) -> float:
-    """Upper `confidence` limit of the true deviation, in units of `sd`, which has `df` degrees of
-    freedom: sd sqrt(df / chi2), with the quantile 1 - confidence of chi-square. A sample planned
-    with it has its power with that confidence (Browne, Statistics in Medicine 14 (1995)
+    """Upper `confidence` limit of the true deviation, in the unit of `sd`, which has `df` degrees
+    of freedom: sd sqrt(df / chi2), with the quantile 1 - confidence of chi-square. A sample planned
+    with this limit has its power with that confidence (Browne, Statistics in Medicine 14 (1995)
     1933-1940)."""
     return sd * math.sqrt(df / float(stats.chi2.ppf(1.0 - confidence, df)))
 
 
 def binomial_interval(successes: int, trials: int, alpha: float) -> tuple[float, float]:
-    """Exact 1 - alpha interval of a rate, fractions, from beta quantiles (Clopper and Pearson,
+    """Exact 1 - alpha interval of a rate, as fractions, from beta quantiles (Clopper and Pearson,
     Biometrika 26 (1934) 404-413); (NaN, NaN) without trials."""
     if trials == 0:
         return math.nan, math.nan
@@ -160,16 +159,16 @@ def binomial_interval(successes: int, trials: int, alpha: float) -> tuple[float,
 
 # --- power and sample size ------------------------------------------------------------------------
 #
-# With the ratio s = sd / sigma of the deviation seen to the true one given, the mean is normal, so
-# that every power is an integral over s, whose square is chi-square / df. So is the noncentral
-# t defined; nothing here takes the normal distribution for it.
+# Let s = sd / sigma be the ratio of the observed to the true deviation; s^2 is chi-square / df. For
+# given s the mean is normal, so every power is an integral over s. The noncentral t distribution is
+# defined in this way; nothing here approximates it by a normal distribution.
 
 
 def _over_deviations(
     probability: Callable[[Array], Array], df: float, largest: float = math.inf
 ) -> float:
-    """Mean of `probability` over s below `largest`, by Gauss-Legendre nodes; the density of s is
-    that of chi / sqrt(df)."""
+    """Mean of `probability` over s below `largest`, by Gauss-Legendre quadrature; s has the density
+    of chi / sqrt(df)."""
     low, high = np.sqrt(stats.chi2.ppf([1e-15, 1.0], df) / df)
     high = min(math.sqrt(stats.chi2.isf(1e-15, df) / df), largest)
     if high <= low:
@@ -182,9 +181,9 @@ def _over_deviations(
 def equivalence_power(
     count: int, gap: float, sd: float, margin: float, alpha: float, df: float | None = None
 ) -> float:
-    """Chance that `equivalence_p` of `count` seeds is at most alpha when the true gap is `gap` and
-    its true deviation `sd`: the mean over s of Phi((m - gap) r - t s) - Phi(t s - (m + gap) r) with
-    r = sqrt(n) / sd and t = t(1 - alpha; df), where positive. Owen's Q, exact also for few seeds
+    """Probability that `equivalence_p` of `count` seeds is at most alpha for a true gap `gap` and
+    true deviation `sd`: the mean over s of Phi((m - gap) r - t s) - Phi(t s - (m + gap) r), where
+    positive, with r = sqrt(n) / sd and t = t(1 - alpha; df). Owen's Q, exact also for few seeds
     (Phillips, J. Pharmacokinetics and Biopharmaceutics 18 (1990) 137-144)."""
     ratio = math.sqrt(count) / sd
     freedom = _df(df, count)
@@ -200,8 +199,8 @@ def equivalence_power(
 def detection_power(
     count: int, gap: float, sd: float, alpha: float, df: float | None = None
 ) -> float:
-    """Chance that `difference_p` of `count` seeds is at most alpha when the true gap is `gap` and
-    its true deviation `sd`: both tails of the noncentral t with `df` degrees of freedom and
+    """Probability that `difference_p` of `count` seeds is at most alpha for a true gap `gap` and
+    true deviation `sd`: both tails of the noncentral t with `df` degrees of freedom and
     noncentrality gap sqrt(n) / sd (Johnson, Kotz and Balakrishnan, Continuous Univariate
     Distributions 2, chapter 31)."""
     shift = gap * math.sqrt(count) / sd
@@ -214,7 +213,7 @@ def detection_power(
 
 
 def _where_reached(power_at: Callable[[float], float], power: float) -> float:
-    """The place, above zero, where a rising function reaches `power`."""
+    """Returns the positive argument at which an increasing function reaches `power`."""
     high = 1.0
     while power_at(high) < power:
         high *= 2.0
@@ -224,16 +223,16 @@ def _where_reached(power_at: Callable[[float], float], power: float) -> float:
 def detectable_gap(
     count: int, sd: float, alpha: float, power: float, df: float | None = None
 ) -> float:
-    """Minimum detectable gap, a fraction: the true gap that `count` seeds tell from zero with
-    probability `power`, from `detection_power` (Bloom, Evaluation Review 19 (1995) 547-556, with
-    the noncentral t in place of his multiplier)."""
+    """Minimum detectable gap, a fraction: the true gap that `count` seeds distinguish from zero
+    with probability `power`, from `detection_power` (Bloom, Evaluation Review 19 (1995) 547-556,
+    with the noncentral t instead of his multiplier)."""
     return sd * _where_reached(lambda x: detection_power(count, x, 1.0, alpha, df), power)
 
 
 def provable_margin(
     count: int, sd: float, alpha: float, power: float, df: float | None = None
 ) -> float:
-    """The smallest margin, a fraction, within which `count` seeds show arms of no true gap to be
+    """The smallest margin, a fraction, at which `count` seeds show arms without a true gap to be
     equivalent with probability `power`: `equivalence_power` solved for the margin."""
     return sd * _where_reached(
         lambda x: equivalence_power(count, 0.0, 1.0, x, alpha, df) if x > 0.0 else 0.0, power
@@ -241,7 +240,7 @@ def provable_margin(
 
 
 def _fewest(power_of: Callable[[int], float], power: float) -> int | None:
-    """The smallest sample of two or more that has the power; None beyond MOST_SEEDS."""
+    """Returns the smallest sample size, at least two, that has the power; None above MOST_SEEDS."""
     if power_of(MOST_SEEDS) < power:
         return None
     low, high = 1, 2
@@ -253,20 +252,20 @@ def _fewest(power_of: Callable[[int], float], power: float) -> int | None:
     return high
 
 
-DegreesOf = Callable[[int], float]  # degrees of freedom of the deviation of so many seeds
+DegreesOf = Callable[[int], float]  # from the number of seeds to its deviation's degrees of freedom
 
 
 def _of_itself(count: int) -> float:
-    """Of a sample's own deviation."""
+    """Degrees of freedom of a sample's own deviation."""
     return count - 1
 
 
 def seeds_for_margin(
     margin: float, sd: float, alpha: float, power: float, df_of: DegreesOf = _of_itself
 ) -> int | None:
-    """Seeds after which arms of no true gap are shown equivalent within `margin` with probability
-    `power`, by `equivalence_power`; None for more than 10000 (Julious, Statistics in Medicine 23
-    (2004) 1921-1986, with the exact power)."""
+    """Number of seeds that show arms without a true gap to be equivalent within `margin` with
+    probability `power`, by `equivalence_power`; None for more than 10000 (Julious, Statistics in
+    Medicine 23 (2004) 1921-1986, with the exact power)."""
     if sd == 0.0:
         return 2
     return _fewest(lambda n: equivalence_power(n, 0.0, sd, margin, alpha, df_of(n)), power)
@@ -275,7 +274,7 @@ def seeds_for_margin(
 def seeds_for_gap(
     gap: float, sd: float, alpha: float, power: float, df_of: DegreesOf = _of_itself
 ) -> int | None:
-    """Seeds after which a true gap of `gap` is told from zero with probability `power`, by
+    """Number of seeds that distinguish a true gap of `gap` from zero with probability `power`, by
     `detection_power`; None for more than 10000."""
     if sd == 0.0:
         return 2
@@ -286,26 +285,26 @@ def seeds_for_gap(
 
 
 def look_level(alpha: float, looks: int) -> float:
-    """The level of each of `looks` looks at a growing sample, the same at every one, so that the
-    chance of a false rejection at any of them is at most alpha: alpha / looks (Bonferroni).
-    Constant, because then a verdict need not know which look it is. It holds for t tests of any
-    numbers of seeds; Pocock's boundary (Biometrika 64 (1977) 191-199) is of normal statistics, and
-    with it four looks after two seeds each have 1.15 alpha."""
+    """The level of each of `looks` looks at a growing sample: alpha / looks (Bonferroni). The
+    probability of a false rejection at any look is then at most alpha. The level is constant, so
+    that a verdict need not know the number of its look. It is valid for t tests with any numbers of
+    seeds. Pocock's boundary (Biometrika 64 (1977) 191-199) assumes normal statistics; with it, four
+    looks after two seeds each have 1.15 alpha."""
     return alpha / looks
 
 
 def step_levels(alpha: float, arms: int, looks: int) -> Array:
-    """The levels that the p-values of `arms` arms meet, smallest first: alpha / arms, alpha / (arms
-    - 1), ..., alpha (Holm, Scandinavian J. Statistics 6 (1979) 65-70), each shared out over the
-    looks (`look_level`; Maurer and Bretz, Statistics in Biopharmaceutical Research 5 (2013)
-    311-320). Holm's procedure holds whatever the dependence between arms, which share their twins;
-    Hochberg's and Dunnett's assume one."""
+    """The levels for the ascending p-values of `arms` arms: alpha / arms, alpha / (arms - 1), ...,
+    alpha (Holm, Scandinavian J. Statistics 6 (1979) 65-70), each divided among the looks
+    (`look_level`; Maurer and Bretz, Statistics in Biopharmaceutical Research 5 (2013) 311-320).
+    Holm's procedure is valid for any dependence between arms, which share their twins; Hochberg's
+    and Dunnett's assume a particular one."""
     return np.array([look_level(alpha / left, looks) for left in range(arms, 0, -1)])
 
 
 def reject(p_values: npt.ArrayLike, levels: Array) -> npt.NDArray[np.bool_]:
-    """Which hypotheses are rejected, stepping down from the smallest p-value along the last axis
-    and stopping at the first one above its level (`step_levels`)."""
+    """Returns for each hypothesis whether it is rejected: along the last axis, in ascending order
+    of p-values, up to the first p-value above its level (`step_levels`)."""
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p, axis=-1, kind="stable")
     passed = np.logical_and.accumulate(np.take_along_axis(p, order, axis=-1) <= levels, axis=-1)
@@ -315,8 +314,8 @@ def reject(p_values: npt.ArrayLike, levels: Array) -> npt.NDArray[np.bool_]:
 
 
 def decided_at(p_values: npt.ArrayLike, levels: Array) -> Array:
-    """The level at which `reject` decides each hypothesis: its own when rejected, else that at
-    which the procedure stopped. An interval of that level agrees with the decision."""
+    """The level at which `reject` decides each hypothesis: its own level if rejected, else the
+    level at which the procedure stops. An interval of that level agrees with the decision."""
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p, axis=-1, kind="stable")
     ranks = np.argsort(order, axis=-1, kind="stable")

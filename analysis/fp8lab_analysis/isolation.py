@@ -1,8 +1,8 @@
-"""Reads a study in a process of its own: on some damaged files HDF5 crashes or never ends.
+"""Reads a study in a separate process: on some damaged files HDF5 crashes or does not terminate.
 
-A file that is damaged in the wrong place brings down the process that reads it (about one in a
-hundred random ones does), and no exception can be caught. So a child reads, names every file before
-it opens it, and sends back what it found.
+About one in a hundred randomly damaged files crashes the process that reads it, without an
+exception to catch. Therefore a child process reads the files, sends the name of each file before it
+opens it, and sends back the study.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from fp8lab_analysis.hdf5 import InputError, NothingYet, damaged, one_line
 from fp8lab_analysis.study import Study, load_study
 
-READ_SECONDS = 60.0  # that reading a file may take, and one more for every
+READ_SECONDS = 60.0  # time limit for a file, plus its size / BYTES_PER_SECOND
 BYTES_PER_SECOND = 1 << 20
 
 Loader = Callable[[Sequence[Path], str, Callable[[Path], None]], Study]
@@ -30,9 +30,9 @@ class ReadFailure(Exception):
 
 
 def _read(pipe: Connection, load: Loader, inputs: Sequence[Path], title: str) -> None:
-    """The child: sends (what it is, value) until there is no more to say."""
+    """The child process: sends pairs (kind, value)."""
     silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 2)  # the C library's last words
+    os.dup2(silence, 2)  # suppresses messages of the C library
     faulthandler.disable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
@@ -62,8 +62,8 @@ def _death(code: int | None) -> str:
 
 
 def load_study_apart(inputs: Sequence[Path], title: str, load: Loader = load_study) -> Study:
-    """`load_study` in a child process. Throws InputError also for a file whose reading crashes or
-    does not end, ReadFailure where the machine failed."""
+    """Runs `load_study` in a child process. Raises InputError also if reading a file crashes or
+    does not end, ReadFailure if the machine failed."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_read, args=(theirs, load, inputs, title), daemon=True)

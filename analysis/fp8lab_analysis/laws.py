@@ -1,22 +1,23 @@
-"""Scaling laws: how much of its parameters and tokens a recipe is worth, from runs of many sizes.
+"""Scaling laws: the effective parameters and tokens of a recipe, from runs of many sizes.
 
     python3 -m fp8lab_analysis.laws DIR|RUN.h5 ... [--json FILE]
 
-The law of the baseline is that of Hoffmann et al. (arXiv:2203.15556, equation 2),
+The baseline's law is that of Hoffmann et al. (arXiv:2203.15556, equation 2),
 
     L(N, D) = A / N^alpha + B / D^beta + E
 
-with N parameters (all that a run has), D trained tokens, L the last held-out loss in nats a token.
-Another recipe has the baseline's constants and two numbers of its own (Quartet, arXiv:2505.14669,
-equation 1, with its exponent gamma = 1): N eff_N parameters and D eff_D tokens of the baseline give
-its loss. 0.9 means a tenth of them is lost. Both fits are least squares of log L.
+where N is the number of all parameters of a run, D the number of trained tokens, and L the last
+held-out loss in nats per token. Another recipe has the baseline's constants and two factors
+(Quartet, arXiv:2505.14669, equation 1, with its exponent gamma = 1): its loss is that of the
+baseline with N eff_N parameters and D eff_D tokens. A factor of 0.9 means that a tenth of them is
+lost. Both fits minimize the squared errors of log L.
 
-Intervals: 95 % each, Student's of the logarithm of a factor, with the error of the jackknife over
-seeds: both fits are made again without each seed, with all of its runs. With one seed there are
-none, and nothing is ordered. A factor is not told where its term changes the loss over the measured
-sizes by less than the law's residual: any number would fit.
+Intervals have 95 % each: Student's interval of the logarithm of a factor, with the jackknife error
+over seeds. For the jackknife both fits are repeated without all runs of each seed. With one seed
+there are no intervals and no order. A factor is not reported if its term changes the loss over the
+measured sizes by less than the law's residual, since any number would fit.
 
-Exit codes: those of the report."""
+Exit codes are those of the report."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from fp8lab_analysis.runs import Run
 from fp8lab_analysis.stats import Array
 from fp8lab_analysis.study import Study
 
-LEAST_SIZES = 2  # different N, and different D: fewer tell nothing of an exponent
+LEAST_SIZES = 2  # different N, and different D; fewer determine no exponent
 CONSTANTS = 5
 
 
@@ -52,7 +53,7 @@ class Point:
     seed: int
     parameters: float
     tokens: float
-    loss: float  # nats a token
+    loss: float  # nats per token
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Law:
     beta: float
 
     def loss(self, parameters: Array, tokens: Array) -> Array:
-        """Nats a token."""
+        """Returns the loss in nats per token."""
         return np.asarray(
             self.a * parameters**-self.alpha + self.b * tokens**-self.beta + self.e
         )
@@ -74,19 +75,19 @@ class Law:
 
 @dataclass(frozen=True)
 class Worth:
-    """What a recipe makes of parameters and tokens, beside the baseline."""
+    """The effective parameters and tokens of a recipe, as fractions of the baseline's."""
 
     recipe: str
     runs: int
     seeds: int
-    eff_n: float | None  # None: not told
+    eff_n: float | None  # None: not determined
     eff_d: float | None
     eff_n_interval: tuple[float, float] | None  # None: as in `_half_widths`
     eff_d_interval: tuple[float, float] | None
-    rms: float  # of the residuals of log L
+    rms: float  # RMS of the residuals of log L
 
     def line(self) -> str:
-        """The worth as a line of the program's output."""
+        """Returns a line of the program's output."""
         told = f"{self.recipe:<20} {self.runs:>3} runs {self.seeds:>2} seeds"
         for name, value, interval in (
             ("eff_N", self.eff_n, self.eff_n_interval),
@@ -100,20 +101,21 @@ class Worth:
 
 
 def columns(points: Sequence[Point]) -> tuple[Array, Array, Array]:
-    """N, D, and log L."""
+    """Returns N, D and log L."""
     table = np.array([(p.parameters, p.tokens, p.loss) for p in points])
     return table[:, 0], table[:, 1], np.log(table[:, 2])
 
 
 def _law_of(free: Array, unit: tuple[float, float]) -> Law:
-    """The law of unbounded numbers; `unit` are the sizes at which its terms are exp(free)."""
+    """Returns the law from unbounded parameters; `unit`: the sizes at which terms are exp(free)."""
     alpha, beta = np.exp(free[3:5])
     a, b, e = np.exp(free[:3])
     return Law(a * unit[0] ** alpha, b * unit[1] ** beta, e, float(alpha), float(beta))
 
 
 def told_terms(law: Law, points: Sequence[Point]) -> tuple[bool, bool]:
-    """Whether the terms of N and of D change the loss over `points` by more than the residual."""
+    """Returns whether the terms of N and D change the loss over `points` by more than the
+    residual."""
     n, d, log_loss = columns(points)
     residual = float(np.sqrt(np.mean((np.log(law.loss(n, d)) - log_loss) ** 2)))
 
@@ -124,7 +126,7 @@ def told_terms(law: Law, points: Sequence[Point]) -> tuple[bool, bool]:
 
 
 def fit_law(points: Sequence[Point]) -> Law:
-    """The law of one recipe's runs. Of many starts the one that ends best."""
+    """Fits the law to one recipe's runs, as the best result of many starting points."""
     n, d, log_loss = columns(points)
     unit = (float(np.exp(np.log(n).mean())), float(np.exp(np.log(d).mean())))
 
@@ -145,7 +147,7 @@ def fit_law(points: Sequence[Point]) -> Law:
 
 
 def fit_worth(law: Law, points: Sequence[Point]) -> tuple[float, float, float]:
-    """eff_N, eff_D and the rms of the residuals of log L."""
+    """Fits eff_N and eff_D; returns them and the RMS of the residuals of log L."""
     n, d, log_loss = columns(points)
 
     def residuals(free: Array) -> Array:
@@ -157,7 +159,7 @@ def fit_worth(law: Law, points: Sequence[Point]) -> tuple[float, float, float]:
 
 
 def check_sizes(recipe: str, points: Sequence[Point], least: int) -> None:
-    """Throws InputError for runs that cannot tell both exponents apart."""
+    """Raises InputError if the runs do not determine both exponents."""
     sizes = {p.parameters for p in points}
     lengths = {p.tokens for p in points}
     both = {(p.parameters, p.tokens) for p in points}
@@ -173,7 +175,7 @@ def _without(points: Sequence[Point], seed: int) -> list[Point]:
 
 
 def _laws_without(own: Sequence[Point]) -> dict[int, Law]:
-    """The law without each seed; none at all where the others lack a size that it needs."""
+    """Returns the laws without each seed; empty if the other seeds lack a needed size."""
     kept = {seed: _without(own, seed) for seed in sorted({point.seed for point in own})}
     try:
         for rest in kept.values():
@@ -184,8 +186,8 @@ def _laws_without(own: Sequence[Point]) -> dict[int, Law]:
 
 
 def _half_widths(law: Law, laws_without: dict[int, Law], runs: Sequence[Point]) -> Array | None:
-    """Of the intervals of log eff_N and log eff_D; None for one seed of the baseline or of the
-    recipe, and where the other seeds lack a size that the fits need."""
+    """Returns the half widths of the intervals of log eff_N and log eff_D; None for one seed of the
+    baseline or of the recipe, or if the other seeds lack a size that the fits need."""
     seeds = {point.seed for point in runs}
     fewest = min(len(laws_without), len(seeds))
     if fewest < 2:
@@ -202,7 +204,7 @@ def _half_widths(law: Law, laws_without: dict[int, Law], runs: Sequence[Point]) 
 
 
 def worths(points: Sequence[Point], baseline: str) -> tuple[Law, list[Worth]]:
-    """The baseline's law and what every other recipe is worth."""
+    """Returns the baseline's law and the effective sizes of every other recipe."""
     by_recipe: dict[str, list[Point]] = {}
     for point in points:
         by_recipe.setdefault(point.recipe, []).append(point)
@@ -233,7 +235,7 @@ def worths(points: Sequence[Point], baseline: str) -> tuple[Law, list[Worth]]:
 
 
 def point_of(run: Run) -> Point:
-    """Throws InputError for a run that says too little."""
+    """Converts a run. Raises InputError if the run lacks a needed number."""
     loss = run.evaluations.loss[-1] if len(run.evaluations) else math.nan
     if not run.complete or not np.isfinite(loss):
         raise InputError(f"{run.path}: no held-out loss of a complete run")
@@ -244,7 +246,7 @@ def point_of(run: Run) -> Point:
 
 
 def points_of(study: Study) -> tuple[list[Point], list[str]]:
-    """The runs of a study as points, and why some are none."""
+    """Returns the runs of a study as points, and the reasons for excluding others."""
     points, refused = [], []
     for run in study.runs:
         try:
@@ -255,7 +257,7 @@ def points_of(study: Study) -> tuple[list[Point], list[str]]:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Command line; a usage error exits 2 with one line."""
+    """Parses the command line; a usage error exits 2 with one line."""
     parser = Parser(
         prog="fp8lab_analysis.laws",
         description="What recipes are worth in parameters and tokens, from runs of many sizes.",

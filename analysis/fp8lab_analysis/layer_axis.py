@@ -1,8 +1,8 @@
-"""The axis of a panel that has one place for each layer, and the names of what stands out on it.
+"""The axis of a panel with one position per layer, and the names of conspicuous layers.
 
-Of few layers each is named, from input to output. Of many the layers of one module stand together,
-block after block: neighbours are alike, so that a curve is one, and what differs from its
-neighbours stands out and is named by block and module.
+With few layers each is named, from input to output. Many layers are sorted by module, then by
+block: neighbours then have similar values, and a layer that differs from its neighbours is visible
+and named by block and module.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from matplotlib.axes import Axes
 from fp8lab_analysis.drawn import name_columns
 from fp8lab_analysis.style import INK, MUTED, short_layer
 
-MOST_NAMED = 16  # layers of which each has a tick
-MOST_PEAKS = 3  # named in a panel
+MOST_NAMED = 16  # largest number of layers that have one tick each
+MOST_PEAKS = 3  # largest number of peaks that are named in a panel
 
 
 def layer_module(name: str) -> str:
-    """ "layers.3.mlp.down" as "mlp.down"; any other name as it is."""
+    """Returns "mlp.down" for "layers.3.mlp.down"; other names are unchanged."""
     parts = name.split(".")
     return ".".join(parts[2:]) if len(parts) > 2 and parts[0] == "layers" else name
 
 
 @dataclass(frozen=True)
 class LayerAxis:
-    """Layers in the order of their places."""
+    """Layers in the order of their positions."""
 
     layers: list[str]
-    starts: list[int]  # the first place of every module; empty where each layer has a tick
+    starts: list[int]  # first position of every module; empty if each layer has a tick
 
     @classmethod
     def of(cls, layers: Sequence[str]) -> LayerAxis:
-        """Of layers from input to output."""
+        """Creates the axis of `layers`, given from input to output."""
         if len(layers) <= MOST_NAMED:
             return cls(list(layers), [])
         modules = list(dict.fromkeys(map(layer_module, layers)))
@@ -46,16 +46,16 @@ class LayerAxis:
         return cls([name for group in ordered for name in group], [int(end) for end in ends[:-1]])
 
     def section_names(self) -> list[str]:
-        """The modules, one for each start."""
+        """Returns the modules, one for each start."""
         return [layer_module(self.layers[start]) for start in self.starts]
 
     def section_middles(self) -> list[float]:
-        """The middles of the modules' places."""
+        """Returns the middles of the modules' positions."""
         ends = [*self.starts[1:], len(self.layers)]
         return [(start + end - 1) / 2.0 for start, end in zip(self.starts, ends)]
 
     def label_columns(self, axes: Axes, named: bool) -> None:
-        """Ticks below a panel, with their names or without; lines between modules."""
+        """Draws ticks below a panel, optionally with names, and lines between modules."""
         name_columns(axes, self.layers)
         for start in self.starts[1:]:
             axes.axvline(start - 0.5, color=MUTED, linewidth=0.6, linestyle=":")
@@ -69,15 +69,15 @@ class LayerAxis:
 
     @property
     def caption(self) -> str:
-        """What the places are, for the label of the axis."""
+        """Returns the axis label."""
         return "module, block by block" if self.starts else "layer, input to output"
 
 
 def peaks(
     values: npt.ArrayLike, distance: float, apart: int = 1, most: int = MOST_PEAKS
 ) -> list[int]:
-    """Places whose value is at least `distance` above the median, largest first, so many and no two
-    within `apart` places."""
+    """Returns at most `most` positions with values at least `distance` above the median, largest
+    first, no two of them within `apart` positions."""
     data = np.asarray(values, dtype=np.float64)
     known = np.isfinite(data)
     if int(known.sum()) < 3:
@@ -93,7 +93,7 @@ def peaks(
 
 
 def name_peaks(axes: Axes, axis: LayerAxis, values: npt.ArrayLike, places: Sequence[int]) -> None:
-    """Names of layers beside their values, where the axis does not name each layer itself."""
+    """Draws layer names next to their values, unless the axis names every layer."""
     if not axis.starts:
         return
     data = np.asarray(values, dtype=np.float64)

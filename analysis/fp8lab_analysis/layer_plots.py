@@ -1,4 +1,4 @@
-"""Small multiples of the operands: error over layers, magnitudes against the format's range."""
+"""Small multiples of the operands: error by layer, and magnitudes in the format's range."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from fp8lab_analysis.style import (
     unbroken,
 )
 
-MOST_ROWS = 9  # recipes that the histograms show
-LEAST_FRACTION = 1e-6  # that a histogram shows
+MOST_ROWS = 9  # largest number of recipes in the histograms
+LEAST_FRACTION = 1e-6  # smallest fraction in a histogram
 NORMAL, SUBNORMAL, OTHER_TILES = "#d9ead3", "#fff2cc", "#eef3fa"
 
 
 def _layers(summaries: Sequence[GroupSummary]) -> list[str]:
-    """Every layer with a quantized operand, from input to output."""
+    """Returns every layer with a quantized operand, from input to output."""
     runs = [run for summary in summaries for run in summary.group.runs]
     return list(
         dict.fromkeys(
@@ -46,7 +46,7 @@ def _layers(summaries: Sequence[GroupSummary]) -> list[str]:
 
 
 def layers_figure(context: PlotContext) -> Figure | None:
-    """SQNR and underflow of every slot over the layers, a line a recipe."""
+    """Draws SQNR and underflow of every slot by layer, one line per recipe."""
     chosen = quantized_summaries(context)
     axis = LayerAxis.of(_layers(chosen))
     layers = axis.layers
@@ -54,7 +54,7 @@ def layers_figure(context: PlotContext) -> Figure | None:
         return None
     figure = Figure(figsize=(WIDTH, 5.4), layout="constrained")
     axes = figure.subplots(2, len(SLOTS), squeeze=False, sharex=True, sharey="row")
-    worst = np.full((2, len(SLOTS), len(layers)), np.nan)  # of all recipes that did not diverge
+    worst = np.full((2, len(SLOTS), len(layers)), np.nan)  # over all recipes that did not diverge
     alive = unbroken(chosen)
     for summary in chosen:
         style = context.style(summary.group)
@@ -95,7 +95,8 @@ def layers_figure(context: PlotContext) -> Figure | None:
 
 
 def histogram_figure(context: PlotContext) -> Figure | None:
-    """Magnitudes of every slot in units of the scale, a row a recipe, over the format's range."""
+    """Draws magnitudes of every slot in units of the scale, with the format's range; one row per
+    recipe."""
     rows: list[tuple[GroupSummary, list[SlotHistogram | None]]] = []
     for summary in quantized_summaries(context):
         found = [slot_histogram(summary.group, slot) for slot in SLOTS]
@@ -152,7 +153,7 @@ def histogram_figure(context: PlotContext) -> Figure | None:
 
 
 def _extent(found: Sequence[SlotHistogram]) -> tuple[float, float]:
-    """Exponents that hold what is drawn, and the formats' ranges."""
+    """Returns the range of exponents that contains the drawn values and the formats' ranges."""
     places = [h.exponents[h.fractions >= LEAST_FRACTION] for h in found]
     ranges = [known for h in found if (known := format_range(h.format)) is not None]
     lows = [float(p.min()) for p in places if p.size] + [float(r.lowest) for r in ranges]

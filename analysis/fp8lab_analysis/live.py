@@ -1,8 +1,8 @@
-"""Follows a run that trains and writes what it logs for TensorBoard or trackio, as it comes.
+"""Follows a run during training and writes its log to TensorBoard or trackio.
 
-`fp8lab train --log` starts it and keeps the other end of its standard input: when that closes,
-however the run ended, the rest is written and the process ends. The run file is read as any other
-program may read it. Names are those of the run file, times those of the clock.
+`fp8lab train --log` starts this process with a pipe to its standard input. When the pipe closes,
+however the run ended, this process writes the rest and exits. It reads the run file as any other
+program can. Names are those of the run file; times are those of the clock.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from fp8lab_analysis.run_reader import load_run
 from fp8lab_analysis.runs import Run
 
 SHORTEST_PAUSE = 1.0  # seconds between two readings
-SHARE = 0.05  # most of a processor that the readings take
-MOST_MISSES = 20  # readings in a row that may fail
+SHARE = 0.05  # largest fraction of a processor for the readings
+MOST_MISSES = 20  # consecutive failed readings before an error
 
 
 class Events:
-    """An event file of TensorBoard; a continued run begins another, which TensorBoard joins."""
+    """An event file of TensorBoard. A resumed run starts a new one; TensorBoard joins them."""
 
     def __init__(self, out: Path, clock: float) -> None:
         out.mkdir(parents=True, exist_ok=True)
         now = time.time()
         name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}.fp8lab"
-        self._file = open(out / name, "xb")  # noqa: SIM115: open as long as the run
+        self._file = open(out / name, "xb")  # noqa: SIM115: open during the run
         self._clock = clock
         self._file.write(exports.event_head(now))
         self._file.flush()
@@ -53,7 +53,7 @@ class Events:
 
 
 class Trackio:
-    """The run of a database of trackio, whose project is the run's name."""
+    """A run in a database of trackio. The project has the run's name."""
 
     def __init__(self, out: Path, clock: float) -> None:
         out.mkdir(parents=True, exist_ok=True)
@@ -61,18 +61,18 @@ class Trackio:
         self._clock = clock
 
     def write(self, run: Run, items: Sequence[exports.Scalar]) -> None:
-        """Adds rows; the database is closed in between, for it has other readers."""
+        """Adds rows, then closes the database for other readers."""
         name = run.name or "run"
         with closing(exports.open_trackio(self._out / f"{name}.db")) as base, base:
             exports.insert_scalars(base, name, items, self._clock)
             exports.insert_config(base, name, run, self._clock)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: the database is closed between writes."""
 
 
 def new_scalars(run: Run, after: int, written: set[tuple[int, str]]) -> list[exports.Scalar]:
-    """Those of steps beyond `after` that are not `written` yet, in the order of steps."""
+    """Returns the scalars after step `after` that are not in `written`, in the order of steps."""
     found = [
         item
         for item in exports.scalars(run)
@@ -83,13 +83,13 @@ def new_scalars(run: Run, after: int, written: set[tuple[int, str]]) -> list[exp
 
 
 def ended(pause: float) -> bool:
-    """Waits; true once the run has closed our standard input."""
+    """Waits up to `pause` seconds; returns True once the run has closed our standard input."""
     ready, _, _ = select.select([sys.stdin], [], [], pause)
     return bool(ready) and not os.read(sys.stdin.fileno(), 4096)
 
 
 def follow(path: Path, sink: Events | Trackio, after: int) -> None:
-    """Writes what the run file gets until the run has ended."""
+    """Writes new scalars of the run file until the run has ended."""
     written: set[tuple[int, str]] = set()
     misses, last, pause = 0, False, SHORTEST_PAUSE
     while not last:
@@ -109,7 +109,7 @@ def follow(path: Path, sink: Events | Trackio, after: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Status 0 when the run has ended and all of it is written."""
+    """Returns 0 once the run has ended and everything is written."""
     parser = argparse.ArgumentParser(prog="fp8lab train --log", add_help=False)
     parser.add_argument("--kind", choices=("tensorboard", "trackio"), default="tensorboard")
     parser.add_argument("--out", type=Path)
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.check:
         return 0
-    # Ctrl-C is for the run, which ends in its own time.
+    # Ctrl-C is meant for the run; this process continues until the run ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
     make: type[Events] | type[Trackio] = Events if options.kind == "tensorboard" else Trackio

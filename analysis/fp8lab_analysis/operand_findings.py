@@ -1,4 +1,4 @@
-"""Sentences about the logged operands: error, underflow, the tensors that suffer, top channels."""
+"""Sentences about the logged operands: error, underflow, damaged tensors, largest channels."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fp8lab_analysis.verdicts import Kind
 
 
 def _error_text(summary: GroupSummary) -> str:
-    """Mean SQNR of a recipe and its weakest operand."""
+    """States the mean SQNR of a recipe and its weakest operand."""
     text = f"{summary.group.label} {summary.mean_sqnr_db:.1f} dB{_left_out(summary)}"
     operand = summary.worst_operand
     return text + (f" ({operand.slot} {operand.sqnr_db.mean:.1f})" if operand else "")
 
 
 def _left_out(summary: GroupSummary) -> str:
-    """What a mean leaves out: tensors that are all zero or exact; nothing where there are none."""
+    """States the tensors that a mean excludes (all zero or exact); empty if there are none."""
     zero, exact, logged = summary.unlike_others
     parts = [f"{n} {what}" for n, what in ((zero, "all zero"), (exact, "exact")) if n]
     return f" [left out: {' and '.join(parts)} of {logged} logged tensors]" if parts else ""
@@ -35,9 +35,9 @@ def _underflow_text(summary: GroupSummary) -> str:
 
 
 def error_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Quantization error and underflow of every recipe, in an order where seeds allow one."""
+    """States quantization error and underflow of every recipe, ordered if the seeds allow it."""
     known = [s for s in summaries if math.isfinite(s.mean_sqnr_db)]
-    alive = [s for s in known if s.verdict.kind is not Kind.DIVERGED]  # those may be in an order
+    alive = [s for s in known if s.verdict.kind is not Kind.DIVERGED]  # only these can be ordered
     losses = [s for s in alive if s.worst_underflow is not None]
     findings = _ranked_error([s for s in alive if s.seeds > 1])
     single = [s for s in alive if s.seeds == 1]
@@ -60,7 +60,7 @@ def error_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
 
 
 def _ranked_error(summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Largest and smallest quantization error, and the operand that suffers."""
+    """States the largest and smallest quantization error, and the weakest operand."""
     if not summaries:
         return []
     best = max(summaries, key=lambda s: s.mean_sqnr_db)
@@ -78,7 +78,7 @@ def _ranked_error(summaries: Sequence[GroupSummary]) -> list[Finding]:
 
 
 def _ranked_underflow(summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """The recipes whose worst operand loses most and least."""
+    """Names the recipes with the most and least underflow in their worst operand."""
     losses = [(s, o) for s in summaries if (o := s.worst_underflow) is not None]
     if not losses:
         return []
@@ -101,7 +101,7 @@ def _tensor_name(tensor: TensorSummary) -> str:
 
 
 def tensor_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Which tensors have the lowest SQNR, and whether recipes agree on it."""
+    """Names the tensors with the lowest SQNR, and states whether recipes agree on them."""
     worst_of: dict[str, list[TensorSummary]] = {}
     for summary in summaries:
         tensors = [t for t in tensor_summaries(summary.group) if math.isfinite(t.sqnr_db)]
@@ -135,11 +135,11 @@ def tensor_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
     return [Finding("fact", "Tensors that suffer", text.strip())] if text else []
 
 
-MOST_OUTLIERS = 5  # tensors that are named beside the largest
+MOST_OUTLIERS = 5  # most tensors named in addition to the largest
 
 
 def _outlier_text(outlier: Outlier) -> str:
-    """Layer, channel and ratio of a tensor."""
+    """States layer, channel and ratio of a tensor."""
     channel = "a channel" if outlier.channel is None else f"channel {outlier.channel}"
     if outlier.share < 1.0:
         channel += f" (the largest at {100.0 * outlier.share:.0f} % of the logged steps)"
@@ -150,7 +150,7 @@ def _outlier_text(outlier: Outlier) -> str:
 
 
 def _damage_text(damage: Damage) -> str:
-    """What a recipe loses there, and in parentheses elsewhere."""
+    """States a recipe's error in the outlier layer and, in parentheses, in other layers."""
 
     def beside(value: str, other: str, known: bool) -> str:
         return f"{value} ({other})" if known else value
@@ -165,7 +165,8 @@ def _damage_text(damage: Damage) -> str:
 
 
 def outlier_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """The tensor with the largest outlier channel, what each recipe loses in it, and the others."""
+    """States the tensor with the largest outlier channel, each recipe's error in it, and the other
+    outlier tensors."""
     found = find_outliers(summaries)
     if not found:
         return []
@@ -204,6 +205,6 @@ def outlier_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
 
 
 def channel_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Whether the channels that are largest stay so from one stage to the next."""
+    """States whether the largest channels remain the same from one stage to the next."""
     text = persistence_sentence(study, summaries)
     return [Finding("fact", "Top channels", text)] if text else []

@@ -47,7 +47,7 @@ SLOT_MEANING = {
 
 
 def slot_title(axes: Axes, slot: str) -> None:
-    """The slot above a panel, and below it what the slot holds."""
+    """Sets the title of a panel: the slot, and below it the slot's contents."""
     axes.set_title(f"{slot}\n")
     axes.annotate(
         SLOT_MEANING[slot],
@@ -61,7 +61,8 @@ def slot_title(axes: Axes, slot: str) -> None:
 
 
 def _tensor_order(groups: Sequence[Group]) -> list[tuple[str, str]]:
-    """(slot, layer) of every quantized tensor, by slot and then in the order of `LayerAxis`."""
+    """Returns (slot, layer) of every quantized tensor, by slot, then in the order of
+    `LayerAxis`."""
     seen: dict[tuple[str, str], None] = {}
     for group in groups:
         for run in group.runs:
@@ -76,7 +77,7 @@ def _tensor_order(groups: Sequence[Group]) -> list[tuple[str, str]]:
 def heat_matrix(
     group: Group, order: Sequence[tuple[str, str]], statistic: str
 ) -> tuple[Floats, Floats]:
-    """(steps, (tensor x step) matrix): mean over seeds of one statistic."""
+    """Returns steps and the (tensor x step) matrix of one statistic, as the mean over seeds."""
     steps = np.unique(np.concatenate([run.tensors.step for run in group.runs]))
     rows = {key: row for row, key in enumerate(order)}
     stack = np.full((len(group.runs), len(order), steps.size), np.nan)
@@ -90,13 +91,14 @@ def heat_matrix(
 
 
 def sqnr_heat_map_figure(context: PlotContext) -> Figure | None:
-    """SQNR of every tensor (rows) at every logged step (columns), one panel per recipe."""
+    """Draws the SQNR of every tensor (rows) at every logged step (columns), one panel per
+    recipe."""
     chosen = quantized_summaries(context)
     if not chosen:
         return None
     order = _tensor_order([s.group for s in chosen])
     maps = [heat_matrix(s.group, order, "sqnr_db") for s in chosen]
-    alive = unbroken(chosen) or chosen  # what diverged does not stretch the colours of the others
+    alive = unbroken(chosen) or chosen  # diverged recipes do not affect the colour scale
     shown = [values for s, (_, values) in zip(chosen, maps) if s in alive]
     finite = np.concatenate([values[np.isfinite(values)] for values in shown])
     if finite.size == 0:
@@ -115,7 +117,7 @@ def sqnr_heat_map_figure(context: PlotContext) -> Figure | None:
             values, aspect="auto", cmap="viridis", vmin=low, vmax=high, interpolation="none"
         )
         image.set_label(context.name(summary))
-        item.set_facecolor(BAND)  # what has no SQNR
+        item.set_facecolor(BAND)  # cells without an SQNR
         name_rows(item, [f"{slot} {layer}" for slot, layer in order])
         item.set_title(context.name(summary), color=context.style(summary.group).colour)
         _label_heat_map(item, summary.group.runs[0], order, steps, panel % columns == 0)
@@ -133,7 +135,7 @@ def _axis_of(order: Sequence[tuple[str, str]]) -> LayerAxis:
 
 
 def _modules(order: Sequence[tuple[str, str]]) -> list[tuple[int, int, str]]:
-    """First row, end and name of every module within a slot; empty where each row is named."""
+    """Returns first row, end and name of every module in a slot; empty if each row is named."""
     if not _axis_of(order).starts:
         return []
     keys = [(slot, layer_module(layer)) for slot, layer in order]
@@ -142,7 +144,7 @@ def _modules(order: Sequence[tuple[str, str]]) -> list[tuple[int, int, str]]:
 
 
 def _name_weak_rows(axes: Axes, order: Sequence[tuple[str, str]], sqnr: Floats) -> None:
-    """The rows furthest below the others of their slot by name, at the right edge."""
+    """Names, at the right edge, the rows that are furthest below the others of their slot."""
     slots = np.array([slot for slot, _ in order])
     below = np.array([stats.finite_median(sqnr[slots == slot]) for slot in slots]) - sqnr
     for row in peaks(below, 2.0, apart=max(1, len(order) // 40), most=4):
@@ -221,7 +223,7 @@ def _label_heat_map(
 def slot_panels(
     context: PlotContext, chosen: Sequence[GroupSummary], lines: int
 ) -> tuple[Figure, Any]:
-    """Grid of panels, a column per slot, with recipes as rows."""
+    """Creates a grid of panels, one column per slot, with recipes as rows."""
     height = 1.25 + lines * (0.5 + 0.27 * len(chosen))
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.subplots(lines, len(SLOTS), squeeze=False)
@@ -279,7 +281,7 @@ def _draw_bars(
 
 
 def sqnr_bars_figure(context: PlotContext) -> Figure | None:
-    """Mean SQNR by slot and recipe."""
+    """Draws the mean SQNR by slot and recipe."""
     chosen = quantized_summaries(context)
     if not chosen:
         return None
@@ -298,7 +300,7 @@ def _percent(spread: stats.Spread) -> stats.Spread:
 
 
 def range_loss_figure(context: PlotContext) -> Figure | None:
-    """Underflow (upper row) and saturation (lower row) by slot and recipe."""
+    """Draws underflow (upper row) and saturation (lower row) by slot and recipe."""
     chosen = quantized_summaries(context)
     if not chosen:
         return None
@@ -326,7 +328,7 @@ def range_loss_figure(context: PlotContext) -> Figure | None:
 
 
 def scale_range_figure(context: PlotContext) -> Figure | None:
-    """Range of the decode scales by slot and recipe, as powers of two."""
+    """Draws the range of the decode scales by slot and recipe, as powers of two."""
     chosen = [
         s
         for s in quantized_summaries(context)

@@ -1,5 +1,5 @@
-"""Numbers of the logged operands: one slot of a group over its tensors, steps and seeds; one tensor
-over its steps and seeds."""
+"""Numbers of the logged operands: a slot of a group over tensors, steps and seeds, and a tensor
+over steps and seeds."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class OperandSummary:
     slot: str
     formats: list[str]
     quantized: bool
-    sqnr_db: stats.Spread  # of the logged tensors with a finite one
-    all_zero: int  # logged values without an SQNR: no nonzero finite element
-    exact: int  # logged values of infinite SQNR
-    logged: int  # logged values of SQNR, finite or not
+    sqnr_db: stats.Spread  # over the logged tensors with a finite SQNR
+    all_zero: int  # number of logged values without an SQNR: no nonzero finite element
+    exact: int  # number of logged values with infinite SQNR
+    logged: int  # number of logged values of SQNR, finite or not
     worst_sqnr_db: float  # lowest time average of one tensor, lowest over seeds
     underflow: stats.Spread  # fraction
     saturation: stats.Spread  # fraction
@@ -50,30 +50,30 @@ class TensorSummary:
 
 
 def is_quantized(format_label: str) -> bool:
-    """True unless a quantizer label names a format that passes values through."""
+    """Returns False if a quantizer label names a format that passes values through."""
     return re.split(r"[/ ]", format_label.strip())[0].lower() not in HIGH_PRECISION_FORMATS
 
 
 def quantized_mask(run: Run) -> npt.NDArray[np.bool_]:
-    """Which logged tensors of a run are quantized."""
+    """Returns the mask of the quantized logged tensors of a run."""
     return np.array([is_quantized(label) for label in run.tensors.format], dtype=bool)
 
 
 def slot_mask(run: Run, slot: str) -> npt.NDArray[np.bool_]:
-    """Which logged tensors of a run belong to `slot`."""
+    """Returns the mask of the logged tensors of a run in `slot`."""
     return np.array([name == slot for name in run.tensors.slot], dtype=bool)
 
 
 def _all_zero(run: Run) -> Flags:
-    """Which logged values (L, N) are of a tensor without a nonzero finite element, which has no
-    SQNR; values that are left out for another reason have no underflow either."""
+    """Returns the mask (L, N) of logged values of tensors without a nonzero finite element, which
+    have no SQNR. Values that are excluded for another reason also lack the underflow."""
     log = run.tensors
     known = np.isfinite(log.get("underflow_fraction"))
     return np.asarray(np.isnan(log.get("sqnr_db")) & (log.get("amax") == 0.0) & known)
 
 
 def summarise_operand(group: Group, slot: str) -> OperandSummary | None:
-    """Statistics of one slot over tensors, logged steps and seeds; None when nobody logged it."""
+    """Returns statistics of one slot over tensors, logged steps and seeds; None if not logged."""
     formats: list[str] = []
     sqnr, worst, underflow, saturation, bits = [], [], [], [], []
     counts = np.zeros(3, dtype=np.int64)
@@ -125,12 +125,12 @@ def summarise_operand(group: Group, slot: str) -> OperandSummary | None:
 
 
 def summarise_operands(group: Group) -> dict[str, OperandSummary]:
-    """Every slot that the runs of a group logged."""
+    """Returns statistics of every slot that the runs of a group logged."""
     found = {slot: summarise_operand(group, slot) for slot in SLOTS}
     return {slot: operand for slot, operand in found.items() if operand is not None}
 
 
-HISTOGRAM_EXPONENTS = np.arange(64.0) - 40.0  # of the bins of /tensors/exponent_histogram
+HISTOGRAM_EXPONENTS = np.arange(64.0) - 40.0  # bins of /tensors/exponent_histogram
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,13 @@ class SlotHistogram:
 
     slot: str
     format: str
-    exponents: Floats  # bin e holds what is in [2^e, 2^(e+1)) times the scale
-    fractions: Floats  # of the nonzero elements; mean over tensors, logged steps and seeds
+    exponents: Floats  # bin e: magnitudes in [2^e, 2^(e+1)) times the scale
+    fractions: Floats  # fractions of nonzero elements; mean over tensors, logged steps and seeds
     octaves: float  # from the smallest to the largest scale of a tensor; median
 
 
 def slot_histogram(group: Group, slot: str) -> SlotHistogram | None:
-    """The histogram of one slot; None where no quantized operand of it was logged."""
+    """Returns the histogram of one slot; None if no quantized operand of it was logged."""
     fractions, shifts, octaves, labels = [], [], [], []
     for run in group.runs:
         log = run.tensors
@@ -175,7 +175,7 @@ def slot_histogram(group: Group, slot: str) -> SlotHistogram | None:
 
 
 def format_text(operands: dict[str, OperandSummary]) -> str:
-    """Formats and tiles by operand in one line, equal operands named once."""
+    """Returns formats and tiles by operand in one line; equal operands are named once."""
     by_format: dict[str, list[str]] = {}
     for slot, operand in operands.items():
         by_format.setdefault(" + ".join(operand.formats), []).append(slot)
@@ -190,7 +190,7 @@ def format_text(operands: dict[str, OperandSummary]) -> str:
 
 
 def tensor_summaries(group: Group) -> list[TensorSummary]:
-    """Time averages of every quantized tensor of a group, worst SQNR first."""
+    """Returns time averages of every quantized tensor of a group, lowest SQNR first."""
     sums: dict[tuple[str, str], list[tuple[str, Floats]]] = {}
     for run in group.runs:
         log = run.tensors

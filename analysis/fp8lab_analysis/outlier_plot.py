@@ -1,4 +1,4 @@
-"""The outlier figure: channel outlier ratio and kurtosis across depth and over the run."""
+"""The outlier figure: channel outlier ratio and kurtosis by depth and over the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OUTLIER_STATISTICS = (
 
 
 def outlier_figure(context: PlotContext) -> Figure | None:
-    """Outlier statistics of the layer inputs: across depth at each stage's end, and over steps."""
+    """Draws outlier statistics of layer inputs: by depth at each stage's end, and over steps."""
     logged = [
         s
         for s in context.summaries
@@ -59,7 +59,7 @@ def outlier_figure(context: PlotContext) -> Figure | None:
 
 
 def _depth_groups(logged: Sequence[GroupSummary]) -> list[GroupSummary]:
-    """One group per variant: the baseline where it logged tensors, else the first."""
+    """Returns one group per variant: the baseline if it logged tensors, else the first."""
     chosen: dict[str, GroupSummary] = {}
     for summary in sorted(logged, key=lambda s: not s.group.is_baseline):
         chosen.setdefault(summary.group.key.variant, summary)
@@ -72,7 +72,7 @@ def _last_row_of_stage(run: Run, stage: str) -> int | None:
     return rows[-1] if rows else None
 
 
-STAGE_COLOURS = ("#b4bcc6", "#7b8794", "#3e4c59", "#1f2933")  # greys: no recipe has one
+STAGE_COLOURS = ("#b4bcc6", "#7b8794", "#3e4c59", "#1f2933")  # greys, unlike recipes
 
 
 def _draw_depth(

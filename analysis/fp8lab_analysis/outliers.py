@@ -1,14 +1,15 @@
-"""Tensors in which few channels are far above the rest, and which recipes suffer in them.
+"""Finds tensors in which few channels are far above the rest, and the recipes that suffer from
+them.
 
-A tensor is the input of one linear layer (fprop.x). Its channel outlier ratio, largest over median
-channel amax, is that of the baseline where it logged tensors, else of the first group that did:
-median over logged steps and seeds. From OUTLIER_RATIO on, which is five octaves of the range that a
-scale for the whole tensor gives up, it is an outlier.
+A tensor is the input of one linear layer (fprop.x). Its channel outlier ratio is the largest
+channel amax divided by the median one, measured in the baseline if it logged tensors, else in the
+first group that did, as the median over logged steps and seeds. A tensor with a ratio of at least
+OUTLIER_RATIO is an outlier: a scale for the whole tensor then loses five octaves of range.
 
-A recipe suffers there where its error in fprop.x or wgrad.x of that layer is apart from what it has
-in the layers without outliers: the SQNR SUFFERS_DB below their median, or SUFFERS_TIMES their
-median of elements flushed to zero, and at least SUFFERS_FLUSHED of them. SQNR alone does not tell:
-it weighs elements by their energy, which the outliers have.
+A recipe suffers in an outlier layer if its error in fprop.x or wgrad.x is far larger than in the
+layers without outliers: its SQNR is SUFFERS_DB below their median, or its fraction of elements
+flushed to zero is SUFFERS_TIMES their median and at least SUFFERS_FLUSHED. SQNR alone does not show
+this, since it weights elements by their energy, which is mostly that of the outliers.
 """
 
 from __future__ import annotations
@@ -36,18 +37,19 @@ SLOTS_OF_INPUT = ("fprop.x", "wgrad.x")
 class Outlier:
     """The input of a layer with a channel far above the others."""
 
-    group: Group  # that it was measured in
+    group: Group  # the group in which it was measured
     layer: str
     ratio: float
     other_ratio: float  # median of the layers without outliers
     kurtosis: float
-    channel: int | None  # the one that is largest most often; None where none was logged
-    share: float  # of the logged steps at which it is
+    channel: int | None  # most frequent largest channel; None if not logged
+    share: float  # fraction of the logged steps at which this channel is the largest
 
 
 @dataclass(frozen=True)
 class Damage:
-    """What one recipe loses in the input of one layer, beside those without outliers (medians)."""
+    """The error of one recipe in the input of one layer, and in layers without outliers
+    (medians)."""
 
     label: str
     slot: str
@@ -58,7 +60,7 @@ class Damage:
 
     @property
     def suffers(self) -> bool:
-        """Whether the layer is apart from the others."""
+        """True if the layer's error is far larger than the others'."""
         if self.sqnr_db < self.other_sqnr_db - SUFFERS_DB:
             return True
         most = max(SUFFERS_FLUSHED, SUFFERS_TIMES * self.other_flushed)
@@ -66,7 +68,7 @@ class Damage:
 
 
 def _medians(runs: Sequence[Run], statistic: str) -> dict[str, float]:
-    """By layer: the median of a statistic of fprop.x over logged steps and seeds."""
+    """Returns by layer the median of a statistic of fprop.x over logged steps and seeds."""
     found: dict[str, list[Floats]] = {}
     for run in runs:
         values = run.tensors.get(statistic)
@@ -79,7 +81,7 @@ def _medians(runs: Sequence[Run], statistic: str) -> dict[str, float]:
 
 
 def _largest_channel(runs: Sequence[Run], layer: str) -> tuple[int | None, float]:
-    """The channel that is largest at the most logged steps, and the share of these."""
+    """Returns the most frequent largest channel and its fraction of the logged steps."""
     seen: list[int] = []
     for run in runs:
         if "top_channel" not in run.tensors.statistics:
@@ -95,7 +97,7 @@ def _largest_channel(runs: Sequence[Run], layer: str) -> tuple[int | None, float
 
 
 def find_outliers(summaries: Sequence[GroupSummary]) -> list[Outlier]:
-    """The inputs with outlier channels, largest ratio first."""
+    """Returns the inputs with outlier channels, largest ratio first."""
     for summary in sorted(summaries, key=lambda s: not s.group.is_baseline):
         runs = summary.group.runs
         ratios = _medians(runs, "channel_outlier_ratio")
@@ -116,8 +118,8 @@ def find_outliers(summaries: Sequence[GroupSummary]) -> list[Outlier]:
 
 
 def damages(summary: GroupSummary, layer: str, outlying: Container[str]) -> list[Damage]:
-    """What a recipe loses in the quantized inputs of one layer, beside layers that are not
-    `outlying`; none where none is quantized."""
+    """Returns a recipe's errors in the quantized inputs of one layer, with those in layers that are
+    not `outlying`; empty if no input is quantized."""
     tensors = tensor_summaries(summary.group)
     found = []
     for slot in SLOTS_OF_INPUT:
@@ -138,13 +140,13 @@ def damages(summary: GroupSummary, layer: str, outlying: Container[str]) -> list
 
 
 def worst_damage(summary: GroupSummary, layer: str, outlying: Container[str]) -> Damage | None:
-    """The one of `damages` in which the recipe suffers, else that of fprop.x."""
+    """Returns the entry of `damages` in which the recipe suffers, else that of fprop.x."""
     found = damages(summary, layer, outlying)
     return next((damage for damage in found if damage.suffers), found[0] if found else None)
 
 
 def sqnr_there(group: Group, layer: str) -> float:
-    """Mean SQNR of fprop.x of a layer, quantized or a plain cast; NaN where it was not logged."""
+    """Mean SQNR of fprop.x of a layer, quantized or a plain cast; NaN if not logged."""
     seen = [
         stats.finite_mean(run.tensors.get("sqnr_db")[:, index])
         for run in group.runs

@@ -1,4 +1,4 @@
-"""The overview figure: what every recipe costs and loses, in one row each."""
+"""The overview figure: cost and error of every recipe, one row each."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from fp8lab_analysis.verdicts import Kind, Verdict
 
 
 def overview_order(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
-    """Variant by variant: baselines first, then by gap what has the seeds for an order, then
-    the rest as it comes, diverged and unpaired groups last."""
+    """Orders groups by variant. Within a variant: baselines, then groups with enough seeds by gap,
+    then other groups in the given order, then diverged and unpaired groups."""
 
     def key(summary: GroupSummary) -> tuple[str, int, float]:
         variant = summary.group.key.variant
@@ -46,7 +46,7 @@ def overview_order(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
 
 
 def overview_figure(context: PlotContext) -> Figure | None:
-    """Cost and benefit of every recipe in one row each."""
+    """Draws cost and benefit of every recipe, one row each."""
     rows = overview_order(context.summaries)
     panels: list[tuple[Callable[[Axes, PlotContext, list[GroupSummary]], None], float]] = []
     if any(math.isfinite(s.verdict.gap.mean) for s in rows):
@@ -132,7 +132,7 @@ def _overview_gap(axes: Axes, context: PlotContext, rows: list[GroupSummary]) ->
 
 
 def _say_unordered(axes: Axes, verdict: Verdict, row: float) -> None:
-    """Beside a point that no order follows from."""
+    """Marks a point that gives no order."""
     axes.annotate(
         "one seed" if verdict.seeds == 1 else "one baseline run",
         (100.0 * verdict.gap.mean, row),
@@ -145,7 +145,7 @@ def _say_unordered(axes: Axes, verdict: Verdict, row: float) -> None:
 
 
 def _match_stage(context: PlotContext, rows: Sequence[GroupSummary]) -> str:
-    """The last stage with answers, where they tell recipes apart; else empty."""
+    """Returns the last stage with answers if they distinguish recipes, else empty text."""
     asked = [stage for stage in context.study.stages if any(stage in s.matches for s in rows)]
     return asked[-1] if asked and match_tells(rows, asked[-1]) else ""
 

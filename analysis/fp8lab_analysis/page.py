@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page with every figure and table in files beside it."""
+"""The report: one self-contained HTML page, with every figure and table also in separate files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fp8lab_analysis.tables import ReportTables, make_tables
 
 
 def _run_details(study: Study) -> list[dict[str, Any]]:
-    """Recipe and configuration texts, each once."""
+    """Returns recipe and configuration texts, each once."""
     details = []
     for group in study.groups:
         run = group.runs[0]
@@ -71,7 +71,8 @@ def render_page(
     tables: ReportTables,
     refresh: float,
 ) -> str:
-    """The HTML page, self-contained; it loads itself again every `refresh` seconds, if any."""
+    """Returns the self-contained HTML page; if `refresh` > 0, it reloads every `refresh`
+    seconds."""
     study = context.study
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -120,7 +121,7 @@ def render_page(
 
 def write_report(study: Study, out: Path, other: Study | None = None, refresh: float = 0.0) -> str:
     """Writes OUT/index.html, OUT/figures/*.{png,pdf,svg,csv} and OUT/tables/*.csv; returns a line
-    on it. `other` is laid beside the study."""
+    that describes it. The study is compared with `other`."""
     summaries = summarise(study)
     beside = lay_beside(study, summaries, other, summarise(other)) if other is not None else None
     context = PlotContext.of(study, summaries, beside)
@@ -136,7 +137,7 @@ def write_report(study: Study, out: Path, other: Study | None = None, refresh: f
         table.write_csv(table_folder)
     figures, failed = render_figures(context, figure_folder)
     page = out / "index.html"
-    half = out / ".index.html.tmp"  # a page that is there is whole
+    half = out / ".index.html.tmp"  # so that index.html is always complete
     try:
         half.write_text(render_page(context, figures, failed, tables, refresh), encoding="utf-8")
         os.replace(half, page)

@@ -1,15 +1,13 @@
-"""Which run is compared with which.
+"""Pairs runs with their baselines.
 
-For the runs of a study, study.h5 says it (`/arms/is_baseline`, `/arms/baseline_arm`): `fp8lab
-ablate` decided it, and nothing here does so again. Run files that no study file lists are paired by
-one rule:
+For the runs of a study, study.h5 states the pairs (`/arms/is_baseline`, `/arms/baseline_arm`), as
+decided by `fp8lab ablate`. Run files that no study file lists are paired by one rule:
 
-- a baseline is a run of the baseline recipe in all its stages, with all its errors;
+- a baseline is a run of the baseline recipe in all its stages, without replaced error sources;
 - any other run is compared with the first baseline of the same seed, configuration, training data
-  and initial weights. Of the configuration, the recipes do not count, nor the sources of error that
-  a run replaces, nor what changes no bit of a run (configuration.py). Data and questions are the
-  same by their content, whatever their files are called. Without such a baseline it has none, and
-  no gap.
+  and initial weights. The comparison of configurations ignores the recipes, the replaced error
+  sources, and settings that change no bit of a run (configuration.py). Data and questions are
+  compared by content, not by file name. A run without such a baseline has no gap.
 """
 
 from __future__ import annotations
@@ -36,28 +34,28 @@ class Pairings:
     partners: Mapping[Path, Run] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """True when some run has a baseline to be compared with."""
+        """True if any run has a baseline."""
         return bool(self.partners)
 
     def is_baseline(self, run: Run) -> bool:
-        """True for a run that others are compared with."""
+        """Returns True if the run is a baseline."""
         return run.path in self.baselines
 
     def of(self, run: Run) -> Run | None:
-        """The baseline of a run; None without one, and for a baseline."""
+        """Returns the baseline of a run; None if it has none or is a baseline itself."""
         return self.partners.get(run.path)
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What a study file says of one arm."""
+    """The pairing of one arm in a study file."""
 
     is_baseline: bool
     partner: Path | None  # run file of its baseline
 
 
 def _runs_everywhere(run: Run, recipe: str) -> bool:
-    """True for a run of `recipe`, with all its errors, none of whose stages trains in another."""
+    """Returns True if all stages of a run train in `recipe`, without replaced error sources."""
     config = configuration(run)
     if exact_sources(run):
         return False
@@ -67,7 +65,7 @@ def _runs_everywhere(run: Run, recipe: str) -> bool:
 
 
 def _identity(run: Run) -> tuple[object, ...]:
-    """What a run and its baseline share."""
+    """Returns the properties in which a run and its baseline must agree."""
     shared = {
         key: value
         for key, value in configuration(run).items()
@@ -81,8 +79,8 @@ def _identity(run: Run) -> tuple[object, ...]:
 def pair_runs(
     runs: Sequence[Run], declared: Mapping[Path, Declared], baseline_recipe: str
 ) -> Pairings:
-    """Takes the pairings that study files declare, by run file, and pairs the other runs by the
-    rule above."""
+    """Uses the pairings that study files declare, by run file, and pairs the other runs by the rule
+    above."""
     by_path = {run.path: run for run in runs}
     baselines = {path for path, arm in declared.items() if arm.is_baseline and path in by_path}
     partners = {

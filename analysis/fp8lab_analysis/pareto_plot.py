@@ -1,4 +1,4 @@
-"""Error against cost: which recipe is worth its scale bits, and its time."""
+"""Error against cost: scale bits and time of every recipe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fp8lab_analysis.verdicts import Kind
 
 @dataclass(frozen=True)
 class _Measure:
-    """A number of a group and the half width of its bar; both NaN where it has none."""
+    """A number of a group and the half width of its error bar; both NaN if unknown."""
 
     label: str
     of: Callable[[GroupSummary], tuple[float, float]]
@@ -62,7 +62,7 @@ def _points(rows: Sequence[GroupSummary], x: _Measure, y: _Measure) -> list[Grou
 
 
 def pareto_figure(context: PlotContext) -> Figure | None:
-    """Loss gap and SQNR against scale bits and measured speed, a point a group."""
+    """Draws loss gap and SQNR against scale bits and measured speed, one point per group."""
     rows = context.summaries
     costs = [_Measure("scale bits per element (log axis)", _bits)]
     if not any(run.meta.get("backend") == "cpu" for run in context.study.runs):  # emulated
@@ -122,7 +122,7 @@ def _draw(
             zorder=3,
             **style.marker_kwargs(6.5),
         )
-    # What a single seed shows orders nothing, so it makes no front; nor does what diverged.
+    # Groups with one seed give no order and diverged groups no result: neither is in the front.
     several = [s for s in unbroken(shown) if s.seeds > 1]
     for variant in dict.fromkeys(s.group.key.variant for s in several):
         members = [s for s in several if s.group.key.variant == variant]

@@ -1,12 +1,11 @@
-"""How many seeds the margin of a study needs, before the study starts.
+"""Computes the number of seeds that the margin of a study needs, before the study starts.
 
-A plan rests on one number that only runs can tell, the **seed floor**: the standard deviation over
-seeds of the relative gap between an arm and the baseline of its seed (inference.py). It is taken
-from earlier runs: that behind the verdict of the same recipe where they have it (pooling.py), else
-pooled over all their arms. What follows from it is decided as verdicts are: the level of a
-comparison is the first one of Holm's procedure, that which an arm meets when no other one has
-passed, at each of the looks; the degrees of freedom are those of the arms that will share its
-baseline runs."""
+A plan needs one number that only runs can provide, the **seed floor**: the standard deviation over
+seeds of the relative gap between an arm and the baseline of its seed (inference.py). It comes from
+earlier runs: from the verdict of the same recipe if they have one (pooling.py), else pooled over
+all their arms. The plan uses the rules of verdicts. The level of a comparison is the first level of
+Holm's procedure, for an arm before any other has passed, at each look. The degrees of freedom are
+those of the arms that will share its baseline runs."""
 
 from __future__ import annotations
 
@@ -24,30 +23,30 @@ from fp8lab_analysis.study import Arms, Comparison, Study, read_comparisons, rea
 from fp8lab_analysis.verdicts import Design, Kind, Verdict, measured
 
 PILOT_SEEDS = 4
-SAFE = 0.8  # confidence that the floor is not above the one planned with (Browne)
+SAFE = 0.8  # confidence that the true floor is at most the planned one (Browne)
 
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """What a study file says before there are runs."""
+    """The comparisons and the design in a study file without runs."""
 
     comparisons: list[Comparison]
-    design: Design  # `stated` is empty where the file states none
+    design: Design  # `stated` is empty if the file states no design
 
     @property
     def family(self) -> int:
-        """Comparisons that a verdict is corrected over: those that one seed is not all of, as long
-        as there are any."""
+        """Number of comparisons for the correction: those with two or more seeds, or all if there
+        are none."""
         return sum(item.seeds > 1 for item in self.comparisons) or len(self.comparisons)
 
     @property
     def level(self) -> float:
-        """The level that every comparison is planned at."""
+        """The planned level of every comparison."""
         return float(inference.step_levels(self.design.alpha, self.family, self.design.looks)[0])
 
     def arms_beside(self, comparison: Comparison) -> int:
-        """Arms of two or more seeds in the layout of a comparison: those that share baseline runs
-        with it, directly or through others."""
+        """Returns the number of arms with two or more seeds in the layout of a comparison: the arms
+        that share baseline runs with it, directly or through others."""
         shared, found = set(comparison.baselines), 0
         others = [set(item.baselines) for item in self.comparisons if item.seeds > 1]
         while (reached := sum(bool(runs & shared) for runs in others)) > found:
@@ -58,16 +57,17 @@ class PlannedStudy:
 
 @dataclass(frozen=True)
 class Floor:
-    """The deviation of relative gaps over seeds, a fraction, and what it is known from."""
+    """The deviation of relative gaps over seeds, a fraction, and its source."""
 
     sd: float
     df: float  # degrees of freedom
     source: str
-    prior_df: float | None = None  # of the pool that it is from; None: it is of no pool
+    prior_df: float | None = None  # d0 of its pool; None: not pooled
 
     def df_of(self, count: int, arms: int) -> float:
-        """Degrees of freedom of a verdict over `count` seeds in a layout of `arms` arms: a plan
-        expects the tests of homogeneity to pass, and arms as alike as they were."""
+        """Returns the degrees of freedom of a verdict over `count` seeds in a layout of `arms`
+        arms. The plan assumes that the tests of homogeneity pass and that d0 is that of earlier
+        runs."""
         prior = float(pooling.most_prior_df(arms))
         if self.prior_df is not None:
             prior = min(prior, self.prior_df)
@@ -75,32 +75,32 @@ class Floor:
 
     @property
     def safe(self) -> float:
-        """The upper limit of the true deviation."""
+        """Upper limit of the true deviation."""
         return inference.deviation_limit(self.sd, self.df, SAFE)
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a floor means for one comparison."""
+    """The seeds and margin of one comparison for a floor."""
 
     comparison: Comparison
     floor: Floor
-    provable: float  # margin that its seeds show with the power of the design; NaN for one seed
-    seeds: int | None  # for the margin of the design; None for more than 10000
-    safe_seeds: int | None  # the same with the upper limit of the floor
+    provable: float  # margin that its seeds can show with the design's power; NaN for one seed
+    seeds: int | None  # number of seeds for the design's margin; None for more than 10000
+    safe_seeds: int | None  # `seeds` for the upper limit of the floor
 
 
 def read_plan(path: Path) -> PlannedStudy:
-    """The plan in a study.h5 whose runs need not exist. Throws InputError."""
+    """Returns the plan in a study.h5, whose runs need not exist. Raises InputError."""
     with reading(path, "study") as file:
         comparisons = read_comparisons(file, Arms(file))
         return PlannedStudy(comparisons, read_design(file) or Design())
 
 
 def floors(earlier: Sequence[GroupSummary]) -> dict[str, Floor]:
-    """The floor of every recipe that earlier runs compare over two or more seeds, and under "" that
-    of all of them: the root of the mean of their variances, weighted by degrees of freedom. Arms
-    that diverged have none."""
+    """Returns the floor of every recipe that earlier runs compare over two or more seeds, and under
+    "" the floor of all: the root of their mean variance, weighted by degrees of freedom. Diverged
+    arms have no floor."""
     known: dict[str, list[Verdict]] = {}
     for summary in earlier:
         if summary.verdict.ordered:
@@ -108,7 +108,7 @@ def floors(earlier: Sequence[GroupSummary]) -> dict[str, Floor]:
     found = {
         recipe: _behind(verdicts[0])
         for recipe, verdicts in known.items()
-        if len(verdicts) == 1  # of several variants none is the one that is planned
+        if len(verdicts) == 1  # with several variants, the planned one is unknown
     }
     everything = [(v.gap.sd, v.seeds - 1) for verdicts in known.values() for v in verdicts]
     if everything:
@@ -117,7 +117,7 @@ def floors(earlier: Sequence[GroupSummary]) -> dict[str, Floor]:
 
 
 def _behind(verdict: Verdict) -> Floor:
-    """The deviation that a verdict was made with."""
+    """Returns the floor from the deviation of a verdict."""
     noise, seeds = verdict.noise, counted(verdict.seeds, "seed")
     if noise.pool:
         return Floor(noise.sd, noise.df, f"{seeds} of {noise.pool} arms", noise.prior_df)
@@ -125,15 +125,15 @@ def _behind(verdict: Verdict) -> Floor:
 
 
 def _pooled(pairs: Sequence[tuple[float, int]], source: str) -> Floor:
-    """The floor of arms' own deviations with their degrees of freedom; arms have their baselines in
-    common (`pooling.pool_df`)."""
+    """Returns the floor from the own deviations of arms and their degrees of freedom; the arms
+    share their baselines (`pooling.pool_df`)."""
     total = sum(n for _, n in pairs)
     variance = sum(sd**2 * n for sd, n in pairs) / total
     return Floor(math.sqrt(variance), pooling.pool_df(len(pairs), total / len(pairs)), source)
 
 
 def needs(plan: PlannedStudy, known: dict[str, Floor]) -> list[Need]:
-    """What every comparison of the plan needs; `known` holds a floor for all of them."""
+    """Returns the needs of every comparison of the plan. Precondition: `known` has their floors."""
     design, level, found = plan.design, plan.level, []
     for comparison in plan.comparisons:
         floor = known.get(comparison.recipe, known[""])
@@ -154,7 +154,8 @@ def needs(plan: PlannedStudy, known: dict[str, Floor]) -> list[Need]:
 
 
 def describe(plan: PlannedStudy, study_file: str, earlier: Study | None, source: str) -> list[str]:
-    """The plan as lines of text; `source` names the earlier runs, empty where none were given."""
+    """Returns the plan as lines of text; `source` names the earlier runs, empty if none are
+    given."""
     design = plan.design
     if not plan.comparisons:
         return ["no arm of this study has a baseline: there is nothing to show of its margin"]

@@ -1,17 +1,17 @@
-"""Planted truth: how often verdicts are right, on runs and on normal draws whose true gap is known.
+"""Measures how often verdicts are right, on runs and normal draws with a known (planted) true gap.
 
     python3 -m fp8lab_analysis.planted DIR|RUN.h5 ... [--resamples N] [--seed S] [--json FILE]
 
-The pairs of an arm and its baseline are the population: their gaps, shifted to a mean of zero and
-divided by their deviation (n). Samples of seeds are drawn from it with replacement, and in each
-pair run and baseline change places at random, as they may where arms are equal: the true gap is
-zero, the true deviation 1, and gaps are as likely above as below. (Without the exchange a handful
-of pairs would bring a skewness of their own, of +-0.7 for 48 pairs of normal gaps, and with eight
-seeds one of 0.35 moves a rate of 5 % by one percent.) A true gap is planted by adding it, and the
-tests of inference.py judge. The margin is the one that so many seeds are planned for, the gap the
-one that they detect. Arms with the same seeds are drawn together, as a study has them.
+The population is the gaps of an arm's pairs with its baseline, shifted to mean zero and divided by
+their deviation (with n, not n - 1). Samples of seeds are drawn from it with replacement. In each
+pair, run and baseline are exchanged at random, as is valid for equal arms: the true gap is zero,
+the true deviation is 1, and the distribution is symmetric. (Without the exchange, few pairs would
+have a skewness of their own: +-0.7 for 48 pairs of normal gaps. With eight seeds, a skewness of
+0.35 changes a rate of 5 % by one percent.) A true gap is planted by adding it, and the tests of
+inference.py judge it. The margin is the one for which the number of seeds is planned; the gap is
+the one that this number detects. Arms with the same seeds are drawn together, as in a study.
 
-Exit codes: those of the report, and 3 where a rate is outside what is allowed."""
+Exit codes: those of the report, and 3 if a rate is outside its allowed range."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from fp8lab_analysis.report import Parser, write_json
 from fp8lab_analysis.stats import Array
 from fp8lab_analysis.verdicts import Design
 
-RUN_SEEDS = (8, 16)  # samples from runs; of fewer seeds the tail of few runs says too little
+RUN_SEEDS = (8, 16)  # sample sizes from runs; fewer seeds depend too much on the tails of few runs
 NORMAL_SEEDS = (4, *RUN_SEEDS)
 LOOKS = 4
 NORMAL_ARMS = 7
-SHARED_VARIANCE = 0.5  # of the arms' gaps in normal draws: they have their baselines in common
+SHARED_VARIANCE = 0.5  # shared fraction of the gaps' variance in normal draws: common baselines
 LEAST_PAIRS = 16
-POWER_ROOM = 0.05  # either side of the planned power
+POWER_ROOM = 0.05  # tolerance around the planned power
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How often a claim was made, and how often it may be."""
+    """How often a claim was made, and its allowed range."""
 
     source: str
     seeds: int
@@ -55,16 +55,16 @@ class Rate:
 
     @property
     def rate(self) -> float:
-        """Share of the trials with the claim."""
+        """Fraction of the trials with the claim."""
         return self.made / self.trials
 
     @property
     def holds(self) -> bool:
-        """True where the rate is allowed."""
+        """True if the rate is in its allowed range."""
         return self.low <= self.rate <= self.high
 
     def line(self) -> str:
-        """The rate as a line of the program's output."""
+        """Returns a line of the program's output."""
         low, high = 100.0 * self.low, 100.0 * self.high
         allowed = f"{low:.0f} to {high:.0f} %" if self.low > 0.0 else f"at most {high:.2f} %"
         end = "" if self.holds else "  OUTSIDE"
@@ -73,7 +73,7 @@ class Rate:
 
 
 def _at_most(alpha: float, trials: int) -> tuple[float, float]:
-    """A false claim: its chance and three standard errors."""
+    """Returns the allowed range of a false claim: up to alpha plus three standard errors."""
     return 0.0, alpha + 3.0 * math.sqrt(alpha * (1.0 - alpha) / trials)
 
 
@@ -83,14 +83,14 @@ def _around(power: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Called:
-    """What is said of samples (..., arms), arm by arm."""
+    """The claims about samples (..., arms)."""
 
     equivalent: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-    different: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]  # and not equivalent
+    different: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]  # different and not equivalent
 
 
 def call(gaps: Array, margin: float, design: Design) -> Called:
-    """Judges gaps (samples, arms, seeds) as verdicts do."""
+    """Judges gaps (samples, arms, seeds) by the rules of verdicts."""
     count, arms = gaps.shape[-1], gaps.shape[-2]
     noise = pooling.pool(gaps)
     mean, sd, df = gaps.mean(axis=-1), np.sqrt(noise.variance), noise.df
@@ -101,7 +101,7 @@ def call(gaps: Array, margin: float, design: Design) -> Called:
 
 
 def rates_of_one(source: str, gaps: Array, design: Design) -> list[Rate]:
-    """Rates of one arm from gaps (samples, seeds) of true gap 0 and true deviation 1."""
+    """Returns the rates of one arm from gaps (samples, seeds) of true gap 0 and deviation 1."""
     trials, count = gaps.shape
     margin = inference.provable_margin(count, 1.0, design.alpha, design.power)
     gap = inference.detectable_gap(count, 1.0, design.alpha, design.power)
@@ -127,8 +127,8 @@ def rates_of_one(source: str, gaps: Array, design: Design) -> list[Rate]:
 
 
 def rates_of_many(source: str, gaps: Array, design: Design) -> list[Rate]:
-    """False claims about any of several arms, from gaps (samples, arms, seeds) of true gap 0 and
-    true deviation 1: all at the margin, all without a gap, and half and half."""
+    """Returns rates of false claims about any of several arms, from gaps (samples, arms, seeds) of
+    true gap 0 and true deviation 1: all at the margin, all without a gap, and half of each."""
     trials, arms, count = gaps.shape
     margin = inference.provable_margin(count, 1.0, design.alpha, design.power)
     far = np.arange(arms) % 2 == 0
@@ -151,8 +151,8 @@ def rates_of_many(source: str, gaps: Array, design: Design) -> list[Rate]:
 
 
 def rates_of_looks(source: str, gaps: Array, design: Design) -> list[Rate]:
-    """False claims at any of `design.looks` looks, after equal numbers of seeds, from gaps
-    (samples, seeds) of true gap 0 and true deviation 1."""
+    """Returns rates of false claims at any of `design.looks` looks, after equal numbers of seeds,
+    from gaps (samples, seeds) of true gap 0 and true deviation 1."""
     trials, count = gaps.shape
     margin = inference.provable_margin(count, 1.0, design.alpha, design.power)
     equivalent, different = np.zeros(trials, dtype=bool), np.zeros(trials, dtype=bool)
@@ -178,7 +178,7 @@ def rates_of_looks(source: str, gaps: Array, design: Design) -> list[Rate]:
 
 
 def normal_rates(resamples: int, design: Design, rng: np.random.Generator) -> list[Rate]:
-    """All rates from normal draws."""
+    """Returns all rates from normal draws."""
     rates = []
     for count in NORMAL_SEEDS:
         rates += rates_of_one("normal draws", rng.normal(size=(resamples, count)), design)
@@ -201,7 +201,7 @@ class Pool:
 
 
 def pools_of(summaries: Sequence[GroupSummary]) -> tuple[list[Pool], list[str]]:
-    """The arms that can be drawn from, and why the others cannot."""
+    """Returns the arms with enough pairs as pools, and the reasons for excluding others."""
     pools, refused = [], []
     for summary in summaries:
         if summary.group.is_baseline:
@@ -221,8 +221,8 @@ def pools_of(summaries: Sequence[GroupSummary]) -> tuple[list[Pool], list[str]]:
 
 
 def drawn_from(gaps: Array, resamples: int, count: int, rng: np.random.Generator) -> Array:
-    """Samples (resamples, ..., seeds) of the seeds along the last axis of `gaps`, with run and
-    baseline exchanged at random."""
+    """Draws samples (resamples, ..., seeds) along the last axis of `gaps`, with run and baseline
+    exchanged at random."""
     rows = rng.integers(gaps.shape[-1], size=(resamples, count))
     signs = rng.choice([-1.0, 1.0], size=(resamples, count))
     return np.asarray(np.moveaxis(gaps[..., rows] * signs, -2, 0))
@@ -231,7 +231,7 @@ def drawn_from(gaps: Array, resamples: int, count: int, rng: np.random.Generator
 def run_rates(
     pools: Sequence[Pool], resamples: int, design: Design, rng: np.random.Generator
 ) -> list[Rate]:
-    """All rates from the pairs of runs."""
+    """Returns all rates from the pairs of runs."""
     rates = []
     looked = Design(alpha=design.alpha, power=design.power, looks=LOOKS)
     for pool in pools:
@@ -249,7 +249,7 @@ def run_rates(
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Command line; a usage error exits 2 with one line."""
+    """Parses the command line; a usage error exits 2 with one line."""
     parser = Parser(
         prog="fp8lab_analysis.planted",
         description="Error rates of verdicts on resampled pairs of runs and on normal draws.",

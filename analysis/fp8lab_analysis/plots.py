@@ -37,11 +37,11 @@ from fp8lab_analysis.style import (
 )
 from fp8lab_analysis.verdicts import Kind
 
-MAX_POINTS = 300  # per drawn line; keeps embedded figures small
+MAX_POINTS = 300  # per drawn line, to keep embedded figures small
 
 
 def thin(*columns: Floats) -> list[Floats]:
-    """Every n-th row of parallel columns, at most MAX_POINTS, the last row included."""
+    """Returns every n-th row of parallel columns, at most MAX_POINTS, including the last row."""
     rows = columns[0].size
     if rows <= MAX_POINTS:
         return list(columns)
@@ -52,7 +52,8 @@ def thin(*columns: Floats) -> list[Floats]:
 def stage_axes(
     figure: Figure, context: PlotContext, rows: int, ratios: Sequence[float]
 ) -> list[list[Axes]]:
-    """Grid of axes: one column per stage, wider for longer stages, one row per quantity."""
+    """Creates a grid of axes: one column per stage, wider for longer stages, one row per
+    quantity."""
     lengths = []
     for stage in context.study.stages:
         longest = max(int(run.stage_rows(stage).sum()) for run in context.study.runs)
@@ -79,7 +80,7 @@ def stage_axes(
 
 
 def robust_limits(curves: Sequence[Floats], pad: float = 0.08) -> tuple[float, float] | None:
-    """Limits that show 99 % of the finite points of the curves."""
+    """Returns limits that show 99 % of the finite points of the curves."""
     finite = [curve[np.isfinite(curve)] for curve in curves]
     finite = [curve for curve in finite if curve.size]
     if not finite:
@@ -94,7 +95,7 @@ Series = tuple[GroupSummary, list[stats.Curve]]  # a group with a curve per seed
 
 
 def _unbroken_curves(drawn: Sequence[Series]) -> list[Floats]:
-    """Values that set the limits of a panel."""
+    """Returns the values that determine the limits of a panel."""
     alive = unbroken([summary for summary, _ in drawn])
     return [values for summary, lines in drawn if summary in alive for _, values in lines]
 
@@ -104,8 +105,8 @@ def say_what_leaves(
     context: PlotContext,
     curves: Sequence[Series],
 ) -> None:
-    """At the edge of a panel: which diverged arms leave it, where, and up or down to what, for
-    they have no say in its limits."""
+    """Notes at the edge of a panel which diverged arms leave it, where, and to which value;
+    diverged arms do not determine its limits."""
     low, high = axes.get_ylim()
     left, right = axes.get_xlim()
     rows = 0
@@ -140,7 +141,7 @@ def say_what_leaves(
 def draw_series(
     axes: Axes, context: PlotContext, summary: GroupSummary, lines: list[tuple[Floats, Floats]]
 ) -> None:
-    """Seeds as thin lines, their mean as a thick one with the group's marker."""
+    """Draws seeds as thin lines, and their mean as a thick line with the group's marker."""
     style = context.style(summary.group)
     lines = [(step, curve) for step, curve in lines if np.isfinite(curve).any()]
     if not lines:
@@ -152,7 +153,7 @@ def draw_series(
     seeds = stats.over_seeds(lines)
     x, y = thin(seeds.steps, seeds.mean)
     order = 4 if summary.group.is_baseline else 3
-    # Eight markers a line, not at the same places as the other lines'.
+    # Eight markers per line, at other positions than those of other lines.
     every = max(1, round(0.13 * x.size))
     offset = round((0.02 + 0.11 * (context.study.groups.index(summary.group) % 9) / 9.0) * x.size)
     axes.plot(
@@ -166,7 +167,7 @@ def draw_series(
 
 
 def mark_divergence(axes: Axes, context: PlotContext, item: RunComparison, stage: str) -> None:
-    """A cross on the upper edge where a run's loss stopped being finite."""
+    """Draws a vertical line at the step where a run's loss stopped being finite."""
     rows = item.run.stage_rows(stage)
     loss = item.run.metrics.loss[rows]
     broken = np.flatnonzero(~np.isfinite(loss))
@@ -190,7 +191,7 @@ def mark_divergence(axes: Axes, context: PlotContext, item: RunComparison, stage
 
 
 def _draw_seed_band(axes: Axes, context: PlotContext, stage: str, around_zero: bool) -> bool:
-    """Shades the baseline's seed band; False when fewer than two baseline seeds exist."""
+    """Shades the baseline's seed band; returns False for fewer than two baseline seeds."""
     drawn = False
     for group in context.study.groups:
         if not group.is_baseline or (group.key.variant and drawn):
@@ -208,7 +209,8 @@ def _draw_seed_band(axes: Axes, context: PlotContext, stage: str, around_zero: b
 
 
 def _gap_scale(summaries: Sequence[GroupSummary]) -> float | None:
-    """Linear threshold for a symmetric log axis when gaps differ too much for a linear one."""
+    """Returns the linear threshold of a symmetric log axis if gaps differ too much for a linear
+    axis, else None."""
     gaps = [abs(s.final_gap.mean) for s in unbroken(summaries) if not s.group.is_baseline]
     gaps = sorted(gap for gap in gaps if math.isfinite(gap) and gap > 0.0)
     if len(gaps) < 2 or gaps[-1] < 12.0 * gaps[len(gaps) // 2]:
@@ -217,7 +219,7 @@ def _gap_scale(summaries: Sequence[GroupSummary]) -> float | None:
 
 
 def loss_figure(context: PlotContext) -> Figure | None:
-    """Training loss per stage, and under it the gap to the paired baseline."""
+    """Draws the training loss per stage, and below it the gap to the paired baseline."""
     study, summaries = context.study, context.summaries
     if not study.stages:
         return None
@@ -282,7 +284,7 @@ def _draw_gaps(axes: Axes, context: PlotContext, stage: str, threshold: float | 
 
 
 def gradient_norm_figure(context: PlotContext) -> Figure | None:
-    """Gradient norm before clipping, and its ratio to the paired baseline."""
+    """Draws the gradient norm before clipping, and its ratio to the paired baseline's."""
     study, summaries = context.study, context.summaries
     if not any(bool(np.isfinite(run.metrics.grad_norm).any()) for run in study.runs):
         return None
@@ -315,7 +317,7 @@ def gradient_norm_figure(context: PlotContext) -> Figure | None:
 
 
 def held_out_figure(context: PlotContext) -> Figure | None:
-    """Held-out loss over steps, and exact match at the end of each stage."""
+    """Draws the held-out loss over steps, and exact match at the end of each stage."""
     study, summaries = context.study, context.summaries
     if not any(len(run.evaluations) for run in study.runs):
         return None

@@ -1,33 +1,33 @@
-"""The variance of arms in one layout, arms x seeds: moderated, after a test that they agree.
+"""The moderated variance of arms in one layout (arms x seeds), after tests of homogeneity.
 
-A gap of an arm is its run minus the baseline run of its seed, so that all arms of a layout share
-the noise of the baseline. Where every run scatters alike, two arms' gaps correlate by 1/2
-(`SHARED`). That correlation is kept: it leaves every mean as it is and takes degrees of freedom
-from the pool.
+The gap of an arm is its run minus the baseline run of its seed, so all arms of a layout share the
+noise of the baseline. If all runs scatter equally, the gaps of two arms have correlation 1/2
+(`SHARED`). The correlation changes no mean, but reduces the degrees of freedom of the pool.
 
-1. **Pooled variance.** The mean of the arms' own variances, weighted by their degrees of freedom.
-   `pool_df` are the degrees of freedom of Student's t that has, at 95 %, the very interval of a
-   mean studentized by it: two components, between seeds and arms x seeds, make its distribution.
-   Satterthwaite's (Biometrics Bulletin 2 (1946) 110-114) come out too few where a component has
-   one degree of freedom.
-2. **Homogeneity.** An arm whose own variance is too large beside the pooled one of the others, by
-   an F test at 5 % over all arms (Cochran's C test, Annals of Eugenics 11 (1941) 47-52, in the form
-   for unequal numbers of seeds: 't Lam, Analytica Chimica Acta 659 (2010) 68-84), keeps its own
-   and is in no pool. Levene's test says nothing here: two seeds lie equally far from their mean.
-   Where the mean squares between seeds and arms x seeds tell at 5 % that the baseline scatters
-   more than arms do, by an F test, every arm keeps its own.
-3. **Moderation.** The others get (d0 s0^2 + d s^2) / (d0 + d): s^2 and d = n - 1 are their own,
-   s0^2 the pooled variance, d0 the prior degrees of freedom from the spread of the arms' log
-   variances (Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004) article 3:
-   the moderated t of limma). It has min(d0 + d, `pool_df`) degrees of freedom.
+1. **Pooled variance.** The mean of the arms' own variances, weighted by their degrees of freedom. A
+   mean divided by it has a distribution with two components, between seeds and arms x seeds.
+   `pool_df` are the degrees of freedom of the Student's t with the same 95 % interval.
+   Satterthwaite's degrees of freedom (Biometrics Bulletin 2 (1946) 110-114) are too few if a
+   component has one degree of freedom.
+2. **Homogeneity.** An arm keeps its own variance and leaves the pool if its variance is too large
+   compared with the pooled variance of the others, by an F test at 5 % over all arms (Cochran's C
+   test, Annals of Eugenics 11 (1941) 47-52, in the form for unequal numbers of seeds: 't Lam,
+   Analytica Chimica Acta 659 (2010) 68-84). Levene's test is useless here, since two seeds are
+   equally far from their mean. If an F test at 5 % of the mean squares between seeds and arms x
+   seeds shows that the baseline scatters more than the arms, every arm keeps its own variance.
+3. **Moderation.** The other arms have the variance (d0 s0^2 + d s^2) / (d0 + d). s^2 and d = n - 1
+   are their own, s0^2 is the pooled variance, and d0 are the prior degrees of freedom from the
+   spread of the arms' log variances (Smyth, Statistical Applications in Genetics and Molecular
+   Biology 3 (2004) article 3: the moderated t of limma). It has min(d0 + d, `pool_df`) degrees of
+   freedom.
 
-Few arms and seeds tell d0 badly, and often not from infinity. So it is at most half of one for
-each other arm, and at most 5: a prior of 5 is that of arms whose deviations lie within a factor of
-2.4 of each other, eight times of ten. How often intervals then hold, and where they do not, is
-simulated by coverage.py.
+Few arms and seeds determine d0 badly, and often cannot exclude infinity. Therefore d0 is at most
+half the number of the other arms, and at most 5. A prior of 5 corresponds to arms whose deviations
+are within a factor of 2.4 of each other eight times out of ten. coverage.py simulates how often the
+intervals then contain the truth.
 
-Arms without any spread, or that of rounding, are no estimate of noise: they stay alone. Functions
-take arrays over many experiments at once."""
+Arms without spread, or only with that of rounding, give no estimate of noise and are not pooled.
+Functions accept arrays over many experiments."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from scipy import optimize, special, stats
 
 from fp8lab_analysis.stats import Array
 
-SHARED = 0.5  # correlation of the gaps of two arms to one baseline, all runs scattering alike
+SHARED = 0.5  # correlation of two arms' gaps to one baseline if all runs scatter equally
 HOMOGENEITY = 0.05  # level of each of the two tests
-PRIOR_OF_AN_ARM = 0.5  # prior degrees of freedom that every other arm may add
+PRIOR_OF_AN_ARM = 0.5  # prior degrees of freedom per other arm
 MOST_PRIOR = 5.0
 MATCHED = 0.05  # two-sided level at which `pool_df` is exact
-NO_SPREAD = 1e-18  # of the largest variance: rounding of losses, no noise
+NO_SPREAD = 1e-18  # fraction of the largest variance, up to which a variance is rounding
 ANGLES, WEIGHTS = (np.asarray(part) for part in special.roots_legendre(128))  # on [-1, 1]
 
 Flags = npt.NDArray[np.bool_]
@@ -54,29 +54,30 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Pooled:
-    """The variance behind the mean gap of each arm, over experiments (..., arms)."""
+    """The variance for the mean gap of each arm, over experiments (..., arms)."""
 
-    variance: Array  # of one gap, in its unit squared
+    variance: Array  # variance of one gap, in its squared unit
     df: Array  # degrees of freedom of `variance`
-    borrows: Flags  # False: the arm's own
-    arms: npt.NDArray[np.int_]  # (...,) arms in the pool
+    borrows: Flags  # True: moderated; False: the arm's own
+    arms: npt.NDArray[np.int_]  # (...,) number of arms in the pool
     prior_df: Array  # (...,) d0 of the pool
-    arm_p: Array  # of the F test of each arm, for one arm alone; NaN: not tested
-    baseline_p: Array  # (...,) of the F test of the baseline; NaN: not tested
+    arm_p: Array  # p-value of each arm's F test, without correction; NaN: not tested
+    baseline_p: Array  # (...,) p-value of the baseline's F test; NaN: not tested
 
 
 def most_prior_df(arms: npt.ArrayLike) -> Array:
-    """The largest prior degrees of freedom that a pool of so many arms is given."""
+    """Returns the largest prior degrees of freedom of a pool of `arms` arms."""
     return np.minimum(PRIOR_OF_AN_ARM * (np.asarray(arms, np.float64) - 1.0), MOST_PRIOR)
 
 
 @functools.lru_cache(maxsize=4096)
 def pool_df(arms: int, df: float) -> float:
-    """Degrees of freedom of the variance pooled over `arms` arms of `df` each whose gaps correlate
-    by `SHARED`. The pooled variance is the true one times (1 + (A - 1) r) / A chi2(df) / df + (1 -
-    r) / A chi2((A - 1) df) / df. With Craig's form of the normal tail (IEEE MILCOM (1991) 571-575)
-    the tail of a mean studentized by it is one integral of the moment generating functions; the
-    result is that of the t distribution with the same 95 % interval. One arm has `df`."""
+    """Returns the degrees of freedom of the variance pooled over `arms` arms of `df` each, whose
+    gaps have correlation `SHARED`. The pooled variance is the true one times (1 + (A - 1) r) / A
+    chi2(df) / df + (1 - r) / A chi2((A - 1) df) / df. With Craig's form of the normal tail (IEEE
+    MILCOM (1991) 571-575), the tail of a mean divided by its pooled deviation is one integral of
+    the moment generating functions. The result belongs to the t distribution with the same 95 %
+    interval. For one arm it is `df`."""
     if arms < 2:
         return df
     scales = ((1.0 + (arms - 1) * SHARED) / (arms * df), (1.0 - SHARED) / (arms * df))
@@ -97,20 +98,23 @@ def pool_df(arms: int, df: float) -> float:
 
 
 def moderated_df(prior_df: float, arms: int, count: int) -> float:
-    """Degrees of freedom of a moderated variance of `count` seeds in a pool of `arms` arms."""
+    """Returns the degrees of freedom of a moderated variance of `count` seeds in a pool of `arms`
+    arms."""
     return max(min(prior_df + count - 1, pool_df(arms, count - 1)), count - 1)
 
 
 def _log_covariance(df: float) -> float:
-    """Covariance of the logs of two variances of `df` degrees of freedom whose samples correlate by
-    r: sum over k of r^2k (k - 1)! / (k (df/2)_k). With r = 1 it is trigamma(df/2)."""
+    """Returns the covariance of the logs of two variances with `df` degrees of freedom whose
+    samples have correlation r: sum over k of r^2k (k - 1)! / (k (df/2)_k). For r = 1 it is
+    trigamma(df/2)."""
     k = np.arange(1.0, 40.0)
     logs = 2.0 * k * math.log(SHARED) + special.gammaln(k) - np.log(k)
     return float(np.sum(np.exp(logs - special.gammaln(df / 2.0 + k) + special.gammaln(df / 2.0))))
 
 
 def _inverse_trigamma(values: Array) -> Array:
-    """Where trigamma is `values` > 0, by Newton's steps on its reciprocal (Smyth, appendix)."""
+    """Returns the arguments at which trigamma is `values` > 0, by Newton steps on its reciprocal
+    (Smyth, appendix)."""
     y = 0.5 + 1.0 / values
     for _ in range(50):
         trigamma = special.polygamma(1, y)
@@ -121,8 +125,8 @@ def _inverse_trigamma(values: Array) -> Array:
 
 
 def _prior_df(variances: Array, df: Array, members: Flags) -> Array:
-    """d0 of the pool of `members`, from what the spread of log variances has beyond that of arms of
-    one variance, capped."""
+    """Returns d0 of the pool of `members`, capped. It follows from the spread of log variances in
+    excess of that of arms with equal variances."""
     arms = np.sum(members, axis=-1)
     safe = np.where(members, variances, 1.0)
     logs = np.log(safe) - special.digamma(df / 2.0) + np.log(df / 2.0)
@@ -137,21 +141,21 @@ def _prior_df(variances: Array, df: Array, members: Flags) -> Array:
 
 
 def _others(variances: Array, df: Array, members: Flags) -> tuple[Array, Array]:
-    """Pooled variance of the other members for each arm, and its degrees of freedom."""
+    """Returns for each arm the pooled variance of the other members, and its degrees of freedom."""
     weights = np.where(members, df, 0.0)
     total = np.sum(weights * variances, axis=-1, keepdims=True) - weights * variances
     rest = np.sum(weights, axis=-1, keepdims=True) - weights
     arms = np.sum(members, axis=-1, keepdims=True) - members
     known = arms > 0
     pooled = np.divide(total, rest, out=np.full(total.shape, np.nan), where=known)
-    # Satterthwaite's number serves a test of variances: it matches their second moment.
+    # Satterthwaite's number is suitable for a test of variances: it matches their second moment.
     return pooled, rest / (1.0 + (np.maximum(arms, 1) - 1.0) * SHARED**2)
 
 
 def _baseline_p(gaps: Array, members: Flags) -> Array:
-    """p-value of "the baseline scatters no more than arms do" over the seeds that all arms have:
-    the mean square between seeds, (A + 1) times that of arms x seeds where all runs scatter alike,
-    in an F test. `members` alone are taken."""
+    """Returns the p-value of "the baseline scatters no more than the arms", from `members` over the
+    common seeds of all arms. F test of the mean square between seeds, which is (A + 1) times that
+    of arms x seeds if all runs scatter equally."""
     whole = ~np.isnan(gaps).any(axis=tuple(range(gaps.ndim - 1)))
     found, arms = gaps[..., whole], np.sum(members, axis=-1)
     seeds = found.shape[-1]
@@ -170,9 +174,9 @@ def _baseline_p(gaps: Array, members: Flags) -> Array:
 
 
 def pool(gaps: Array) -> Pooled:
-    """The variances behind the mean gaps of one layout: `gaps` (..., arms, seeds), a column for
-    each baseline run, NaN where an arm has no run of that seed, in all experiments alike. Every arm
-    has two or more seeds."""
+    """Returns the variances for the mean gaps of one layout. `gaps` (..., arms, seeds) has a column
+    for each baseline run, and NaN if an arm has no run of that seed, equally in all experiments.
+    Precondition: every arm has two or more seeds."""
     there = ~np.isnan(gaps)
     counts = np.sum(there.reshape(-1, *gaps.shape[-2:])[0], axis=-1)
     df = counts.astype(np.float64) - 1.0

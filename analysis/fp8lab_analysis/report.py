@@ -1,15 +1,15 @@
-"""Command line: run files in, one self-contained HTML report with every figure and table in files
-beside it out.
+"""Command line: makes a self-contained HTML report from run files, with every figure and table also
+in separate files.
 
     python3 -m fp8lab_analysis.report DIR|RUN.h5 ... --out OUTDIR [--title TITLE]
         [--beside STUDY] [--follow SECONDS]
     python3 -m fp8lab_analysis.report DIR|RUN.h5 ... --export tensorboard|trackio --out OUTDIR
     python3 -m fp8lab_analysis.report --plan STUDY.h5 [--study FILE] [--from DIR|RUN.h5]
 
-The last one prints how many seeds a study needs whose runs need not exist yet.
+The last form prints the number of seeds that a study needs; its runs need not exist.
 
-Exit codes: 0 success, 1 the machine failed, 2 bad input. Whatever goes wrong is one line on
-standard error; only Python's own library is imported before that can be kept.
+Exit codes: 0 success, 1 the machine failed, 2 bad input. Every failure is one line on standard
+error. To guarantee this, only Python's standard library is imported at the start.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from fp8lab_analysis.study import Study
 
 EXPORTS = ("tensorboard", "trackio")
-MOST_MISSES = 3  # readings in a row that may fail while a study is followed
+MOST_MISSES = 3  # consecutive failed readings of a followed study before an error
 NEEDED = ("numpy", "h5py", "scipy", "matplotlib", "jinja2")
 PACKAGES = "python3-numpy python3-h5py python3-scipy python3-matplotlib python3-jinja2"
-# What the caller can mend; the rest (a full disk, a broken one) is the machine's.
+# Errors that the caller can correct; others, such as a full disk, are failures of the machine.
 BAD_PATH = {
     getattr(errno, name)
     for name in (
@@ -45,36 +45,36 @@ BAD_PATH = {
 
 
 class BadInput(Exception):
-    """One line that says what is wrong, where, and what would be accepted."""
+    """Bad input. The message is one line: the fault, its place, and what is accepted."""
 
 
 class NotBegun(BadInput):
-    """A study without a run, so far."""
+    """The study has no run yet."""
 
 
 class MachineFailure(Exception):
-    """One line about what failed though the input was good."""
+    """A failure that the input did not cause. The message is one line."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A usage error is one line."""
+    """Reports usage errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Prints the line and leaves with status 2."""
+        """Prints the line and exits with status 2."""
         self.exit(2, f"error: {self.prog}: {message}; --help lists what is accepted\n")
 
     def add_resampling(self, resamples: int, what: str) -> None:
-        """Options of programs that resample, with their default; --json holds `what`."""
+        """Adds the options of programs that resample; --json writes `what`."""
         self.add_argument("--resamples", type=int, default=resamples, help=f"default: {resamples}")
         self.add_argument("--seed", type=int, default=1, help="of the draws; default: 1")
         self.add_json(what)
 
     def add_json(self, what: str) -> None:
-        """--json, which holds `what`."""
+        """Adds the option --json, which writes `what`."""
         self.add_argument("--json", type=Path, metavar="FILE", help=f"{what}, for a machine")
 
     def check_resampling(self, options: argparse.Namespace, least: int) -> None:
-        """A usage error for numbers that say nothing."""
+        """Reports a usage error for fewer than `least` resamples or a negative seed."""
         if options.resamples < least:
             self.error(f"--resamples {options.resamples}: expected {least} or more")
         if options.seed < 0:
@@ -82,7 +82,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def write_json(path: Path | None, value: object) -> bool:
-    """Writes what --json asks for; False, with one line, where that fails."""
+    """Writes the file of --json; on failure prints one line and returns False."""
     if path is None:
         return True
     try:
@@ -94,7 +94,7 @@ def write_json(path: Path | None, value: object) -> bool:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Command line; a usage error exits 2 with one line."""
+    """Parses the command line; a usage error exits 2 with one line."""
     parser = Parser(
         prog="fp8lab report", description="Makes a report from run files or study directories."
     )
@@ -141,13 +141,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def default_out(inputs: Sequence[Path]) -> Path:
-    """DIR/report for a directory, `report` beside a file."""
+    """Returns DIR/report for a directory, or `report` in the folder of a file."""
     first = inputs[0]
     return first / "report" if os.path.isdir(first) else first.parent / "report"
 
 
 def import_needed() -> None:
-    """Imports what the report is made with. Throws BadInput for an interpreter that lacks some."""
+    """Imports the packages of the report. Raises BadInput if the interpreter lacks one."""
     if sys.version_info < (3, 11):
         version = ".".join(map(str, sys.version_info[:2]))
         raise BadInput(
@@ -157,7 +157,7 @@ def import_needed() -> None:
     for name in NEEDED:
         try:
             importlib.import_module(name)
-        except Exception as error:  # a module may be there and broken in any way
+        except Exception as error:  # an installed module can fail in any way
             missing = isinstance(error, ModuleNotFoundError) and error.name == name
             reason = "is not installed" if missing else f"does not load ({_one_line(error)})"
             raise BadInput(
@@ -172,7 +172,7 @@ def _one_line(error: object) -> str:
 
 
 def check_out(out: Path) -> None:
-    """Throws BadInput when the report cannot be written there; makes nothing."""
+    """Raises BadInput if the report cannot be written to `out`. Creates nothing."""
     nearest = out
     while not os.path.lexists(nearest) and nearest != nearest.parent:
         nearest = nearest.parent
@@ -183,7 +183,7 @@ def check_out(out: Path) -> None:
 
 
 def read_study(inputs: Sequence[Path], title: str) -> Study:
-    """The study. Throws BadInput and MachineFailure."""
+    """Reads the study. Raises BadInput and MachineFailure."""
     from fp8lab_analysis.hdf5 import InputError, NothingYet
     from fp8lab_analysis.isolation import ReadFailure, load_study_apart
 
@@ -198,7 +198,7 @@ def read_study(inputs: Sequence[Path], title: str) -> Study:
 
 
 def written(out: Path, write: Callable[[], str]) -> str:
-    """What `write` returns. Throws BadInput and MachineFailure for what cannot be written."""
+    """Returns the result of `write`. Raises BadInput or MachineFailure if it cannot write."""
     check_out(out)
     try:
         return write()
@@ -211,7 +211,7 @@ def written(out: Path, write: Callable[[], str]) -> str:
 
 
 def print_plan(options: argparse.Namespace) -> None:
-    """Prints the seeds that a study needs. Throws BadInput and MachineFailure."""
+    """Prints the number of seeds that a study needs. Raises BadInput and MachineFailure."""
     import_needed()
     from fp8lab_analysis.hdf5 import InputError
     from fp8lab_analysis.plan import describe, read_plan
@@ -232,7 +232,7 @@ def print_plan(options: argparse.Namespace) -> None:
 
 
 def make_report(options: argparse.Namespace) -> None:
-    """Reads the inputs and writes what is asked for. Throws BadInput and MachineFailure."""
+    """Reads the inputs and writes the report or export. Raises BadInput and MachineFailure."""
     if options.out is not None and not options.out:
         raise BadInput("--out: empty (give a directory, there or to be made)")
     out = default_out(options.inputs) if options.out is None else Path(options.out)
@@ -254,7 +254,7 @@ def make_report(options: argparse.Namespace) -> None:
 
 
 def first_reading(options: argparse.Namespace) -> Study:
-    """The study as soon as it has a run, if it is to be followed, else now."""
+    """Reads the study; with --follow, waits until it has a run."""
     while True:
         try:
             return read_study(options.inputs, options.title)
@@ -266,8 +266,8 @@ def first_reading(options: argparse.Namespace) -> Study:
 
 
 def follow(options: argparse.Namespace, study: Study, other: Study | None, out: Path) -> None:
-    """Writes the report, reads the files again and writes it anew where they have grown, until
-    every run is complete. Ctrl-C ends it with a last page that does not load itself again."""
+    """Writes the report, and writes it again whenever the files have grown, until every run is
+    complete. Ctrl-C ends it with a last page that does not reload itself."""
     from fp8lab_analysis.page import write_report
 
     misses, shown = 0, None
@@ -280,7 +280,7 @@ def follow(options: argparse.Namespace, study: Study, other: Study | None, out: 
             time.sleep(options.follow)
             try:
                 study, misses = read_study(options.inputs, options.title), 0
-            except BadInput:  # a file may be caught half written or just being replaced
+            except BadInput:  # a file may be half written or being replaced
                 misses += 1
                 if misses == MOST_MISSES:
                     raise
@@ -291,16 +291,16 @@ def follow(options: argparse.Namespace, study: Study, other: Study | None, out: 
 
 
 def _say(line: str) -> None:
-    """Prints the line. Throws MachineFailure where nobody can read it."""
+    """Prints the line. Raises MachineFailure if standard output is not writable."""
     try:
         print(line, flush=True)
     except OSError as error:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # else Python tries again at its end
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # else Python writes again at exit
         raise MachineFailure(f"standard output: {error.strerror}; the report is made") from None
 
 
 def _told(error: BaseException) -> str:
-    """An error that this program did not foresee, and where."""
+    """Describes an unexpected error and its place."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
     return f"internal error, {type(error).__name__}: {_one_line(error)} ({where})"
@@ -310,8 +310,8 @@ MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFI
 
 
 def _of_machine(error: BaseException) -> str:
-    """The failure of the machine behind an error, such as a full disk under a library that then
-    fails in closing its file; empty where there is none."""
+    """Returns the failure of the machine that caused an error, such as a full disk when a library
+    closes its file; empty if there is none."""
     behind: BaseException | None = error
     while behind is not None:
         if isinstance(behind, OSError) and behind.errno in MACHINE_ERRORS:
@@ -322,10 +322,11 @@ def _of_machine(error: BaseException) -> str:
 
 
 def outcome(command: str, act: Callable[[], None]) -> int:
-    """Exit code of `act`, whose failures become one line that begins with `command`."""
+    """Runs `act` and returns the exit code; a failure becomes one line that starts with
+    `command`."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a missing glyph is no news for who wants a report
+            warnings.simplefilter("ignore")  # such as missing glyphs
             act()
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Pages of results: a folder with README.md, figure.png and CSV files. A page says what was stated
-beforehand, what was seen, and how it was made. study_page.py makes one of a study, the scripts of
-experiments/tensors make theirs of what they measure."""
+"""Pages of results: a folder with README.md, figure.png and CSV files. A page contains what was
+stated beforehand, the results, and how they were made. study_page.py makes the page of a study; the
+scripts of experiments/tensors make pages of their measurements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ARITHMETICS = ("0.1", "0.2")
 
 
 def arithmetic_of(version: str) -> str:
-    """The arithmetic of a program version such as 0.2.0; the last one for an unknown text."""
+    """Returns the arithmetic of a program version such as 0.2.0; the last one for unknown text."""
 
     def numbers(text: str) -> list[int]:
         return [int(part) for part in re.findall(r"\d+", text)[:2]]
@@ -37,21 +37,21 @@ def arithmetic_of(version: str) -> str:
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says, in Markdown."""
+    """The contents of a page, in Markdown."""
 
     title: str
-    stated: str  # before the result: the question, the data, what must be seen
+    stated: str  # stated beforehand: question, data, expected outcome
     results: Sequence[str]  # blocks, mostly tables
     figure: Figure | None
     caption: str
-    arithmetic: str  # version, for numbers of another one are other numbers
+    arithmetic: str  # version of the arithmetic, which determines the numbers
     made: str  # commands, device, seeds, intervals
-    remarks: str = ""  # after the result
+    remarks: str = ""  # follow the results
     tables: Mapping[str, Sequence[Sequence[Cell]]] = field(default_factory=dict)  # CSV by name
 
 
 def wrapped(text: str) -> str:
-    """Paragraphs and lists filled to the width of a page; tables and code as they are."""
+    """Fills paragraphs and lists to the width of a page; tables and code are unchanged."""
     blocks = []
     for block in textwrap.dedent(text).strip().split("\n\n"):
         if block.startswith(("|", "```", "    ", "!")):
@@ -79,14 +79,14 @@ def wrapped(text: str) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; bars in cells are escaped."""
+    """Returns a table; bars in cells are escaped."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in lines)
 
 
 def shown(value: float, error: float = math.nan, digits: int = 3) -> str:
-    """A number with its error, to one digit of the latter (two when it begins with 1), else to
-    `digits` of its own."""
+    """Formats a number with its error, to one digit of the error (two if it starts with 1). Without
+    an error, the number has `digits` digits."""
     if not math.isfinite(value):
         return MISSING
     if not math.isfinite(error) or error == 0.0:
@@ -100,7 +100,7 @@ def shown(value: float, error: float = math.nan, digits: int = 3) -> str:
 
 
 def claims_table(judged: Sequence[Judged]) -> str:
-    """What was claimed beforehand and what was seen."""
+    """Returns the table of claims and their outcomes."""
     rows = []
     for item in judged:
         unit = f" {item.claim.unit}" if item.claim.unit else ""
@@ -114,7 +114,7 @@ def claims_table(judged: Sequence[Judged]) -> str:
 
 
 def write_csv(path: Path, rows: Sequence[Sequence[Cell]]) -> None:
-    """Rows of a CSV file, numbers to six digits; undefined ones are empty."""
+    """Writes a CSV file; numbers have six digits, undefined ones are empty."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         for row in rows:
@@ -127,7 +127,7 @@ def write_csv(path: Path, rows: Sequence[Sequence[Cell]]) -> None:
 
 
 def write_page(page: Page, folder: Path) -> Path:
-    """Writes README.md, figure.png and the CSV files; returns the first."""
+    """Writes README.md, figure.png and the CSV files; returns the path of README.md."""
     folder.mkdir(parents=True, exist_ok=True)
     named = f"Numbers of this page: arithmetic {page.arithmetic}."
     parts = [f"# {page.title}", named, wrapped(page.stated), "## Seen", *page.results]

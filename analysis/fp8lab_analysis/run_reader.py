@@ -1,7 +1,7 @@
 """Reads run files (schemas fp8lab-run-1 and -2, src/io/README.md).
 
-A file may be complete, still growing (SWMR) or left behind by a killed writer: every group is cut
-at the first row that was not wholly written. A plain `h5py.File(path, "r")` refuses the latter two;
+A file may be complete, in progress (SWMR) or left behind by a killed writer. Every group is cut at
+the first incomplete row. A plain `h5py.File(path, "r")` refuses the latter two kinds of files;
 `h5py.File(path, "r", libver="latest", swmr=True)` opens them.
 """
 
@@ -56,17 +56,17 @@ EVALUATIONS = ("stage", "loss", "exact_match", "exact_match_count")
 SCORES = ("stage", "name", "value", "count")
 DOCUMENTS = ("stage", "in_bf16", "text", "count", "source", "document", "tokens", "nats")
 EVENTS = ("kind", "message")
-WARNINGS = ("detector", "score", "value", "tensor", "channel", "count")  # not in all files
+WARNINGS = ("detector", "score", "value", "tensor", "channel", "count")  # absent from some files
 OPERANDS = ("layer", "slot", "format", "scale_bits_per_element")
 GROUPS = ("metrics", "hashes", "eval", "scores", "tensors", "events", "complete")
-MADE_UP_STAGES = 64  # stages that a file without names may have
-# Beyond it the losses of documents are not those of the evaluation's mean, an FP32 sum.
+MADE_UP_STAGES = 64  # largest number of stages in a file without stage names
+# Tolerance between the mean of document losses and the evaluation's mean, which is an FP32 sum.
 OTHER_MEAN = 1e-3
 
 
 def meta_checksum(attributes: Mapping[str, Any]) -> str:
-    """SHA-256 over the attributes of /meta as src/io/README.md defines it: netstrings, ordered by
-    name, of every attribute but `checksum`."""
+    """Returns the SHA-256 of the attributes of /meta as defined in src/io/README.md: netstrings,
+    ordered by name, of every attribute except `checksum`."""
 
     def netstring(text: str) -> bytes:
         encoded = text.encode()
@@ -88,7 +88,7 @@ def meta_checksum(attributes: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class _Meta:
-    """/meta, read and checked."""
+    """The checked contents of /meta."""
 
     schema: str
     texts: dict[str, str]
@@ -126,7 +126,8 @@ def _read_meta(file: h5py.File, path: Path) -> _Meta:
 
 
 def _written_rows(columns: Mapping[str, npt.NDArray[Any]], names: Sequence[str]) -> int:
-    """Rows that every named column holds, up to the first whose step is still the fill value."""
+    """Returns the number of rows in every named column, up to the first with the fill value as its
+    step."""
     present = [columns[name] for name in names if name in columns]
     if "step" not in columns or not present:
         return 0
@@ -141,7 +142,7 @@ def _written_rows(columns: Mapping[str, npt.NDArray[Any]], names: Sequence[str])
 def _column(
     columns: Mapping[str, npt.NDArray[Any]], name: str, rows: int, kinds: str = "iuf"
 ) -> npt.NDArray[Any]:
-    """The first `rows` rows of a column of numbers; none where the file lacks the group."""
+    """Returns the first `rows` rows of a column of numbers; empty if the file lacks the group."""
     if name not in columns:
         return np.zeros(0)
     if columns[name].ndim != 1:
@@ -150,7 +151,7 @@ def _column(
 
 
 def _counts(columns: Mapping[str, npt.NDArray[Any]], name: str, rows: int) -> Ints:
-    """A column of whole numbers, none below zero. Throws Damage."""
+    """Returns a column of nonnegative integers. Raises Damage for other values."""
     values = _column(columns, name, rows, "iu").astype(np.int64)
     if bool((values < 0).any()):
         raise Damage(f"{name} holds {values.min()}")
@@ -162,7 +163,7 @@ def _floats(columns: Mapping[str, npt.NDArray[Any]], name: str, rows: int) -> Fl
 
 
 def _ascending(step: Ints, group: str, strictly: bool) -> Ints:
-    """The steps, if they ascend as a run writes them. Throws Damage."""
+    """Returns the steps. Raises Damage if they do not ascend."""
     falls = np.flatnonzero(np.diff(step) < (1 if strictly else 0))
     if falls.size:
         row = int(falls[0])
@@ -175,7 +176,7 @@ def _steps(columns: Mapping[str, Any], rows: int, group: str, strictly: bool) ->
 
 
 def _stages(columns: Mapping[str, Any], rows: int, group: str, stages: int) -> Ints:
-    """The column `stage`. Throws Damage for an index that no stage has."""
+    """Returns the column `stage`. Raises Damage for an index without a stage."""
     stage = _counts(columns, "stage", rows)
     outside = stage[stage >= (stages or MADE_UP_STAGES)]
     if outside.size:
@@ -218,7 +219,7 @@ def _read_evaluations(file: h5py.File, stages: int) -> Evaluations:
 
 
 def _operand_names(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[list[str], ...]:
-    """layer, slot and format of every logged operand."""
+    """Returns layer, slot and format of every logged operand."""
     if "layer" not in columns or not columns["layer"].size:
         return [], [], []
     names = tuple(texts(columns[key], f"/tensors/{key}") for key in OPERANDS[:3])
@@ -231,13 +232,14 @@ def _operand_names(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[list[str], 
 
 
 def _inferred_history(starts: Ints, formats: Sequence[str], step: Ints) -> Flags:
-    """Files of the first schema do not mark what a delayed scale made before it knew an amax. What
-    wrote them forgot every history between stages: it is the first step of each."""
+    """Returns the mask of values that a delayed scale made without an amax history, for files of
+    the first schema, which do not mark them. Their writer discarded every history between stages,
+    so these are the values at the first step of each stage."""
     delayed = np.array(["/delayed" in label for label in formats], dtype=bool)
     return np.asarray(np.isin(step - 1, starts)[:, None] & delayed[None, :])
 
 
-OLD_EXACT_DB = 200.0  # in files of older versions: exact, and also of an all-zero tensor
+OLD_EXACT_DB = 200.0  # SQNR in older files of an exact and of an all-zero tensor
 UNDEFINED_OF_ZEROS = (
     "sqnr_db",
     "cosine",
@@ -252,8 +254,8 @@ UNDEFINED_OF_ZEROS = (
 
 
 def _undefine(statistics: dict[str, Floats]) -> None:
-    """Gives the numbers that older versions wrote for undefined statistics the form of today's: NaN
-    for an all-zero tensor, an infinite SQNR for an exact one."""
+    """Replaces the numbers that older versions wrote for undefined statistics: by NaN for an
+    all-zero tensor, by an infinite SQNR for an exact one."""
     if "sqnr_db" in statistics:
         sqnr = statistics["sqnr_db"]
         for limit in (OLD_EXACT_DB, -OLD_EXACT_DB):
@@ -308,8 +310,9 @@ def _read_tensors(file: h5py.File, starts: Ints, schema: str) -> TensorLog:
 
 
 def _recipe_of_step(step: int, stage: str, start: int, falls: list[int]) -> str:
-    """By the entry of a stage in extra.stage_recipes, "cpt=infir2+bf16@492+mxfp8@fallback": bf16
-    follows after 492 steps, and mxfp8 after an event "fallback" of the stage."""
+    """Returns the recipe of a step by the entry of its stage in extra.stage_recipes. In
+    "cpt=infir2+bf16@492+mxfp8@fallback", bf16 follows after 492 steps, and mxfp8 after an event
+    "fallback" of the stage."""
     recipe = ""
     for part in stage.partition("=")[2].split("+"):
         name, _, when = part.partition("@")
@@ -324,7 +327,7 @@ def _recipe_of_step(step: int, stage: str, start: int, falls: list[int]) -> str:
 def _keep_one_recipe(
     tensors: TensorLog, meta: dict[str, str], starts: Ints, events: list[Event]
 ) -> None:
-    """What quantizers of another recipe made is not that of the formats named in /tensors."""
+    """Invalidates the values of steps under another recipe than that of the formats in /tensors."""
     entries = list(filter(None, meta.get("extra.stage_recipes", "").split(",")))
     if len(entries) != len(starts):
         return
@@ -358,8 +361,8 @@ def _read_scores(file: h5py.File, stages: int) -> list[Score]:
 
 
 def _read_documents(file: h5py.File, stages: int) -> tuple[list[DocumentLosses], int]:
-    """Losses by document of every evaluation that is there whole, and the number of rows read. A
-    killed writer can leave a part of one, which a resumed run makes again: the last rows count."""
+    """Returns the losses by document of every complete evaluation, and the number of rows read. A
+    killed writer can leave a partial one, which a resumed run repeats; the last rows are used."""
     columns = read_columns(file, "documents", ("step", *DOCUMENTS))
     rows = _written_rows(columns, DOCUMENTS)
     if rows == 0:
@@ -400,7 +403,8 @@ def _read_documents(file: h5py.File, stages: int) -> tuple[list[DocumentLosses],
 def _of_their_means(
     documents: list[DocumentLosses], evaluations: Evaluations
 ) -> tuple[list[DocumentLosses], list[str]]:
-    """Those that make up the held-out loss of their evaluation, and a note on each other one."""
+    """Returns the evaluations whose documents reproduce the held-out loss, and a note on each
+    other one."""
     kept, notes = [], []
     for losses in documents:
         here = (evaluations.step == losses.step) & (evaluations.stage == losses.stage)
@@ -463,7 +467,7 @@ def _read_events(file: h5py.File) -> list[Event]:
 
 
 def arm_name(path: Path, meta: Mapping[str, str]) -> str:
-    """Name of the arm a run file belongs to."""
+    """Returns the name of the arm of a run file."""
     if meta.get("extra.arm"):
         return meta["extra.arm"]
     if path.name == "run.h5":
@@ -472,7 +476,7 @@ def arm_name(path: Path, meta: Mapping[str, str]) -> str:
 
 
 def _read_completion(file: h5py.File) -> list[int]:
-    """The hash of the final weights of a complete run, else nothing."""
+    """Returns the hash of the final weights of a complete run; empty for an incomplete run."""
     done = read_dataset(file["complete"]) if "complete" in file else np.zeros(0, dtype=np.uint64)
     if done.ndim != 1 or done.size > 1 or done.dtype.kind not in "iu":
         raise Damage(f"/complete holds {done.shape} of {done.dtype}, not one hash or none")
@@ -480,7 +484,7 @@ def _read_completion(file: h5py.File) -> list[int]:
 
 
 def _lost_rows(file: h5py.File, used: Mapping[str, int]) -> list[str]:
-    """What a run that is over should have and has not: the groups whose rows are not all whole."""
+    """Returns the groups of a complete run that have incomplete rows."""
     notes = []
     for group, rows in used.items():
         columns = dict(file[group].items()) if group in file else {}
@@ -491,15 +495,15 @@ def _lost_rows(file: h5py.File, used: Mapping[str, int]) -> list[str]:
 
 
 def load_run(path: Path) -> Run:
-    """Reads one run file, also of a run that goes on or was killed. Throws InputError when it is
-    none or is damaged. (Not with a plain `h5py.File(path, "r")`, which refuses files that a run has
-    open or left behind: `h5py.File(path, "r", libver="latest", swmr=True)`.)"""
+    """Reads one run file, also of a run in progress or a killed run. Raises InputError if it is no
+    run file or is damaged. (A plain `h5py.File(path, "r")` refuses the file of such a run;
+    `h5py.File(path, "r", libver="latest", swmr=True)` opens it.)"""
     with reading(path) as file:
         meta = _read_meta(file, path)
         missing = [name for name in GROUPS if name not in file]
         if missing and meta.schema != FIRST_SCHEMA:
             raise Damage(f"there is no /{missing[0]}")
-        done = _read_completion(file)  # first: a run that is seen complete is seen whole
+        done = _read_completion(file)  # first: then all later reads of a complete run are complete
         metrics = _read_metrics(file, len(meta.stage_names))
         stages = meta.stage_names or [
             f"stage {i}" for i in range(int(metrics.stage.max(initial=-1)) + 1)

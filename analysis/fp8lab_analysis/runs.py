@@ -1,4 +1,4 @@
-"""What a report uses of a run file, as dataclasses."""
+"""The contents of a run file that a report uses, as dataclasses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STATISTICS = (
     "scale_log2_spread",
     "zero_tile_fraction",
 )
-# Those of a quantizer; the others are of the tensor alone.
+# Statistics of the quantizer; the others depend only on the tensor.
 QUANTIZER_STATISTICS = (
     "mse",
     "sqnr_db",
@@ -59,7 +59,7 @@ class Metrics:
     grad_norm: Floats  # before clipping
     learning_rate: Floats
     seconds: Floats
-    weight_hash: npt.NDArray[np.uint64]  # 0: not taken
+    weight_hash: npt.NDArray[np.uint64]  # 0: not logged
 
     def __len__(self) -> int:
         return int(self.step.size)
@@ -72,8 +72,8 @@ class Evaluations:
     step: Ints
     stage: Ints
     loss: Floats
-    exact_match: Floats  # fraction, NaN when not measured
-    exact_match_count: Ints  # problems asked
+    exact_match: Floats  # fraction, NaN if not measured
+    exact_match_count: Ints  # number of problems
 
     def __len__(self) -> int:
         return int(self.step.size)
@@ -81,34 +81,34 @@ class Evaluations:
 
 @dataclass(frozen=True)
 class Score:
-    """One row of /scores: a number of an evaluation, or of an update, under a name."""
+    """One row of /scores: a named number of an evaluation or of an update."""
 
     step: int
     stage: int
     name: str
     value: float
-    count: int  # tokens, problems or questions
+    count: int  # number of tokens, problems or questions
 
 
 @dataclass(frozen=True)
 class DocumentLosses:
-    """Rows of /documents of one evaluation, whole, ordered by source and document."""
+    """All rows of /documents of one evaluation, ordered by source and document."""
 
     step: int
     stage: int
-    in_bf16: bool  # of the weights in bf16, whatever the numerics of the run
+    in_bf16: bool  # True: evaluated in bf16 instead of the run's numerics
     text: int  # hash of the held-out text
     source: Ints
-    document: Ints  # of its source
-    tokens: Ints  # scored
-    nats: Floats  # sums of their losses
+    document: Ints  # index in its source
+    tokens: Ints  # number of scored tokens
+    nats: Floats  # sums of the tokens' losses
 
 
 @dataclass(frozen=True)
 class TensorLog:
-    """Rows of /tensors: statistics of N logged operands at L steps. What a delayed scale made
-    before it knew any amax says nothing about the recipe: such entries are NaN. So are errors and
-    scales of steps in another recipe than the one whose formats these are."""
+    """Rows of /tensors: statistics of N logged operands at L steps. Values that a delayed scale
+    made without an amax history say nothing about the recipe and are NaN. Errors and scales of
+    steps under another recipe than that of `format` are NaN too."""
 
     layer: list[str]
     slot: list[str]
@@ -116,13 +116,13 @@ class TensorLog:
     scale_bits_per_element: Floats  # (N,)
     step: Ints  # (L,)
     statistics: dict[str, Floats]  # (L, N), or (L, N, 8 | 64) for vector statistics
-    without_history: Flags  # (L, N): a delayed scale that knew no amax; NaN in every statistic
+    without_history: Flags  # (L, N): made without an amax history; NaN in every statistic
 
     def __len__(self) -> int:
         return len(self.layer)
 
     def get(self, name: str) -> Floats:
-        """Statistic (L, N); all NaN when the file lacks it."""
+        """Returns a statistic (L, N); all NaN if the file lacks it."""
         if name in self.statistics:
             return self.statistics[name]
         return np.full((self.step.size, len(self.layer)), np.nan)
@@ -130,19 +130,19 @@ class TensorLog:
 
 @dataclass(frozen=True)
 class DetectorScore:
-    """One row of /warnings: what a detector of training that is about to break found."""
+    """One row of /warnings: the result of a detector of imminent divergence."""
 
     step: int
     detector: str  # src/train/early_warning.hpp
-    score: float  # of the value by the detector's threshold: from 1 on it warns
+    score: float  # value / threshold of the detector; a score of at least 1 is a warning
     value: float
     place: str  # layer and slot; empty: the whole step
     channel: int  # -1: none
-    count: int  # operands, channels or steps that warn
+    count: int  # number of operands, channels or steps that warn
 
     @property
     def warns(self) -> bool:
-        """Whether the value has reached the detector's threshold."""
+        """True if the value reaches the detector's threshold."""
         return self.score >= 1.0
 
 
@@ -156,9 +156,9 @@ class Event:
 
 
 def stage_starts(meta: Mapping[str, str], stages: int, metrics: Metrics) -> Ints:
-    """Steps that were taken before each stage: as extra.stage_steps has it, else, in files without
-    it, by the rows of /metrics. Steps may be logged sparsely, but the last one of a stage always
-    is: a stage starts after the last row of those before. One that has not begun starts never."""
+    """Returns the number of steps before each stage, from extra.stage_steps. In files without it,
+    from the rows of /metrics: the last step of a stage is always logged, so a stage starts after
+    the last row of the stages before it. A stage that has not begun starts beyond every step."""
     counts = [int(count) for count in filter(None, meta.get("extra.stage_steps", "").split(","))]
     if len(counts) == stages:
         return np.cumsum([0, *counts[:-1]], dtype=np.int64)
@@ -183,31 +183,31 @@ class Run:
     evaluations: Evaluations
     tensors: TensorLog
     scores: list[Score] = field(default_factory=list)
-    documents: list[DocumentLosses] = field(default_factory=list)  # none in files of before
+    documents: list[DocumentLosses] = field(default_factory=list)  # empty for older files
     events: list[Event] = field(default_factory=list)
     warnings: list[DetectorScore] = field(default_factory=list)
     complete: bool = False
     final_weight_hash: int = 0
-    identity: dict[str, str] = field(default_factory=dict)  # what determines the run: its hash
-    notes: list[str] = field(default_factory=list)  # what a reader should know of the file
+    identity: dict[str, str] = field(default_factory=dict)  # hashes of what determines the run
+    notes: list[str] = field(default_factory=list)  # notes on the file for the reader
 
     @property
     def without_targets(self) -> Flags:
-        """Mask of the metric rows whose step had no token to learn: they have no loss, which is not
-        the same as a loss that stopped being finite."""
+        """Mask of the metric rows of steps without trained tokens. They have no loss, unlike rows
+        whose loss is not finite."""
         steps = [event.step for event in self.events if event.kind == "no_targets"]
         return np.isin(self.metrics.step, steps) & ~np.isfinite(self.metrics.loss)
 
     @property
     def left_out(self) -> Flags:
-        """Mask of the metric rows whose step a fallback left out: what was not finite is no loss of
-        the run, for weights and moments stayed as they were."""
+        """Mask of the metric rows of steps that a fallback skipped. Their non-finite loss does not
+        count, since weights and moments were not updated."""
         steps = [event.step for event in self.events if event.kind == "fallback"]
         return np.isin(self.metrics.step, steps) & ~np.isfinite(self.metrics.loss)
 
     @property
     def without_loss(self) -> Flags:
-        """Mask of the metric rows whose step is none of the run's losses."""
+        """Mask of the metric rows that contribute no loss."""
         return np.asarray(self.without_targets | self.left_out)
 
     def stage_rows(self, stage: str) -> Flags:
@@ -219,23 +219,23 @@ class Run:
 
     @property
     def stage_starts(self) -> Ints:
-        """Steps that were taken before each stage."""
+        """Number of steps before each stage."""
         return stage_starts(self.meta, len(self.stage_names), self.metrics)
 
     def stage_of_step(self, step: float) -> str:
-        """Stage in which optimizer step `step` was taken; empty before the first."""
+        """Returns the stage of optimizer step `step`; empty before the first stage."""
         stage = int(np.searchsorted(self.stage_starts, step, side="left")) - 1
         return self.stage_name(stage) if stage >= 0 else ""
 
     def first_steps(self) -> list[tuple[int, str]]:
-        """The first step of every stage that the run reached, with its name."""
+        """Returns the first step and the name of every stage that the run reached."""
         reached = np.unique(self.metrics.stage)
         return [
             (int(self.stage_starts[stage]) + 1, self.stage_name(int(stage))) for stage in reached
         ]
 
     def stage_name(self, index: int) -> str:
-        """Name of stage `index`, or a made-up one when the file lists too few."""
+        """Returns the name of stage `index`; a generated name if the file lists too few."""
         if 0 <= index < len(self.stage_names):
             return self.stage_names[index]
         return f"stage {index}"

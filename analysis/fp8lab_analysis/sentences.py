@@ -1,4 +1,4 @@
-"""A sentence of a report, and how its lists are joined."""
+"""Sentences of a report and their lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence or two, and what kind: good, bad, fact or caution."""
+    """One or two sentences and their kind: good, bad, fact or caution."""
 
     kind: str
     topic: str

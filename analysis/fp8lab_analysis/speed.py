@@ -1,11 +1,11 @@
-"""Speed at equal quality: what a run spends until its held-out loss reaches the baseline's final
-one, or comes within a margin of it.
+"""Speed at equal quality: the cost of a run until its held-out loss reaches the baseline's final
+one, exactly or within a margin.
 
-Steps, tokens and seconds are counted from where the run and its baseline part: what they share bit
-for bit costs both the same. Seconds are wall time as run files hold it, evaluations included, of
-the machine that the run was on. The baseline is measured in the same way, from where they part to
-where it first reaches the same loss. A run without any gap misses the very last loss of its pair
-in every second seed; within a margin it does not, and the ratio says the same.
+Steps, tokens and seconds are counted from the point at which run and baseline first differ, since
+their bit-identical start costs both the same. Seconds are wall time from the run file, including
+evaluations, on the machine of the run. The baseline's cost is measured from the same point until it
+first reaches the same loss. A run without a gap misses the baseline's exact final loss in half of
+the seeds. With a margin it reaches the loss, and the ratio has the same meaning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fp8lab_analysis.runs import Run
 
 @dataclass(frozen=True)
 class Cost:
-    """What a part of a run takes."""
+    """The cost of a part of a run."""
 
     steps: float
     tokens: float
@@ -31,21 +31,21 @@ class Cost:
 
 @dataclass(frozen=True)
 class EqualQuality:
-    """Over the seeds of a group; every number is NaN where a seed does not reach the loss."""
+    """Costs over the seeds of a group; NaN if a seed does not reach the loss."""
 
-    above: float  # of the loss to reach, relative to the baseline's final one
-    seeds: int  # that have a held-out loss and a baseline with one
-    reached: int
+    above: float  # excess of the target loss over the baseline's final loss, a fraction
+    seeds: int  # number of seeds with held-out losses of run and baseline
+    reached: int  # number of seeds that reach the target
     steps: stats.Spread
     tokens: stats.Spread
     seconds: stats.Spread
-    step_ratio: stats.Spread  # to the baseline's
-    second_ratio: stats.Spread  # NaN where run and baseline were on different devices
-    devices: str  # what the seconds were measured on
+    step_ratio: stats.Spread  # relative to the baseline's steps
+    second_ratio: stats.Spread  # NaN if run and baseline used different devices
+    devices: str  # devices on which the seconds were measured
 
 
 def held_out_curve(run: Run, stage: str) -> stats.Curve:
-    """Held-out loss at every evaluation of a stage, nats/token; empty without one."""
+    """Returns the held-out loss at every evaluation of a stage, nats/token."""
     if stage not in run.stage_names:
         return np.zeros(0), np.zeros(0)
     rows = run.evaluations.stage == run.stage_names.index(stage)
@@ -53,14 +53,14 @@ def held_out_curve(run: Run, stage: str) -> stats.Curve:
 
 
 def throughput(run: Run, stage: str) -> float:
-    """Tokens that a run trained on in a second of a stage (`stats.median_rate`)."""
+    """Returns the trained tokens per second in a stage (`stats.median_rate`)."""
     rows = run.stage_rows(stage)
     tokens = run.metrics.tokens[rows].astype(np.float64)
     return stats.median_rate(tokens, run.metrics.seconds[rows])
 
 
 def shared_rows(run: Run, baseline: Run) -> int:
-    """Leading rows of /metrics in which both took the same steps with bit-identical losses."""
+    """Returns the number of leading rows of /metrics with equal steps and bit-identical losses."""
     count = min(len(run.metrics), len(baseline.metrics))
     ours, theirs = run.metrics, baseline.metrics
     same = (ours.step[:count] == theirs.step[:count]) & (ours.loss[:count] == theirs.loss[:count])
@@ -69,7 +69,7 @@ def shared_rows(run: Run, baseline: Run) -> int:
 
 
 def cost_until(run: Run, step: float, rows: int) -> Cost:
-    """What `run` spends after its first `rows` rows until `step`, interpolated between rows."""
+    """Returns the cost of `run` after its first `rows` rows until `step`, interpolated."""
     steps = run.metrics.step.astype(np.float64)
 
     def until(values: stats.Array) -> float:
@@ -81,9 +81,9 @@ def cost_until(run: Run, step: float, rows: int) -> Cost:
 
 
 def costs(run: Run, baseline: Run, stage: str, above: float) -> tuple[Cost | None, Cost] | None:
-    """What the run, if it gets there, and its baseline take until the held-out loss of the stage is
-    the baseline's final one times 1 + `above`; None where that is not known, or the baseline goes
-    on."""
+    """Returns the costs of run and baseline until the held-out loss of the stage is the baseline's
+    final one times 1 + `above`. The run's cost is None if it does not reach this loss. Returns None
+    if the target is unknown or the baseline is still in progress."""
     theirs, ours = held_out_curve(baseline, stage), held_out_curve(run, stage)
     empty = not (theirs[1].size and ours[1].size and len(run.metrics) and len(baseline.metrics))
     if empty or not baseline.complete:
@@ -106,7 +106,8 @@ def device_text(run: Run) -> str:
 def equal_quality(
     pairs: Sequence[tuple[Run, Run]], stage: str, above: float
 ) -> EqualQuality | None:
-    """Over the (run, baseline) pairs of a group; None where no pair has held-out losses."""
+    """Returns the costs over the (run, baseline) pairs of a group; None if no pair has held-out
+    losses."""
     known = [(pair, found) for pair in pairs if (found := costs(*pair, stage, above)) is not None]
     if not known:
         return None

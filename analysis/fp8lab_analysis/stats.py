@@ -1,15 +1,14 @@
-"""Pure functions from arrays to the numbers of a report: the one definition of every statistic
-over runs.
+"""Pure functions from arrays to the numbers of a report. They define every statistic over runs.
 
-Losses are nats per unmasked token, gaps are run minus baseline (positive: the run is worse), and
-every function accepts NaN and infinities, which mean that training broke there. Throughout:
+Losses are in nats per unmasked token, gaps are run minus baseline (positive: the run is worse), and
+every function accepts NaN and infinities, which mean that training broke. Conventions:
 
-- A deviation is the sample standard deviation (n - 1): seeds are a sample, and the formula of a
-  population makes the band of two seeds narrower by a factor of 1.41.
+- A deviation is the sample standard deviation (n - 1): seeds are a sample, and the population
+  formula would make the band of two seeds narrower by a factor of 1.41.
 - Smoothing has a half-life of 2 % of the curve, so that runs of 200 and of 20000 steps are smoothed
-  alike, and is corrected for its start: a fixed weight would hold on to the first loss.
-- A curve is a pair of arrays, ascending steps and values; two curves are compared on the steps that
-  both have.
+  equally. It is corrected for its start, since a fixed weight would retain the first loss.
+- A curve is a pair of arrays: ascending steps, and values. Two curves are compared on their common
+  steps.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from scipy import integrate, signal
 Array = npt.NDArray[np.float64]
 Curve = tuple[Array, Array]  # steps, values
 
-FINAL_FRACTION = 0.1  # of the rows of a stage: what "final" averages over,
-FINAL_ROWS = 10  # but at least so many
-DIVERGENCE_MARGIN = 0.5  # nats above the best of the first third, where the noise allows that
-LARGEST_DIVERGENCE_MARGIN = 4.0  # what noise explains of a loss in nats/token at most
-DIVERGENCE_ROWS = 12  # of finite losses, below which a curve is too short to measure its noise
+FINAL_FRACTION = 0.1  # fraction of a stage's rows in a "final" average
+FINAL_ROWS = 10  # minimum number of rows in a "final" average
+DIVERGENCE_MARGIN = 0.5  # nats/token above the best of the first third; larger for noisy curves
+LARGEST_DIVERGENCE_MARGIN = 4.0  # nats/token, largest margin for noisy curves
+DIVERGENCE_ROWS = 12  # a curve with fewer finite losses is too short to measure its noise
 SHORT_DIVERGENCE_MARGIN = (
-    10.0  # nats/token, of such a curve: more than one text differs from another
+    10.0  # nats/token, for such a curve: more than the difference between texts
 )
 SPIKE_SIGMAS = 5.0
 SPIKE_WINDOW = 100
@@ -39,7 +38,7 @@ BAND_SIGMAS = 2.0  # half width of the seed band in sample standard deviations
 
 
 def half_life_for(rows: int) -> float:
-    """Smoothing half-life in rows that suits a curve of `rows` rows: 2 % of it, at least one."""
+    """Returns the smoothing half-life in rows of a curve of `rows` rows: 2 % of it, at least 1."""
     return max(1.0, rows / 50.0)
 
 
@@ -60,13 +59,13 @@ def ema(values: Array, half_life: float) -> Array:
 
 
 def smoothed(values: Array) -> Array:
-    """`ema` with the half-life that suits the length of the curve."""
+    """`ema` with the half-life of `half_life_for`."""
     data = np.asarray(values, dtype=np.float64)
     return ema(data, half_life_for(data.size))
 
 
 def geometric_smoothed(values: Array) -> Array:
-    """`smoothed` on a log axis; NaN where a value is not positive."""
+    """`smoothed` in log space; NaN for values that are not positive."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(np.where(np.asarray(values) > 0.0, values, np.nan))
     return np.asarray(np.exp(smoothed(logs)), dtype=np.float64)
@@ -81,14 +80,14 @@ def sample_sd(values: Array) -> Array:
 
 
 def tail(values: Array, fraction: float = FINAL_FRACTION) -> Array:
-    """The last `fraction` of the rows, at least ten (or all of a shorter array)."""
+    """Returns the last `fraction` of the rows, at least ten (or all of a shorter array)."""
     data = np.asarray(values, dtype=np.float64)
     count = min(data.size, max(FINAL_ROWS, round(data.size * fraction)))
     return data[data.size - count :]
 
 
 def final_mean(values: Array, fraction: float = FINAL_FRACTION) -> float:
-    """Mean of the tail; NaN when the array is empty or its tail holds a non-finite value."""
+    """Mean of the tail; NaN if the array is empty or the tail has a non-finite value."""
     last = tail(values, fraction)
     if last.size == 0 or not bool(np.all(np.isfinite(last))):
         return math.nan
@@ -107,16 +106,16 @@ def batch_means_error(values: Array, batches: int = 5) -> float:
 
 @dataclass(frozen=True)
 class GapCurve:
-    """Loss gap on the steps that run and baseline share."""
+    """Loss gap on the common steps of run and baseline."""
 
     steps: Array
     raw: Array
     smooth: Array
-    spread: Array  # root of the smoothed square of `raw - smooth`: what one seed shows of its noise
+    spread: Array  # root of the smoothed square of `raw - smooth`: noise visible in one seed
 
 
 def paired_gap(steps: Array, loss: Array, baseline_steps: Array, baseline_loss: Array) -> GapCurve:
-    """Gap of one run to its paired baseline (same seed, data order and architecture)."""
+    """Returns the gap of one run to its paired baseline (same seed, data order, architecture)."""
     common, ours, theirs = np.intersect1d(
         np.asarray(steps), np.asarray(baseline_steps), return_indices=True
     )
@@ -128,7 +127,7 @@ def paired_gap(steps: Array, loss: Array, baseline_steps: Array, baseline_loss: 
 
 
 def gap_area(steps: Array, gap: Array) -> float:
-    """Signed area under the unsmoothed gap in nats x steps (trapezoids); NaN once the gap is not
+    """Signed area under the unsmoothed gap in nats x steps (trapezoids); NaN if any gap is not
     finite."""
     if steps.size < 2:
         return math.nan
@@ -136,9 +135,9 @@ def gap_area(steps: Array, gap: Array) -> float:
 
 
 def largest_gap(steps: Array, smooth: Array) -> tuple[float, int | None]:
-    """The smoothed gap of largest magnitude, with its sign, and its step: what a run that recovered
-    went through. The first two half-lives are left out, in which the average is over few rows. NaN
-    and None when no row is left, or one is not finite."""
+    """Returns the signed smoothed gap of largest magnitude, and its step. It shows a gap from which
+    a run recovered. Excludes the first two half-lives, in which the average covers few rows. NaN
+    and None if no row remains or one is not finite."""
     first = math.ceil(2.0 * half_life_for(smooth.size))
     rest = smooth[first:]
     if rest.size == 0 or not bool(np.all(np.isfinite(rest))):
@@ -149,7 +148,7 @@ def largest_gap(steps: Array, smooth: Array) -> tuple[float, int | None]:
 
 @dataclass(frozen=True)
 class SeedCurve:
-    """Curves of several seeds on the steps that all of them have."""
+    """Curves of several seeds on their common steps."""
 
     steps: Array
     mean: Array
@@ -157,7 +156,7 @@ class SeedCurve:
 
 
 def over_seeds(curves: Sequence[Curve]) -> SeedCurve:
-    """Mean and deviation over seeds, step by step; NaN where a seed is not finite."""
+    """Returns mean and deviation over seeds for each step; NaN if a seed is not finite."""
     common = curves[0][0]
     for steps, _ in curves[1:]:
         common = np.intersect1d(common, steps)
@@ -175,7 +174,7 @@ class SeedFloor:
     half_width: Array
 
     def at(self, steps: Array) -> Array:
-        """The half width at each of `steps`; NaN at a step that the baselines do not have."""
+        """Returns the half width at each of `steps`; NaN at a step that the baselines lack."""
         place = np.searchsorted(self.steps, steps).clip(0, max(0, self.steps.size - 1))
         if self.steps.size == 0:
             return np.full(np.shape(steps), np.nan)
@@ -183,8 +182,8 @@ class SeedFloor:
 
 
 def seed_floor(curves: Sequence[Curve]) -> SeedFloor | None:
-    """Half width per step of the baseline's seed band: BAND_SIGMAS deviations of the smoothed
-    losses over seeds, itself smoothed. None with fewer than two seeds."""
+    """Returns the baseline's seed band. Its half width per step is BAND_SIGMAS deviations of the
+    smoothed losses over seeds, itself smoothed. None for fewer than two seeds."""
     if len(curves) < 2:
         return None
     seeds = over_seeds([(steps, smoothed(loss)) for steps, loss in curves])
@@ -194,8 +193,8 @@ def seed_floor(curves: Sequence[Curve]) -> SeedFloor | None:
 
 
 def first_departure(steps: Array, gap: Array, floor: Array, hold: int = 0) -> int | None:
-    """First step from which |gap| exceeds `floor` for `hold` rows in a row (default: 5 % of them,
-    at least five); a non-finite gap counts as exceeding. None when that never happens."""
+    """Returns the first step from which |gap| exceeds `floor` for `hold` consecutive rows (default:
+    5 % of the rows, at least five). A non-finite gap counts as exceeding. None if there is none."""
     rows = min(gap.size, floor.size)
     if rows == 0:
         return None
@@ -213,9 +212,9 @@ def first_departure(steps: Array, gap: Array, floor: Array, hold: int = 0) -> in
 def spike_rows(
     loss: Array, sigmas: float = SPIKE_SIGMAS, window: int = SPIKE_WINDOW, warmup: int = 10
 ) -> list[int]:
-    """Rows where a spike starts: loss above EMA + sigmas * deviation, both over the `window` rows
-    before it. Neighbouring rows above are one spike, for one bad step of the
-    optimizer shows in several losses."""
+    """Returns the rows at which spikes start: loss above EMA + sigmas * deviation, both over the
+    `window` rows before. Neighbouring rows above this limit are one spike, since one bad optimizer
+    step affects several losses."""
     data = np.asarray(loss, dtype=np.float64)
     starts: list[int] = []
     if data.size <= warmup:
@@ -240,18 +239,18 @@ def spike_rows(
 
 @dataclass(frozen=True)
 class Limit:
-    """How far up a curve of losses may end, by "When a run has diverged" of src/train/README.md."""
+    """Limit of a curve's final loss, by "When a run has diverged" in src/train/README.md."""
 
-    smooth: Array  # an exponential average, of a half-life of 4 % of the rows, at least 3
-    best: float  # its minimum in the first third, less the half-life in which it is of few rows
-    margin: float  # `margin`, or more where the rows are noisy, up to LARGEST_DIVERGENCE_MARGIN
+    smooth: Array  # exponential average with a half-life of 4 % of the rows, at least 3
+    best: float  # minimum of `smooth` in the first third, without the first half-life
+    margin: float  # `margin`, or more for noisy rows, up to LARGEST_DIVERGENCE_MARGIN
 
 
 def divergence_limit(loss: Array, margin: float = DIVERGENCE_MARGIN) -> Limit:
-    """Of a curve of at least one loss, all finite. The noise of a smoothed loss is that of the
-    differences between neighbouring rows of the first third; six times that, and more where there
-    are few differences, is no divergence. A curve too short for that ends beyond any text's loss.
-    """
+    """Returns the limit of a curve. Precondition: all losses are finite, and there is at least one.
+    The noise of the smoothed loss is estimated from differences of neighbouring rows in the first
+    third. The limit allows six times this noise, and more if there are few differences. A curve too
+    short for that has SHORT_DIVERGENCE_MARGIN."""
     data = np.asarray(loss, dtype=np.float64)
     third = max(1, data.size // 3)
     half_life = max(3.0, data.size / 25.0)
@@ -266,20 +265,20 @@ def divergence_limit(loss: Array, margin: float = DIVERGENCE_MARGIN) -> Limit:
     sigmas = 6.0 * (1.0 + 8.0 / differences.size)
     allowed = min(sigmas * noise, LARGEST_DIVERGENCE_MARGIN)
     limit = Limit(smooth, float(np.min(smooth[settled:third])), max(margin, allowed))
-    # The first rows, of which a lucky one counts for much, where no luck goes so far.
+    # In the first rows a single low loss can determine the minimum: allow the largest margin.
     early = Limit(smooth, float(np.min(smooth[:settled])), max(margin, LARGEST_DIVERGENCE_MARGIN))
     return min(limit, early, key=lambda one: one.best + one.margin)
 
 
 def has_diverged(loss: Array, margin: float = DIVERGENCE_MARGIN) -> bool:
-    """True for a non-finite loss, or when the smoothed loss ends beyond its `divergence_limit`."""
+    """Returns True for a non-finite loss, or if the final smoothed loss exceeds its
+    `divergence_limit`."""
     return divergence_row(loss, margin) is not None
 
 
 def divergence_row(loss: Array, margin: float = DIVERGENCE_MARGIN) -> int | None:
-    """Row where a curve that `has_diverged` starts to: the first that is not finite, else the one
-    after the last at which the smoothed loss was within its limit. None for a curve that has not.
-    """
+    """Returns the row at which a curve that `has_diverged` starts to diverge: the first non-finite
+    row, else the row after the last smoothed loss within its limit. None if it has not diverged."""
     data = np.asarray(loss, dtype=np.float64)
     broken = np.flatnonzero(~np.isfinite(data))
     if broken.size:
@@ -293,16 +292,15 @@ def divergence_row(loss: Array, margin: float = DIVERGENCE_MARGIN) -> int | None
 
 
 def first_row_beyond(loss: Array, margin: float = DIVERGENCE_MARGIN) -> int:
-    """The first row of a curve that `has_diverged` with finite losses at which the smoothed loss
-    is beyond its limit, whether or not it comes back."""
+    """Returns the first row at which the smoothed loss exceeds its limit, even if it returns below.
+    Precondition: the curve `has_diverged` with finite losses."""
     limit = divergence_limit(loss, margin)
     return int(np.flatnonzero(limit.smooth > limit.best + limit.margin)[0])
 
 
 def median_rate(counts: Array, seconds: Array) -> float:
-    """Median over neighbouring rows of what was counted in a second between them; NaN without two
-    rows. A median, because what is now and then done between steps, such as an evaluation, is
-    counted to no step."""
+    """Returns the median rate per second between neighbouring rows; NaN for fewer than two rows.
+    The median ignores occasional work between steps, such as an evaluation."""
     counted, elapsed = np.diff(np.asarray(counts)), np.diff(np.asarray(seconds))
     usable = np.isfinite(elapsed) & (elapsed > 0.0)
     return float(np.median(counted[usable] / elapsed[usable])) if usable.any() else math.nan
@@ -333,8 +331,8 @@ class Spread:
 
 
 def spread_over_seeds(values: Sequence[float]) -> Spread:
-    """Mean and standard deviation over seeds. A seed that broke makes both NaN: an average of the
-    surviving seeds would flatter the recipe."""
+    """Returns mean and standard deviation over seeds. Both are NaN if a seed broke: an average of
+    the surviving seeds would flatter the recipe."""
     data = np.asarray(list(values), dtype=np.float64)
     if data.size == 0 or not bool(np.all(np.isfinite(data))):
         return Spread(math.nan, math.nan, int(data.size))
@@ -342,15 +340,15 @@ def spread_over_seeds(values: Sequence[float]) -> Spread:
 
 
 def error_of_mean(errors: Sequence[float]) -> float:
-    """Standard error of the mean of independent estimates with these standard errors; NaN where one
-    is unknown."""
+    """Standard error of the mean of independent estimates with these standard errors; NaN if one is
+    unknown."""
     data = np.asarray(list(errors), dtype=np.float64)
     return float(np.sqrt(np.sum(data**2)) / data.size) if data.size else math.nan
 
 
 def first_reach(steps: Array, values: Array, target: float) -> float | None:
-    """The step at which a falling curve first reaches `target`, on the line between the points
-    before and at it; the first step of a curve that starts there. None when it never does."""
+    """Returns the step at which a falling curve first reaches `target`, linearly interpolated; the
+    first step if the curve starts there. None if it never reaches the target."""
     reached = np.flatnonzero(np.asarray(values) <= target)
     if reached.size == 0:
         return None
@@ -362,8 +360,8 @@ def first_reach(steps: Array, values: Array, target: float) -> float | None:
 
 
 def ratio_curve(ours: Curve, theirs: Curve) -> Curve:
-    """ours / theirs on the steps that both have; NaN where either is not finite or the reference is
-    not positive."""
+    """Returns ours / theirs on their common steps; NaN if either is not finite or `theirs` is not
+    positive."""
     common, a, b = np.intersect1d(ours[0], theirs[0], return_indices=True)
     value, reference = np.asarray(ours[1])[a], np.asarray(theirs[1])[b]
     usable = np.isfinite(value) & np.isfinite(reference) & (reference > 0.0)
@@ -373,17 +371,17 @@ def ratio_curve(ours: Curve, theirs: Curve) -> Curve:
 
 
 def median_ratio(ours: Curve, theirs: Curve) -> float:
-    """Median of `ratio_curve` where it is known, NaN where it never is. A median, because one step
-    with a gradient a thousand times larger would decide a mean."""
+    """Median of the finite values of `ratio_curve`; NaN if there are none. A mean could be
+    dominated by one step with a gradient a thousand times larger."""
     ratio = ratio_curve(ours, theirs)[1]
     ratio = ratio[np.isfinite(ratio)]
     return float(np.median(ratio)) if ratio.size else math.nan
 
 
 def aligned_mean(exponents: Array, fractions: Array, shifts: Array) -> Curve:
-    """Mean of histograms over exponents, each moved down by its own shift, rounded to whole bins:
-    a row of `fractions` is over `exponents`, and what it has at e counts at e - shift. Rows that
-    are not finite, and shifts, are left out; a bin that a row does not reach is zero there."""
+    """Returns the mean of histograms over exponents, each moved down by its own shift, rounded to
+    whole bins: the value of a row of `fractions` at exponent e counts at e - shift. Excludes rows
+    with non-finite fractions or shifts. Bins outside a row's range count as zero."""
     rows = np.flatnonzero(np.isfinite(shifts) & np.isfinite(fractions).all(axis=1))
     if rows.size == 0:
         return np.zeros(0), np.zeros(0)
@@ -398,21 +396,23 @@ def aligned_mean(exponents: Array, fractions: Array, shifts: Array) -> Curve:
 
 
 def jaccard(ours: Array, theirs: Array) -> float:
-    """What two lists of identities share: how many are in both over how many are in either. Entries
-    below zero, or not finite, are none; NaN where a list has none at all."""
+    """Returns the Jaccard index of two lists of identities: the number in both divided by the
+    number in either. Ignores entries that are negative or not finite; NaN if a list has no
+    others."""
     one = {int(item) for item in ours if math.isfinite(item) and item >= 0}
     other = {int(item) for item in theirs if math.isfinite(item) and item >= 0}
     return len(one & other) / len(one | other) if one and other else math.nan
 
 
 def jaccard_rows(ours: Array, theirs: Array) -> Array:
-    """`jaccard` of every row of two tables with itself."""
+    """Returns `jaccard` of the corresponding rows of two tables."""
     return np.array([jaccard(a, b) for a, b in zip(ours, theirs)], dtype=np.float64)
 
 
 def pareto_front(costs: Array, errors: Array) -> list[int]:
-    """Which points no other one beats: none has a cost and an error that are both as low, and one
-    of them lower. By cost; points that are not finite are never in it."""
+    """Returns the points that no other point beats, by ascending cost. A point beats another if
+    neither its cost nor its error is higher and one of them is lower. Excludes non-finite
+    points."""
     finite = [i for i in range(len(costs)) if math.isfinite(costs[i]) and math.isfinite(errors[i])]
 
     def beaten(mine: int) -> bool:
@@ -428,7 +428,7 @@ def pareto_front(costs: Array, errors: Array) -> list[int]:
 
 
 def finite_column_means(values: Array) -> Array:
-    """Mean over the first axis of the finite entries, NaN for a column without any."""
+    """Mean of the finite entries over the first axis; NaN for a column without any."""
     data = np.asarray(values, dtype=np.float64)
     finite = np.isfinite(data)
     count = finite.sum(axis=0)
@@ -438,12 +438,12 @@ def finite_column_means(values: Array) -> Array:
 
 
 def finite_median(values: npt.ArrayLike) -> float:
-    """Median of the finite entries, NaN when there is none."""
+    """Median of the finite entries; NaN if there are none."""
     data = np.ravel(np.asarray(values, dtype=np.float64))
     known = data[np.isfinite(data)]
     return float(np.median(known)) if known.size else math.nan
 
 
 def finite_mean(values: npt.ArrayLike) -> float:
-    """Mean of the finite entries, NaN when there is none."""
+    """Mean of the finite entries; NaN if there are none."""
     return float(finite_column_means(np.ravel(np.asarray(values, dtype=np.float64))))

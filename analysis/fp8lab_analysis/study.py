@@ -1,8 +1,8 @@
-"""Collects runs into a study: which runs are seeds of one recipe, and which is whose baseline.
+"""Collects runs into a study: groups the seeds of each arm and assigns baselines.
 
-Runs of one (recipe, variant) form a group; a variant names whatever else sets arms apart, such as
-stresses or another learning rate: by the axes of the study, else by the keys that differ. Who is
-compared with whom: pairing.py.
+Runs with the same recipe and variant form a group. A variant names the other settings that
+distinguish arms, such as stresses or another learning rate: the settings of the study's axes, else
+the keys that differ. pairing.py assigns baselines.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ from fp8lab_analysis.runs import Run
 from fp8lab_analysis.verdicts import Design
 
 STUDY_SCHEMA = "fp8lab-study-2"
-FIRST_SCHEMA = "fp8lab-study-1"  # no flag of baselines; its statistics are not read
+FIRST_SCHEMA = "fp8lab-study-1"  # without a flag for baselines; its statistics are not read
 STUDY_SCHEMAS = (FIRST_SCHEMA, STUDY_SCHEMA)
 DESIGN = ("margin", "alpha", "power", "looks", "arms_begun", "stated")  # attributes of /design
-SHARED = re.compile(r"_?shared(-.*)?")  # folders of leading stages, from which arms start
-BASELINE_RECIPE = "bf16"  # of run files without a study file
+SHARED = re.compile(r"_?shared(-.*)?")  # folders of shared leading stages, from which arms start
+BASELINE_RECIPE = "bf16"  # for run files without a study file
 
 
 @dataclass(frozen=True)
 class GroupKey:
-    """What the seeds of one arm have in common."""
+    """The common recipe and variant of an arm's seeds."""
 
     recipe: str
     variant: str
@@ -81,7 +81,7 @@ class Group:
     key: GroupKey
     runs: list[Run]
     is_baseline: bool
-    shared: str = ""  # the variant of all groups of the study, which says it once
+    shared: str = ""  # the common variant of all groups of the study; shown once
 
     @property
     def label(self) -> str:
@@ -90,29 +90,28 @@ class Group:
 
     @property
     def full_label(self) -> str:
-        """The label with what all groups of the study share: for what lies outside of the study."""
+        """The label with the common variant of all groups, for use outside the study."""
         return GroupKey(self.key.recipe, self.shared or self.key.variant).label
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """An arm over its seeds, and the baselines that it is compared with, as a study file lists
-    them."""
+    """An arm over its seeds, and its baselines, as listed in a study file."""
 
     recipe: str
     label: str
-    arms: list[str]  # names, one a seed
-    baselines: list[str]  # of the same seeds
+    arms: list[str]  # names, one per seed
+    baselines: list[str]  # names, of the same seeds
 
     @property
     def seeds(self) -> int:
-        """Pairs that share no run."""
+        """Number of pairs that share no run."""
         return len(set(self.baselines))
 
 
 @dataclass(frozen=True)
 class Planned:
-    """The run files of a comparison over two or more seeds; they need not be there."""
+    """The run files of a comparison over two or more seeds; they need not exist."""
 
     arms: frozenset[Path]
     baselines: frozenset[Path]
@@ -130,9 +129,9 @@ class Study:
     notes: list[str] = field(default_factory=list)
     meta: dict[str, str] = field(default_factory=dict)
     design: Design = Design()
-    awaited: int = 0  # arms that a study file lists and that have no run file yet
-    missing: int = 0  # arms that a study file lists and that have no run file
-    planned: frozenset[Planned] = frozenset()  # comparisons that a study file lists
+    awaited: int = 0  # number of listed arms without a run file that are not marked complete
+    missing: int = 0  # number of listed arms without a run file
+    planned: frozenset[Planned] = frozenset()  # comparisons listed in a study file
 
     @property
     def runs(self) -> list[Run]:
@@ -141,18 +140,19 @@ class Study:
 
     @property
     def complete(self) -> bool:
-        """True when every run that the study lists is there and done."""
+        """True if every run that the study lists exists and is complete."""
         return self.awaited == 0 and all(run.complete for run in self.runs)
 
     @property
     def progress(self) -> tuple[tuple[Path, int, int, bool], ...]:
-        """What changes when a run goes on: its rows of metrics and evaluations, and its end."""
+        """For each run: file, rows of metrics, rows of evaluations, and completion. Changes
+        whenever a run advances."""
         return tuple(
             (run.path, len(run.metrics), len(run.evaluations), run.complete) for run in self.runs
         )
 
     def baseline_group(self, group: Group) -> Group | None:
-        """The group that holds the baselines of `group`'s runs; itself for a baseline."""
+        """Returns the group of the baselines of `group`'s runs; `group` itself if it is one."""
         if group.is_baseline:
             return group
         partners = [self.pairings.of(run) for run in group.runs]
@@ -165,22 +165,23 @@ class Study:
 
 @dataclass(frozen=True)
 class ArmSettings:
-    """What a study file with axes sets for one arm."""
+    """The settings of one arm in a study file with axes."""
 
-    by_axes: Settings  # as much as labels need, in the order of the axes
+    by_axes: Settings  # settings of the axes that labels need, in the order of the axes
     others: Settings
 
 
-_OWN_PART = ("seed", "recipe", EXACT)  # keys that have a place of their own in a label
+_OWN_PART = ("seed", "recipe", EXACT)  # keys with a separate place in a label
 
 
 def variant_labels(
     runs: Sequence[Run], settings: Mapping[Path, ArmSettings] | None = None
 ) -> list[str]:
-    """One label per run for what sets it apart besides recipe and seed; mostly empty. Runs under
-    stresses carry their kinds, and are set apart from each other only: they do not make the others
-    explain the difference. The run files in `settings`, those of a study with axes, are told apart
-    by these, others by the keys that differ."""
+    """Returns one label per run for its distinguishing settings besides recipe and seed; often
+    empty. Labels of runs under stress contain the kinds of stress. They are distinguished only
+    among each other, so that the labels of other runs do not mention stresses. Run files in
+    `settings` (studies with axes) are distinguished by these settings, others by the keys that
+    differ."""
     settings = settings or {}
     configs = [configuration(run) for run in runs]
     kinds = [stress_kinds(config) for config in configs]
@@ -217,7 +218,7 @@ def variant_labels(
 
 
 def _words(run: Run, settings: Mapping[str, str]) -> Parts:
-    """ "learning_rate.peak = 0.001" by key, but for what has a place of its own in a label."""
+    """Returns "learning_rate.peak = 0.001" by key, without keys that have a separate place."""
     found = {}
     for key, value in settings.items():
         if key in _OWN_PART or is_change_key(key):
@@ -237,20 +238,20 @@ def _axes_text(run: Run, settings: Mapping[Path, ArmSettings]) -> str:
 
 
 def _varying_keys(configs: Sequence[Mapping[str, str]]) -> list[str]:
-    """Keys other than seed, recipe and exact that the configurations do not agree on."""
+    """Returns the keys, except seed, recipe and exact, in which the configurations differ."""
     keys = sorted({key for config in configs for key in config} - set(_OWN_PART))
     return [key for key in keys if len({config.get(key, "") for config in configs}) > 1]
 
 
-Parts = dict[str, str]  # what sets a run apart: text by key
+Parts = dict[str, str]  # distinguishing settings of a run: text by key
 
 
 def _shortened(parts: Sequence[Parts]) -> list[str]:
-    """Of each run the first two differences and how many more there are, since a label has to fit
-    beside a figure; where these do not tell the variants apart, two or three keys that do, else
-    all."""
+    """Returns for each run the first two differences and the number of others, since a label must
+    fit next to a figure. If these do not distinguish the variants, uses two or three keys that do,
+    else all keys."""
     known = dict.fromkeys(key for part in parts for key in part)
-    every = sorted(known, key=lambda key: not key.endswith("kind"))  # what it is, then how much
+    every = sorted(known, key=lambda key: not key.endswith("kind"))  # first kinds, then amounts
     apart = len({tuple(part.items()) for part in parts})
 
     def texts(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -271,7 +272,7 @@ def _shortened(parts: Sequence[Parts]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Source:
-    """What one command-line input stands for."""
+    """The runs and settings of one command-line input."""
 
     run_files: list[Path]
     title: str = ""
@@ -279,35 +280,35 @@ class _Source:
     declared: dict[Path, Declared] = field(default_factory=dict)  # by run file
     settings: dict[Path, ArmSettings] = field(
         default_factory=dict
-    )  # likewise, of a study with axes
+    )  # by run file, for a study with axes
     notes: list[str] = field(default_factory=list)
     meta: dict[str, str] = field(default_factory=dict)
-    design: Design | None = None  # as the study file states it
-    awaited: int = 0  # arms without a run file that are not complete by it
-    missing: int = 0  # arms without a run file
+    design: Design | None = None  # stated in the study file
+    awaited: int = 0  # number of arms without a run file that are not marked complete
+    missing: int = 0  # number of arms without a run file
     planned: list[Planned] = field(default_factory=list)
 
 
-Opening = Callable[[Path], None]  # told of each file before it is opened
+Opening = Callable[[Path], None]  # called with each file before it is opened
 
 
 def _no_one(path: Path) -> None:
-    """Nobody wants to be told."""
+    """Ignores the file name."""
 
 
 class Arms:
-    """Columns of /arms, all of one length. Throws Damage."""
+    """Columns of /arms, all of one length. Raises Damage."""
 
     def __init__(self, file: h5py.File) -> None:
         self._file = file
         self.names = self.texts("name")
 
     def texts(self, name: str) -> list[str]:
-        """A column of text."""
+        """Returns a column of text."""
         return self._whole(name, texts(self._column(name), f"/arms/{name}"))
 
     def flags(self, name: str) -> list[bool]:
-        """A column of zeros and ones."""
+        """Returns a column of zeros and ones."""
         column = numbers(self._column(name), f"/arms/{name}", "iu")
         if column.ndim != 1 or bool((column > 1).any()):
             raise Damage(f"/arms/{name} does not hold flags")
@@ -327,7 +328,7 @@ class Arms:
 def _declared(
     arms: Arms, files: Sequence[Path], schema: str, baseline_recipe: str
 ) -> dict[Path, Declared]:
-    """What the study file says of each run file's pairing."""
+    """Returns the pairing of each run file in the study file."""
     partners = arms.texts("baseline_arm")
     if schema == FIRST_SCHEMA:
         flags = [recipe == baseline_recipe for recipe in arms.texts("recipe")]
@@ -344,8 +345,8 @@ def _declared(
 
 
 def read_comparisons(file: h5py.File, arms: Arms) -> list[Comparison]:
-    """What a study file compares: arms of one recipe whose settings differ in the seed alone.
-    Throws Damage."""
+    """Returns the comparisons of a study file: arms of one recipe whose settings differ only in the
+    seed. Raises Damage."""
     recipes, partners = arms.texts("recipe"), arms.texts("baseline_arm")
     axes = read_axes(file, len(arms.names))
     rows: dict[tuple[str, ...], list[int]] = {}
@@ -371,7 +372,7 @@ def read_comparisons(file: h5py.File, arms: Arms) -> list[Comparison]:
 
 
 def _settings(file: h5py.File, files: Sequence[Path], config_text: str) -> dict[Path, ArmSettings]:
-    """What a study file with axes sets for the arm of each run file; nothing without axes."""
+    """Returns the settings of each run file's arm in a study file with axes; empty without axes."""
     keys = axis_keys(config_text)
     columns = read_axes(file, len(files)) if keys else {}
     arms = zip(axis_settings(columns, keys), other_settings(columns, keys))
@@ -379,7 +380,7 @@ def _settings(file: h5py.File, files: Sequence[Path], config_text: str) -> dict[
 
 
 def read_design(file: h5py.File) -> Design | None:
-    """What /design states beforehand; None for a study that states nothing. Throws Damage."""
+    """Returns the design that /design states; None if it states none. Raises Damage."""
     if "design" not in file:
         return None
     found = dict(file["design"].attrs.items())
@@ -398,13 +399,13 @@ def read_design(file: h5py.File) -> Design | None:
         raise Damage(f"/design: {design.problem()}")
     if not design.stated:
         raise Damage("/design does not say when it was stated")
-    if found["arms_begun"] > 0:  # stated when there were results
+    if found["arms_begun"] > 0:  # stated after results existed
         return dataclasses.replace(design, stated="")
     return design
 
 
 def _agreed_design(sources: Sequence[_Source]) -> tuple[Design, list[str]]:
-    """The design that the study files state, and a note where they state different ones."""
+    """Returns the design that the study files state, with a note if they state different ones."""
     stated = list(dict.fromkeys(s.design for s in sources if s.design is not None))
     if len({dataclasses.replace(design, stated="") for design in stated}) > 1:
         return Design(), ["The studies state different margins or levels; none of them is used."]
@@ -412,7 +413,7 @@ def _agreed_design(sources: Sequence[_Source]) -> tuple[Design, list[str]]:
 
 
 def _inside(run_file: str, path: Path) -> str:
-    """The run file, which lies in the folder of the study. Throws InputError."""
+    """Returns the run file. Raises InputError if it is not in the folder of the study."""
     if not Path(run_file).is_absolute() and ".." not in Path(run_file).parts:
         return run_file
     raise InputError(
@@ -497,7 +498,7 @@ def _find_source(path: Path, opening: Opening) -> _Source:
 
 
 def _stage_order(runs: Sequence[Run]) -> list[str]:
-    """Union of the stages that have metric rows, in order of first appearance."""
+    """Returns all stages that have metric rows, in order of first appearance."""
     order: list[str] = []
     for run in runs:
         for name in run.stage_names:
@@ -511,9 +512,10 @@ def group_runs(
     pairings: Pairings,
     settings: Mapping[Path, ArmSettings] | None = None,
 ) -> list[Group]:
-    """Groups by (recipe, variant); baselines first, then stressed arms after plain ones. A seed
-    counts once: a second run of it (a copy, another backend) is a group of its own, for the two
-    know nothing of the noise between seeds. A variant of all groups is in `Group.shared`."""
+    """Returns groups by (recipe, variant): baselines first, then plain arms, then stressed arms. A
+    group has one run per seed. A second run of a seed (a copy, another backend) is a separate
+    group, since it contains no noise between seeds. A common variant of all groups is in
+    `Group.shared`."""
     members: dict[GroupKey, list[Run]] = {}
     for run, variant in zip(runs, variant_labels(runs, settings)):
         key = GroupKey(run.recipe, variant)
@@ -531,7 +533,7 @@ def group_runs(
 
 
 def _shared_once(groups: list[Group]) -> list[Group]:
-    """The groups; a variant that all of them have sets none apart, and leaves their labels."""
+    """Moves a variant that all groups have from their labels to `shared`."""
     variants = {group.key.variant for group in groups}
     if len(variants) != 1 or "" in variants:
         return groups
@@ -548,8 +550,8 @@ def _load(path: Path, opening: Opening) -> Run:
 
 
 def load_study(inputs: Sequence[Path], title: str = "", opening: Opening = _no_one) -> Study:
-    """Reads every run that `inputs` (study directories, study.h5 or run files) stand for. Throws
-    InputError when there is none or one is not readable. `opening` is told of each file first."""
+    """Reads every run of `inputs` (study directories, study.h5 or run files). Raises InputError if
+    there is none or one is not readable. Calls `opening` before it opens a file."""
     if not inputs:
         raise InputError("no input given (expected a study directory or run files, *.h5)")
     sources = [_find_source(path, opening) for path in inputs]
@@ -560,7 +562,7 @@ def load_study(inputs: Sequence[Path], title: str = "", opening: Opening = _no_o
         raise NothingYet(f"{inputs[0]}: lists no run that has a run file yet")
     runs = [_load(path, opening) for path in files]
     declared = {path: arm for source in sources for path, arm in source.declared.items()}
-    # Between several inputs there are differences that no axis tells.
+    # Several inputs can differ in settings that are on no axis.
     settings = sources[0].settings if len(sources) == 1 else {}
     named = next((s.baseline_recipe for s in sources if s.baseline_recipe), BASELINE_RECIPE)
     pairings = pair_runs(runs, declared, named)

@@ -1,10 +1,10 @@
-"""The page of a study.
+"""Writes the page of a study.
 
     python3 -m fp8lab_analysis.study_page runs/NAME --out experiments/results/NAME
 
-What the study file states in its first comment, the verdict on every arm, its scores beside those
-of the baseline, what somebody concludes from it (remarks.md of that folder, where there is one),
-and how it was made; figure and numbers beside it. Exit codes are those of the report."""
+The page contains the first comment of the study file, the verdict on every arm, its scores compared
+with the baseline's, conclusions (remarks.md of that folder, if present), and how it was made.
+Figure and numbers are written to the same folder. Exit codes are those of the report."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CAPTION = (
 
 
 def leading_comment(text: str) -> str:
-    """The comment that a TOML file begins with."""
+    """Returns the comment at the start of a TOML file."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -65,7 +65,7 @@ def leading_comment(text: str) -> str:
 
 
 def options_of(text: str) -> str:
-    """--set and --scale of the command, which follow the text of a study file as comments."""
+    """Returns --set and --scale of the command, which are comments after the study file's text."""
     words = []
     for line in text.splitlines():
         if line.startswith("# --set "):
@@ -77,7 +77,7 @@ def options_of(text: str) -> str:
 
 
 def half_width(spread: Spread) -> float:
-    """Half width of the 95 % interval of a mean over seeds; NaN without one."""
+    """Half width of the 95 % interval of a mean over seeds; NaN if unknown."""
     if spread.count < 2 or not math.isfinite(spread.sd):
         return math.nan
     return inference.half_width(spread.sd, spread.count, ALPHA)
@@ -86,8 +86,8 @@ def half_width(spread: Spread) -> float:
 def score_spreads(
     study: Study, summary: GroupSummary, stage: str
 ) -> dict[str, tuple[Spread, Spread]]:
-    """Of each score after a stage the spread over seeds, and that of its difference to the
-    baseline of the same seed."""
+    """Returns for each score after a stage the spread over seeds, and the spread of its difference
+    from the baseline of the same seed."""
     of_runs = [(final_scores(run, stage), study.pairings.of(run)) for run in summary.group.runs]
     found = {}
     for name in dict.fromkeys(name for scores, _ in of_runs for name in scores):
@@ -102,7 +102,7 @@ def score_spreads(
 
 
 def verdict_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[Cell]]:
-    """One row an arm: gap, final held-out loss, seeds that broke, verdict."""
+    """Returns one row per arm: gap, final held-out loss, broken seeds, verdict."""
     rows: list[list[Cell]] = [
         ["arm", "seeds", "gap (%)", "± over seeds (%)", "± over documents (%)", "± over both (%)"]
     ]
@@ -128,7 +128,7 @@ def verdict_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[C
 
 
 def stage_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[Cell]]:
-    """One row an arm and stage that has a verdict of its own: the held-out loss at its end."""
+    """Returns one row per arm and stage with a separate verdict: the held-out loss at its end."""
     rows: list[list[Cell]] = [["arm", "stage", "seeds", "gap (%)", "± over seeds (%)"]]
     rows[0] += ["± over documents (%)", "± over both (%)", "diverged", "verdict"]
     for summary in summaries:
@@ -144,8 +144,8 @@ def stage_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[Cel
 
 
 def run_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[Cell]]:
-    """One row a run and stage: held-out loss at its end, where the run broke, and the first warning
-    before."""
+    """Returns one row per run and stage: held-out loss at its end, step of a break, and the first
+    warning before it."""
     rows: list[list[Cell]] = [
         ["arm", "seed", "stage", "held-out loss", "gap (%)", "breaks at", "warned at", "detector"]
     ]
@@ -169,7 +169,7 @@ def run_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[Cell]
 
 
 def score_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[Cell]]:
-    """One row an arm, stage and score."""
+    """Returns one row per arm, stage and score."""
     rows: list[list[Cell]] = [
         ["arm", "stage", "score", "mean", "± 95 %", "minus baseline", "± 95 %", "seeds"]
     ]
@@ -205,7 +205,7 @@ def _verdict_block(rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def operand_rows(summaries: Sequence[GroupSummary]) -> list[list[Cell]]:
-    """One row an arm and slot that is quantized and was logged."""
+    """Returns one row per arm and quantized, logged slot."""
     rows: list[list[Cell]] = [
         ["arm", "slot", "SQNR (dB)", "± 95 %", "underflow (%)", "± 95 %", "seeds"]
     ]
@@ -220,7 +220,7 @@ def operand_rows(summaries: Sequence[GroupSummary]) -> list[list[Cell]]:
 
 
 def _pivot(what: str, cells: Sequence[tuple[str, str, str]]) -> list[str]:
-    """A table of cells (row, column, text); nothing without any."""
+    """Returns a table of cells (row, column, text); empty without cells."""
     columns = list(dict.fromkeys(column for _, column, _ in cells))
     texts = {(row, column): text for row, column, text in cells}
     rows = [
@@ -231,8 +231,9 @@ def _pivot(what: str, cells: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def _score_blocks(study: Study, rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """Scores of the last stage, and what they are beside the baseline. A loss of the only source is
-    that of the whole text; bits per byte are losses in another unit."""
+    """Returns tables of the scores of the last stage, and of their differences from the baseline's.
+    Omits the loss of a single source, which is that of the whole text, and bits per byte, which are
+    losses in another unit."""
     last = [row for row in rows[1:] if row[1] == study.stages[-1]]
     names = {str(row[2]) for row in last}
     alone = {n for n in names if n.startswith("loss/")}
@@ -284,7 +285,7 @@ the noise of the held-out text (`analysis/README.md`).
 
 
 def page_of(study: Study, remarks: str = "") -> Page:
-    """The page of a study; `remarks` are what follows from it, in Markdown."""
+    """Returns the page of a study; `remarks` are the conclusions in Markdown."""
     summaries = summarise(study)
     verdicts, scores = verdict_rows(study, summaries), score_rows(study, summaries)
     operands = operand_rows(summaries)
@@ -313,7 +314,7 @@ def page_of(study: Study, remarks: str = "") -> Page:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+    """Runs the command line; returns the exit code."""
     parser = Parser(prog="study_page", description="The page of a study of experiments/results.")
     parser.add_argument("study", type=Path, help="folder of a study that has been run")
     parser.add_argument("--out", type=Path, required=True, help="folder of the page")

@@ -1,4 +1,4 @@
-"""The one style sheet: fonts, grid, and a fixed colour, marker and line for every recipe."""
+"""The common style of figures: fonts, grid, and a fixed colour, marker and line per recipe."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ RC: dict[str, Any] = {
     "path.simplify_threshold": 0.3,
 }
 
-# Okabe and Ito's palette without its yellow, then Tol's muted one: distinguishable with every
-# common kind of colour blindness, and backed by the marker.
+# Okabe and Ito's palette without yellow, then Tol's muted palette. The colours are distinguishable
+# with every common kind of colour blindness; markers are a second distinction.
 _COLOURS = (
     "#0072B2",
     "#D55E00",
@@ -79,10 +79,10 @@ _COLOURS = (
 )
 Marker = str | tuple[int, int, int]
 _MARKERS: tuple[Marker, ...] = ("s", "^", "D", "P", "v", (4, 1, 0), "h", "<", ">", "p", "d", "*")
-BROKEN_MARKER = "x"  # of every arm that diverged, and of no other
-BROKEN = "diverged"  # behind its name
+BROKEN_MARKER = "x"  # marker of diverged arms only
+BROKEN = "diverged"  # text after the name of a diverged arm
 _KNOWN: dict[str, tuple[str, Marker]] = {
-    "bf16": ("#1f2329", "o"),  # not INK itself: the page finds what to hide by its colour
+    "bf16": ("#1f2329", "o"),  # not INK: the page selects elements by colour
     "fp32": ("#777777", "8"),
     "infir2": (_COLOURS[0], _MARKERS[0]),
     "te_current": (_COLOURS[1], _MARKERS[1]),
@@ -103,7 +103,7 @@ _VARIANT_HATCHES = ("", "////", "....", "xxxx")
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """How one group is drawn everywhere, and the name that its numbers are saved under."""
+    """The style of one group in all figures, and the name of its series in CSV files."""
 
     name: str
     colour: str
@@ -145,7 +145,7 @@ class SeriesStyle:
 
 
 def recipe_look(recipe: str) -> tuple[str, Marker]:
-    """(colour, marker) of a recipe: a function of its name alone."""
+    """Returns (colour, marker) of a recipe; depends only on its name."""
     if recipe in _KNOWN:
         return _KNOWN[recipe]
     number = zlib.crc32(recipe.encode())
@@ -153,8 +153,8 @@ def recipe_look(recipe: str) -> tuple[str, Marker]:
 
 
 def _more_colours() -> Iterator[str]:
-    """Colours without end for reports of more recipes than the palette has: hues a golden angle
-    apart, darker and paler in turn."""
+    """Yields unlimited colours for reports with more recipes than the palette has: hues separated
+    by the golden angle, alternately darker and paler."""
     for number in itertools.count():
         hue = (0.07 + number * (math.sqrt(5.0) - 1.0) / 2.0) % 1.0
         light = (0.34, 0.52, 0.26, 0.62)[number % 4]
@@ -163,9 +163,9 @@ def _more_colours() -> Iterator[str]:
 
 
 def assign_styles(groups: Sequence[Group]) -> dict[GroupKey, SeriesStyle]:
-    """Style of every group. Recipes without a reserved colour take the one their name hashes to,
-    or the next free one where another recipe of the same report has it already: no two recipes of
-    a report have one colour, however many there are."""
+    """Returns the style of every group. A recipe without a reserved colour takes the one that its
+    name hashes to, or the next free one if another recipe of the report has it. All recipes of a
+    report have different colours."""
     recipes = list(dict.fromkeys(group.key.recipe for group in groups))
     looks = {recipe: recipe_look(recipe) for recipe in recipes if recipe in _KNOWN}
     for recipe in sorted(set(recipes) - set(looks)):
@@ -188,7 +188,7 @@ def assign_styles(groups: Sequence[Group]) -> dict[GroupKey, SeriesStyle]:
 
 @dataclass(frozen=True)
 class PlotContext:
-    """What every figure is made from."""
+    """The data and styles for all figures."""
 
     study: Study
     summaries: list[GroupSummary]
@@ -200,8 +200,8 @@ class PlotContext:
     def of(
         cls, study: Study, summaries: list[GroupSummary], beside: Beside | None = None
     ) -> PlotContext:
-        """Context with the styles of all groups of the study. What diverged is drawn as a cross,
-        and said to be so wherever it is named."""
+        """Creates the context with the styles of all groups of the study. Diverged arms have
+        crosses as markers and the word BROKEN after their names."""
         styles = assign_styles(study.groups)
         for summary in summaries:
             if summary.verdict.kind is Kind.DIVERGED:
@@ -212,22 +212,22 @@ class PlotContext:
         return cls(study, summaries, styles, beside, attribute_gaps(study, summaries))
 
     def style(self, group: Group) -> SeriesStyle:
-        """Style of one group."""
+        """Returns the style of a group."""
         return self.styles[group.key]
 
     def name(self, summary: GroupSummary) -> str:
-        """What figures call a group."""
+        """Returns the name of a group in figures."""
         return self.style(summary.group).name
 
 
 def unbroken(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
-    """Those that may be in a front, a mean, an order or the limits of an axis: none that
-    diverged."""
+    """Returns the groups that did not diverge; only these enter fronts, means, orders and axis
+    limits."""
     return [s for s in summaries if s.verdict.kind is not Kind.DIVERGED]
 
 
 def provenance_line(study: Study) -> str:
-    """Recipe and configuration hashes of every group, eight digits each."""
+    """Returns recipe and configuration hashes of every group, eight digits each."""
     parts = []
     for group in study.groups:
         recipes = sorted({run.meta.get("recipe_hash", "")[:8] or "?" for run in group.runs})
@@ -237,7 +237,7 @@ def provenance_line(study: Study) -> str:
 
 
 def legend_handle(style: SeriesStyle) -> Line2D:
-    """Legend entry that shows line and marker."""
+    """Returns a legend entry with line and marker."""
     return Line2D([], [], linewidth=1.5, **style.line_kwargs(), **style.marker_kwargs())
 
 
@@ -247,7 +247,7 @@ def finish(
     title: str,
     handles: Sequence[Any] = (),
 ) -> Figure:
-    """Adds title and legend row, and leaves the room between them to the axes."""
+    """Adds title and legend row; the axes fill the space between them."""
     height = float(figure.get_figheight())
     columns = 1
     rows = 0
@@ -275,7 +275,7 @@ def finish(
 
 
 def group_handles(context: PlotContext, summaries: Sequence[GroupSummary]) -> list[Line2D]:
-    """One legend entry per group."""
+    """Returns one legend entry per group."""
     return [legend_handle(context.style(s.group)) for s in summaries]
 
 
@@ -286,14 +286,14 @@ def soften(axes: Axes, axis: str) -> None:
 
 
 def plain_numbers(axis: Any) -> None:
-    """Numbers of a log axis as they are written, at the decades alone."""
+    """Labels a log axis with plain numbers, only at the decades."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
 def log_y_axis(axes: Axes) -> None:
-    """Log y axis with plain numbers, labelled between the decades only where it spans about one;
-    stays linear when nothing positive is drawn."""
+    """Makes the y axis logarithmic with plain numbers, labelled between decades only if it spans
+    about one decade. The axis remains linear if nothing positive is drawn."""
     if not math.isfinite(axes.dataLim.minposy):
         return
     axes.set_yscale("log")
@@ -307,7 +307,7 @@ def log_y_axis(axes: Axes) -> None:
 
 
 def recipe_rows(axes: Axes, labels: Sequence[str]) -> None:
-    """Makes one row per recipe, first on top, with a light horizontal guide."""
+    """Makes one row per recipe, the first on top, with light horizontal guides."""
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_yticks(range(len(labels)), labels)
     axes.tick_params(axis="y", length=0)
@@ -315,7 +315,7 @@ def recipe_rows(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def colour_labels(axes: Axes, context: PlotContext, rows: Sequence[GroupSummary]) -> None:
-    """Row labels in the colours of their recipes."""
+    """Colours row labels like their recipes."""
     for label, summary in zip(axes.get_yticklabels(), rows):
         label.set_color(context.style(summary.group).colour)
         label.set_fontsize(8.5)
@@ -323,7 +323,7 @@ def colour_labels(axes: Axes, context: PlotContext, rows: Sequence[GroupSummary]
 
 
 def note(axes: Axes, row: float, text: str, apart: bool = False) -> None:
-    """Muted remark at the start of a row that has nothing to plot; `apart` from what is drawn
+    """Writes a muted remark at the start of a row without data. `apart` separates it from drawings
     behind it."""
     box = {"boxstyle": "square,pad=0.2", "facecolor": "white", "linewidth": 0} if apart else None
     axes.annotate(
@@ -338,9 +338,9 @@ def note(axes: Axes, row: float, text: str, apart: bool = False) -> None:
 
 
 def log_axis(axes: Axes, values: Sequence[float]) -> float:
-    """Log x axis of percentages when the positive values span more than a factor of 20, else a
-    linear one from zero, with room for a number to the right. Returns the left edge, where zeros
-    go."""
+    """Makes an x axis of percentages: logarithmic if the positive values span more than a factor of
+    20, else linear from zero, with space for a number at the right. Returns the left edge, at which
+    zeros are drawn."""
     positive = sorted(v for v in values if math.isfinite(v) and v > 0.0)
     if not positive or positive[-1] < 20.0 * positive[0]:
         axes.set_xlim(0.0, 1.55 * positive[-1] if positive else 1.0)
@@ -350,7 +350,7 @@ def log_axis(axes: Axes, values: Sequence[float]) -> float:
     axes.set_xlim(low, positive[-1] * (positive[-1] / low) ** 0.55)
     last = min(2, math.floor(math.log10(axes.get_xlim()[1])))
     exponents = range(math.ceil(math.log10(low)), last + 1)
-    most = 2 if low < 1e-3 else 3  # labels that fit, for small numbers are long
+    most = 2 if low < 1e-3 else 3  # number of labels that fit: small numbers are long
     stride = -(-len(exponents) // most) or 1
     decades = [10.0**e for e in exponents[::stride]]
     axes.set_xticks(decades, [f"{decade:g}" for decade in decades])
@@ -359,7 +359,7 @@ def log_axis(axes: Axes, values: Sequence[float]) -> float:
 
 
 def short_layer(name: str) -> str:
-    """ "layers.3.mlp.down" as "3 mlp.down"."""
+    """Returns "3 mlp.down" for "layers.3.mlp.down"."""
     parts = name.split(".")
     if len(parts) > 2 and parts[0] == "layers":
         return f"{parts[1]} {'.'.join(parts[2:])}"
@@ -367,5 +367,5 @@ def short_layer(name: str) -> str:
 
 
 def quantized_summaries(context: PlotContext) -> list[GroupSummary]:
-    """Groups with at least one quantized operand that was logged."""
+    """Returns the groups with at least one logged quantized operand."""
     return [s for s in context.summaries if any(o.quantized for o in s.operands.values())]

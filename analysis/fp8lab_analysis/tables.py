@@ -50,7 +50,7 @@ def _stage_losses(study: Study, prefix: str) -> list[Field[GroupSummary]]:
 
 
 def _held_out_losses(study: Study, summaries: Sequence[GroupSummary]) -> list[Field[GroupSummary]]:
-    """Of the stages that were evaluated."""
+    """Returns one column per evaluated stage."""
 
     def cell(stage: str) -> Callable[[GroupSummary], Cell]:
         return lambda summary: summary.held_out[stage].mean
@@ -67,7 +67,7 @@ def _last_match(summary: GroupSummary) -> MatchSummary | None:
 
 
 def _match_percentages(match: MatchSummary | None) -> tuple[float, float, float]:
-    """Exact match and the ends of its interval, %."""
+    """Returns exact match and the ends of its interval, in percent."""
     if match is None:
         return math.nan, math.nan, math.nan
     low, high = match.interval
@@ -75,7 +75,7 @@ def _match_percentages(match: MatchSummary | None) -> tuple[float, float, float]
 
 
 def _worst_underflow(summary: GroupSummary) -> float:
-    """%."""
+    """Returns the underflow of the worst operand in percent."""
     operand = summary.worst_underflow
     return 100.0 * operand.underflow.mean if operand else math.nan
 
@@ -108,7 +108,7 @@ def summary_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
 
 
 def overview_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
-    """The summary as the page shows it: uncertainties beside their numbers."""
+    """Returns the summary for the page, with uncertainties next to their numbers."""
     fields: list[Field[GroupSummary]] = [
         (Column("recipe"), _group_label),
         (Column("verdict"), verdict_text),
@@ -126,7 +126,7 @@ def overview_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
 
 
 def _judged_gap(summary: GroupSummary) -> str | None:
-    """The gap behind the verdict, or that a diverged arm ended with, where there is one."""
+    """Returns the gap of the verdict, or the final gap of a diverged arm, if known."""
     if summary.verdict.kind is Kind.DIVERGED:
         return summary.verdict.gap_text
     return summary.verdict.gap_text if math.isfinite(summary.verdict.gap.mean) else None
@@ -138,8 +138,8 @@ def _departure_step(summary: GroupSummary) -> int | None:
 
 
 def verdict_table(summaries: Sequence[GroupSummary], on_page: bool = False) -> Table:
-    """One row per arm: its verdict in words and the numbers behind it; on the page the first of
-    them."""
+    """One row per arm: its verdict in words and its numbers; on the page, only the first
+    numbers."""
     rows = [s for s in summaries if not s.group.is_baseline]
     gap: Field[GroupSummary] = (
         Column("gap", "%", "{:+.3f}"),
@@ -189,7 +189,7 @@ def verdict_table(summaries: Sequence[GroupSummary], on_page: bool = False) -> T
 
 
 def speed_table(summaries: Sequence[GroupSummary]) -> Table:
-    """One row per arm: what it takes until it has the baseline's final held-out loss."""
+    """One row per arm: its cost until it reaches the baseline's final held-out loss."""
     rows = [(s.group.label, found) for s in summaries for found in s.equal_quality]
     fields: list[Field[tuple[str, EqualQuality]]] = [
         (Column("recipe"), lambda r: r[0]),
@@ -210,7 +210,7 @@ def speed_table(summaries: Sequence[GroupSummary]) -> Table:
 
 
 def match_text(summary: GroupSummary) -> str | None:
-    """Percentage of the last evaluated stage with its 95 % interval."""
+    """Returns the percentage after the last evaluated stage with its 95 % interval."""
     match = _last_match(summary)
     if match is None:
         return None
@@ -219,7 +219,7 @@ def match_text(summary: GroupSummary) -> str | None:
 
 
 def sqnr_text(summary: GroupSummary) -> str | None:
-    """Mean SQNR of x, w and dy; nothing where none is quantized."""
+    """Returns the mean SQNR of x, w and dy; None if no operand is quantized."""
     means = [summary.mean_sqnr_of(letter) for letter in ("x", "w", "dy")]
     return " / ".join(f"{v:.1f}" for v in means) if math.isfinite(max(means)) else None
 
@@ -310,7 +310,7 @@ def tensor_table(tensors: Sequence[TensorSummary], name: str, title: str, note: 
 
 @dataclass(frozen=True)
 class _Source:
-    """One row of the attribution: a source, or what its group leaves."""
+    """One row of the attribution: a source, or the remainder of its group."""
 
     label: str
     group: str
@@ -319,7 +319,7 @@ class _Source:
     alone: Contribution | None
 
     def of(self, found: Contribution | None) -> tuple[float | None, float | None, float | None]:
-        """Mean, half width and p, in percent but for p."""
+        """Returns mean and half width in percent, and p."""
         if found is None:
             return None, None, None
         return 100.0 * found.spread.mean, 100.0 * found.half_width, found.p
@@ -361,7 +361,7 @@ class _Evaluation:
     match: MatchSummary | None
 
     def percent(self, of: Callable[[Verdict], float]) -> float | None:
-        """A number of the verdict, where one was tested."""
+        """Returns a number of the verdict in percent; None if the arm was not tested."""
         tested = self.verdict is not None and math.isfinite(self.verdict.gap.mean)
         return 100.0 * of(self.verdict) if tested and self.verdict is not None else None
 
@@ -408,7 +408,7 @@ def evaluation_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
 
 
 def score_table(summaries: Sequence[GroupSummary]) -> Table:
-    """One row per recipe, stage and score, what /eval has no column for."""
+    """One row per recipe, stage and score, for scores that are no columns of /eval."""
     rows = [(s.group.label, score) for s in summaries for score in s.scores]
     fields: list[Field[tuple[str, ScoreSummary]]] = [
         (Column("recipe"), lambda r: r[0]),
@@ -423,7 +423,7 @@ def score_table(summaries: Sequence[GroupSummary]) -> Table:
 
 
 def warning_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
-    """Every detector of every group: leads, misses and false alarms."""
+    """One row per group and detector: leads, misses and false alarms."""
     rows = [
         (summary.group.label, found)
         for summary in summaries
@@ -444,7 +444,7 @@ def warning_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
 
 
 def event_table(summaries: Sequence[GroupSummary]) -> Table:
-    """Every event of every run."""
+    """One row per event of every run."""
     rows = [
         (summary.group.label, run.seed, event)
         for summary in summaries
@@ -499,7 +499,7 @@ def _provenance_field(key: str) -> Field[tuple[str, Run]]:
 
 
 def provenance_table(summaries: Sequence[GroupSummary], on_page: bool = False) -> Table:
-    """Where each run's numbers come from; on the page without what is too long for a column."""
+    """One row per run: the origin of its numbers; on the page without long texts."""
     rows = [(summary.group.label, run) for summary in summaries for run in summary.group.runs]
     fields: list[Field[tuple[str, Run]]] = [
         (Column("run"), lambda r: r[1].name),
@@ -542,7 +542,7 @@ class ReportTables:
     beside_on_page: Table | None = None
 
     def all(self) -> list[Table]:
-        """Tables that have rows and become CSV files."""
+        """Returns the nonempty tables that are written as CSV files."""
         tables = [
             self.summary,
             self.verdicts,
@@ -563,7 +563,7 @@ class ReportTables:
 
 
 def make_tables(study: Study, summaries: Sequence[GroupSummary]) -> ReportTables:
-    """Every table of the report."""
+    """Returns every table of the report."""
     ranked = [tensor_summaries(summary.group) for summary in summaries]
     return ReportTables(
         overview=overview_table(study, summaries),

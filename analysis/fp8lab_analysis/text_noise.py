@@ -1,24 +1,27 @@
-"""The noise of a held-out text in a gap: what another text of such documents would make of it.
+"""The noise of a held-out text in a gap: the variation of the gap over other texts of such
+documents.
 
 Losses are sums over the tokens of each document, in nats, of two models on the same tokens. Tokens
-of one document depend on each other, so the document is the unit that is left out: intervals are
+of one document depend on each other, so the jackknife leaves out whole documents: intervals are
 those of the jackknife over clusters, t with D - 1 degrees of freedom for D documents (Cameron and
-Miller, Journal of Human Resources 50 (2015) 317-372, section II and VI, CR3). What they cover is
-which documents were drawn; that the held-out text is of another kind than what a model will meet is
-not in them.
+Miller, Journal of Human Resources 50 (2015) 317-372, section II and VI, CR3). They cover the choice
+of documents. They do not cover a difference in kind between the held-out text and the texts in a
+model's later use.
 
-All seeds of an arm are evaluated on one text. The gap of seed s on document d has a part of the
-seed, one of the document, and one of both (documents x seeds, a crossed layout). The noise between
-seeds on this text holds the first and the third, the noise of the text in the mean over seeds the
-second and the third. The third is apart: V, the mean over seeds of the variance that each seed's
-gap has over documents, less that of their mean, over S - 1. An interval for another text and other
-seeds adds the squares of the two half widths and takes the third part off once:
+All seeds of an arm are evaluated on one text. The gap of seed s on document d has three parts: of
+the seed, of the document, and of both (documents x seeds, a crossed layout). The noise between
+seeds on this text contains the first and third part; the noise of the text in the mean over seeds
+contains the second and third. The third part V is known separately: the mean over seeds of the
+variance of each seed's gap over documents, minus the variance of their mean, divided by S - 1. An
+interval for another text and other seeds adds the squares of the two half widths and subtracts the
+third part once:
 
     both^2 = seeds^2 + max(documents^2 - t^2 V, 0), at least documents^2
 
-(quantiles with their own degrees of freedom before the sum: Howe, Journal of the American
-Statistical Association 69 (1974) 789-794). A sum of variances with Satterthwaite's degrees of
-freedom holds the truth in as few as 89 % of cases with two seeds; this one in 95 to 99 %."""
+The quantiles have their own degrees of freedom before the sum (Howe, Journal of the American
+Statistical Association 69 (1974) 789-794). This interval contains the truth in 95 to 99 % of cases.
+A sum of variances with Satterthwaite's degrees of freedom contains it in as few as 89 % of cases
+with two seeds."""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from fp8lab_analysis.inference import jackknife_error
 from fp8lab_analysis.stats import Array
 
 ALPHA = 0.05
-LEAST_DOCUMENTS = 5  # below, a t interval over clusters says nothing
+LEAST_DOCUMENTS = 5  # with fewer, a t interval over clusters is meaningless
 
 
 @dataclass(frozen=True)
@@ -41,29 +44,29 @@ class Estimate:
 
     value: float
     half: float = math.nan
-    p: float = math.nan  # of "it is zero", two-sided
+    p: float = math.nan  # of "the number is zero", two-sided
 
     @property
     def is_known(self) -> bool:
-        """There is an interval."""
+        """True if there is an interval."""
         return math.isfinite(self.half)
 
     @property
     def excludes_zero(self) -> bool:
-        """Zero is not in the interval."""
+        """True if zero is not in the interval."""
         return self.is_known and abs(self.value) > self.half
 
 
 def left_out(numerators: Array, denominators: Array) -> Array:
-    """sum(numerators) / sum(denominators) over the last axis, the documents, without each of them:
-    of the shape of both."""
+    """Returns sum(numerators) / sum(denominators) over the last axis (documents) without each
+    document, in the shape of the arguments."""
     above = np.sum(numerators, axis=-1, keepdims=True) - numerators
     return np.asarray(above / (np.sum(denominators, axis=-1, keepdims=True) - denominators))
 
 
 def clustered_ratio(numerators: Array, denominators: Array) -> Estimate:
-    """Of sum(numerators) / sum(denominators), over documents: the jackknife's error, and the t
-    test of zero."""
+    """Estimates sum(numerators) / sum(denominators) over documents, with the jackknife error and
+    the t test of zero."""
     value = float(np.sum(numerators) / np.sum(denominators))
     count = numerators.size
     if count < LEAST_DOCUMENTS or not math.isfinite(value):
@@ -78,27 +81,27 @@ def clustered_ratio(numerators: Array, denominators: Array) -> Estimate:
 
 @dataclass(frozen=True)
 class TextNoise:
-    """The noise of the held-out text in the mean gap of an arm over its seeds; relative, fractions
-    squared, and NaN where it is not known."""
+    """The noise of the held-out text in the mean relative gap of an arm over its seeds. Variances
+    are squared fractions, NaN if unknown."""
 
     documents: int = 0
-    variance: float = math.nan  # of the mean gap, over documents
-    of_both: float = math.nan  # the part of it that is another for every seed; NaN: one seed
-    unknown: str = ""  # why, in words
+    variance: float = math.nan  # variance of the mean gap over documents
+    of_both: float = math.nan  # V: its part that differs between seeds; NaN for one seed
+    unknown: str = ""  # the reason if it is unknown
 
     @property
     def is_known(self) -> bool:
-        """There is an interval."""
+        """True if there is an interval."""
         return math.isfinite(self.variance)
 
     def half_width(self, alpha: float) -> float:
-        """Half the 1 - alpha interval of the mean gap over other texts of such documents, with
-        these seeds."""
+        """Half width of the 1 - alpha interval of the mean gap over other texts of such documents,
+        with these seeds."""
         return self._quantile(alpha) * math.sqrt(self.variance) if self.is_known else math.nan
 
     def half_width_of_both(self, over_seeds: float, alpha: float) -> float:
-        """Half the 1 - alpha interval over other texts and other seeds; `over_seeds` is that over
-        seeds alone, of the same level."""
+        """Half width of the 1 - alpha interval over other texts and other seeds; `over_seeds` is
+        the half width over seeds only, at the same level."""
         if not math.isfinite(self.of_both) or not math.isfinite(over_seeds):
             return math.nan
         square = self._quantile(alpha) ** 2
@@ -110,8 +113,8 @@ class TextNoise:
 
 
 def text_noise(numerators: Array, denominators: Array) -> TextNoise:
-    """Of the mean over seeds of sum(numerators) / sum(denominators), arrays (seeds, documents): a
-    document is left out of all seeds at once."""
+    """Returns the noise in the mean over seeds of sum(numerators) / sum(denominators), arrays
+    (seeds, documents). A document is left out of all seeds at once."""
     seeds, documents = numerators.shape
     if documents < LEAST_DOCUMENTS:
         return TextNoise(documents, unknown=f"fewer than {LEAST_DOCUMENTS} documents")

@@ -1,24 +1,24 @@
-"""What may be said of the arms of a study: the verdict on each, and its sentence.
+"""The verdicts on the arms of a study, and their sentences.
 
 A verdict compares an arm with the baseline over paired seeds, by the tests of inference.py:
 
-1. An arm with a diverged seed is **diverged**. Such a seed has no loss: it is neither left out nor
-   given one, and the arm gets no other verdict however well its other seeds did.
-2. With one pair nothing is said of order: **not ordered**.
-3. **Equivalent**: the gap lies within the margin on both sides, by two one-sided tests.
-4. **Worse** or **better**: otherwise, the gap is not zero, by the moderated t test of pairs.
-5. **Inconclusive**: otherwise, with the seeds that would settle it. Where the upper of the two
-   tests of equivalence alone holds, the arm is at least not worse by the margin.
+1. An arm with a diverged seed is **diverged**. Such a seed has no loss; it is neither ignored nor
+   given a loss. The arm gets no other verdict, whatever its other seeds show.
+2. An arm with one pair is **not ordered**.
+3. **Equivalent**: the gap is within the margin on both sides, by two one-sided tests.
+4. **Worse** or **better**: otherwise, if the gap is not zero, by the moderated t test of pairs.
+5. **Inconclusive**: otherwise; the sentence states the number of seeds that would settle it. If
+   only the upper of the two tests of equivalence holds, the arm is not worse by the margin.
 
-The variance of these tests is moderated over the arms that share baseline runs, or an arm's own
-where a test of homogeneity says so (pooling.py); the sentence names which. Arms that diverged, have
-no pair or one are in no pool.
+The variance of these tests is moderated over the arms that share baseline runs, or the arm's own if
+a test of homogeneity requires it (pooling.py); the sentence states which. Arms that diverged or
+have fewer than two pairs are not pooled.
 
-No gap is zero and beyond the margin at once, so that within an arm the steps share no error rate.
-Over the arms each is corrected on its own: that any arm is called equivalent whose gap is at the
-margin or beyond has at most the chance alpha, at all looks together, and so has that any arm is
-called worse or better whose gap is zero. Diverged arms stay in the number of arms, and so do those
-that a study lists and whose runs are not there yet."""
+No gap is both zero and beyond the margin, so the tests of one arm share no error rate. Over the
+arms, each kind of claim is corrected separately. The probability is at most alpha, over all looks,
+that any arm with a gap at or beyond the margin is called equivalent. It is also at most alpha that
+any arm with a gap of zero is called worse or better. The number of arms includes diverged ones, and
+listed ones whose runs do not exist yet."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from fp8lab_analysis.text_noise import TextNoise
 
 @dataclass(frozen=True)
 class Design:
-    """What a study states before it starts; by default what a report takes where none did."""
+    """The design that a study states beforehand. The defaults apply if it states none."""
 
-    margin: float = 0.005  # relative: fraction of the baseline's loss
-    alpha: float = 0.05  # chance of a false claim, over all arms and looks
+    margin: float = 0.005  # fraction of the baseline's loss
+    alpha: float = 0.05  # probability of a false claim, over all arms and looks
     power: float = 0.9
-    looks: int = 1  # times that the study is judged
+    looks: int = 1  # number of times that the study is judged
     stated: str = ""  # UTC; empty: not stated beforehand
 
     def problem(self) -> str:
-        """What is wrong with it; empty for a usable one."""
+        """Returns the fault of the design; empty if it is usable."""
         if not 0.0 < self.margin < 1.0:
             return f"margin {self.margin} is no fraction between 0 and 1"
         if not 1e-6 <= self.alpha <= 0.25:
@@ -84,23 +84,23 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict on one arm is made from; one entry a seed."""
+    """The data for a verdict on one arm, with one entry per seed."""
 
     gaps: Sequence[float]  # relative and paired (inference.relative_gaps); NaN: no finite pair
     diverged: Sequence[bool]
     twins_diverged: Sequence[bool]
-    twins: Sequence[Hashable]  # baseline runs behind the pairs; those of the same losses are equal
+    twins: Sequence[Hashable]  # baseline runs of the pairs; equal if their losses are equal
     is_baseline: bool = False
-    text: TextNoise = TextNoise()  # of the held-out text, in the mean of `gaps`
+    text: TextNoise = TextNoise()  # noise of the held-out text in the mean of `gaps`
 
     @property
     def seeds(self) -> int:
-        """Seeds of the arm."""
+        """Number of seeds of the arm."""
         return len(self.gaps)
 
     @property
     def kind(self) -> Kind | None:
-        """The verdict of an arm that no test is made for; None for one that is tested."""
+        """The verdict of an arm without a test; None for an arm to test."""
         if any(self.diverged):
             return Kind.DIVERGED
         if self.is_baseline:
@@ -111,37 +111,37 @@ class Evidence:
 
     @property
     def _independent(self) -> bool:
-        """True for two or more pairs that share no run."""
+        """True if there are two or more pairs that share no run."""
         return self.seeds > 1 and len(set(self.twins)) == self.seeds
 
     @property
     def in_family(self) -> bool:
-        """True for an arm that is tested, or would be had it not diverged: whether an arm counts in
-        the correction must not depend on how it did."""
+        """True for an arm that is tested, or would be if it had not diverged: the number of arms in
+        the correction must not depend on their results."""
         would_be = self._independent and not self.is_baseline
         return self.kind is None or (self.kind is Kind.DIVERGED and would_be)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of training by seed behind a verdict: the deviation of one relative gap, a
-    fraction, and what it is known from. NaN where no test was made."""
+    """The noise between seeds in a verdict: the deviation of one relative gap, a fraction, and its
+    source. NaN if there was no test."""
 
     sd: float = math.nan
     df: float = math.nan
-    pool: int = 0  # arms whose variances it is pooled from; 0: the arm's own
-    prior_df: float = 0.0  # d0; 0: the arm's own
-    apart: str = ""  # why it is the arm's own although there are others
-    arm_p: float = math.nan  # of the F test of the arm, times the arms tested; NaN: not tested
-    baseline_p: float = math.nan  # of the F test of the baseline
+    pool: int = 0  # number of pooled arms; 0: the arm's own variance
+    prior_df: float = 0.0  # d0; 0: the arm's own variance
+    apart: str = ""  # the reason why the arm keeps its own variance although there are others
+    arm_p: float = math.nan  # p-value of the arm's F test times the number of tested arms
+    baseline_p: float = math.nan  # p-value of the baseline's F test
 
     def df_of(self, count: int) -> float:
-        """Degrees of freedom with `count` seeds, all else as it is."""
+        """Returns the degrees of freedom with `count` seeds and everything else unchanged."""
         return pooling.moderated_df(self.prior_df, self.pool, count) if self.pool else count - 1
 
     @property
     def assumption(self) -> str:
-        """What a verdict assumes of the variance, in words; empty for one arm alone."""
+        """The assumption about the variance, in words; empty for a single arm."""
         if self.pool:
             return f"variance moderated over {self.pool} arms"
         return f"own variance: {self.apart}" if self.apart else ""
@@ -149,44 +149,44 @@ class Noise:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict with its numbers; gaps are relative, fractions, and NaN where no test was made."""
+    """A verdict with its numbers. Gaps are relative fractions, NaN if there was no test."""
 
     kind: Kind
     design: Design
     seeds: int
     gap: Spread
-    diverged: int  # seeds
+    diverged: int  # number of diverged seeds
     rate: tuple[float, float]  # exact 1 - alpha interval of the rate of divergence
     twins_diverged: int = 0
     gap_seen: float = math.nan  # of a diverged arm: mean of the diverged seeds' finite gaps
     noise: Noise = Noise()
-    text: TextNoise = TextNoise()  # beside the noise by seed: no test is made of it
-    level: float = math.nan  # two-sided, of the intervals; alpha where no test was made
-    arms: int = 0  # that the correction counts
+    text: TextNoise = TextNoise()  # in addition to the noise between seeds; used in no test
+    level: float = math.nan  # two-sided level of the intervals; alpha if there was no test
+    arms: int = 0  # number of arms in the correction
     half_width: float = math.nan  # of the interval that agrees with the test of a difference
     equivalence_p: float = math.nan
     difference_p: float = math.nan
-    sign_flip_p: float = math.nan  # 6 to 24 seeds
-    not_worse: bool = False  # not worse by the margin, also where not equivalent
+    sign_flip_p: float = math.nan  # for 6 to 24 seeds
+    not_worse: bool = False  # not worse by the margin, even if not equivalent
     detectable: float = math.nan  # minimum detectable gap of these seeds
-    seeds_needed: int | None = None  # to show equivalence where the true gap is zero
-    seeds_to_differ: int | None = None  # to tell the gap seen from zero; None beyond 10000
+    seeds_needed: int | None = None  # to show equivalence if the true gap is zero
+    seeds_to_differ: int | None = None  # to distinguish the gap from zero; None: above 10000
 
     @property
     def holds(self) -> bool:
-        """True for an arm that is shown to be not worse than the baseline by the margin."""
+        """True if the arm is shown to be not worse than the baseline by the margin."""
         return self.not_worse or self.kind in (Kind.EQUIVALENT, Kind.BETTER)
 
     @property
     def ordered(self) -> bool:
-        """True for an arm that words of order may be used of."""
+        """True if the arm may be put in an order."""
         tested = (Kind.EQUIVALENT, Kind.WORSE, Kind.BETTER, Kind.INCONCLUSIVE)
         return self.kind in tested
 
     @property
     def over_documents(self) -> float:
         """Half width of the interval of the gap over other held-out texts of such documents, with
-        these seeds; a fraction, NaN where it is not known."""
+        these seeds; a fraction, NaN if unknown."""
         return self.text.half_width(self.level)
 
     @property
@@ -196,13 +196,13 @@ class Verdict:
 
     @property
     def text_leaves_sign_open(self) -> bool:
-        """True for a gap that is told from zero over seeds, and would not be over documents."""
+        """True for a gap that differs significantly from zero over seeds but not over documents."""
         return self.kind in (Kind.WORSE, Kind.BETTER) and abs(self.gap.mean) <= self.over_documents
 
     @property
     def gap_text(self) -> str:
-        """Signed gap with the half width of its interval; the gap alone without one. Of a diverged
-        arm the gap that it ended with, which no test was made of, and that it diverged."""
+        """Signed gap with the half width of its interval, if known. For a diverged arm, its final
+        gap, which was not tested, and the word "diverged"."""
         if self.kind is Kind.DIVERGED:
             known = math.isfinite(self.gap_seen)
             return f"{_ended(self.gap_seen)}, diverged" if known else "loss not finite, diverged"
@@ -225,7 +225,7 @@ class Verdict:
             size = measured(abs(self.gap.mean), self.half_width)
             return f"{self.kind.value.capitalize()} by {size}{remark}"
         if self.kind is Kind.INCONCLUSIVE:
-            if self.not_worse:  # the claim of one side holds
+            if self.not_worse:  # only one of the two tests holds
                 margin, level = self.design.margin_text, self.design.confidence_text
                 return (
                     f"Not worse by {margin} ({level}, one-sided); whether it is equivalent or "
@@ -243,18 +243,18 @@ class Verdict:
 
     @property
     def _to_differ(self) -> bool:
-        """True where more seeds are not likely to show equivalence: the gap has to be told from
-        zero."""
+        """True if more seeds are unlikely to show equivalence; then the gap must be distinguished
+        from zero."""
         beyond = abs(self.gap.mean) >= self.design.margin
         return beyond or (self.seeds_needed is not None and self.seeds_needed <= self.seeds)
 
     @property
     def seeds_to_settle(self) -> int | None:
-        """Seeds in all that settle an open verdict; None beyond 10000."""
+        """Total number of seeds that settle an open verdict; None if above 10000."""
         return self.seeds_to_differ if self._to_differ else self.seeds_needed
 
     def _need(self) -> str:
-        """What would settle an open verdict."""
+        """States the number of seeds that would settle an open verdict."""
         what, need = self.design.margin_text, self.seeds_to_settle
         if self._to_differ:
             what = f"to tell {self.gap_text} from no gap"
@@ -280,7 +280,8 @@ class Verdict:
 
 
 def _ended(gap: float) -> str:
-    """A large gap without false digits: +190 %; beyond a factor of 100 that factor alone."""
+    """Formats a large gap without insignificant digits: +190 %; above a factor of 100, the
+    factor."""
     if gap >= 99.0:
         return f"loss {gap + 1.0:.3g} times the baseline's"
     sign = "+" if gap > 0.0 else ""
@@ -288,9 +289,9 @@ def _ended(gap: float) -> str:
 
 
 def measured(value: float, error: float = math.nan) -> str:
-    """A fraction in percent, with its error where that is known: as many decimals as give the error
-    one digit, two when it begins with 1, and one decimal below 10 %; without an error two digits of
-    the value."""
+    """Formats a fraction in percent, with its error if known. The decimals give the error one
+    digit, two if it starts with 1, and one decimal below 10 %. Without an error, the value has two
+    digits."""
     size = abs(error if math.isfinite(error) else value) * 100.0
     if size == 0.0 or not math.isfinite(size):
         decimals = 1
@@ -307,14 +308,14 @@ def measured(value: float, error: float = math.nan) -> str:
 
 
 def judge(arms: Sequence[Evidence], design: Design, awaited: int = 0) -> list[Verdict]:
-    """The verdict on every arm of a study, corrected over those of the family
-    (`Evidence.in_family`), `awaited` more that cannot be tested yet, and the looks that the design
-    states."""
+    """Returns the verdict on every arm of a study. The correction covers the arms of the family
+    (`Evidence.in_family`), `awaited` further arms that cannot be tested yet, and the looks of the
+    design."""
     plain = [_untested(arm, design) for arm in arms]
     family = [row for row, arm in enumerate(arms) if arm.in_family]
     tested = [row for row in family if arms[row].kind is None]
     noises = dict(zip(tested, noise_of([arms[row] for row in tested])))
-    p_equivalent = np.ones(len(family) + awaited)  # of a diverged arm no claim can be made
+    p_equivalent = np.ones(len(family) + awaited)  # a diverged arm allows no claim
     p_different = np.ones(p_equivalent.size)
     for place, row in enumerate(family):
         if row in tested:
@@ -341,7 +342,7 @@ def judge(arms: Sequence[Evidence], design: Design, awaited: int = 0) -> list[Ve
 
 
 def _layouts(arms: Sequence[Evidence]) -> list[list[int]]:
-    """Places of the arms that share baseline runs, directly or through others."""
+    """Returns groups of indices of arms that share baseline runs, directly or through others."""
     layouts: list[tuple[set[Hashable], list[int]]] = []
     for place, arm in enumerate(arms):
         twins, members = set(arm.twins), [place]
@@ -354,8 +355,8 @@ def _layouts(arms: Sequence[Evidence]) -> list[list[int]]:
 
 
 def noise_of(arms: Sequence[Evidence]) -> list[Noise]:
-    """The noise of each of `arms`, all of which are tested: pooled in the layouts, arms x seeds,
-    that have their baseline runs in common."""
+    """Returns the noise of each of `arms`, pooled over layouts (arms x seeds) with common baseline
+    runs. Precondition: all `arms` are tested."""
     noises = [Noise()] * len(arms)
     for members in _layouts(arms):
         twins = list(dict.fromkeys(twin for place in members for twin in arms[place].twins))
@@ -380,7 +381,7 @@ def _noise(found: pooling.Pooled, row: int) -> Noise:
     if found.borrows[row]:
         pool, prior_df = int(found.arms), float(found.prior_df)
         return dataclasses.replace(noise, pool=pool, prior_df=prior_df)
-    if math.isnan(arm_p):  # alone, or without any spread
+    if math.isnan(arm_p):  # a single arm, or an arm without spread
         return noise
     if noise.baseline_p < pooling.HOMOGENEITY:
         return dataclasses.replace(noise, apart="the baseline scatters more than the arms")
@@ -389,7 +390,7 @@ def _noise(found: pooling.Pooled, row: int) -> Noise:
 
 @dataclass(frozen=True)
 class _Tests:
-    """What the tests say of a family, arm by arm."""
+    """The test results of a family, arm by arm."""
 
     equivalent: npt.NDArray[np.bool_]
     different: npt.NDArray[np.bool_]
@@ -417,7 +418,7 @@ def _untested(arm: Evidence, design: Design) -> Verdict:
 
 
 def _tested(arm: Evidence, plain: Verdict, tests: _Tests, place: int) -> Verdict:
-    """The verdict on the arm at `place` of the family."""
+    """Returns the verdict on the arm with index `place` in the family."""
     design, gap, count = plain.design, plain.gap, plain.seeds
     least, most = inference.SIGN_FLIP_SEEDS
     kind = Kind.INCONCLUSIVE

@@ -14,11 +14,11 @@ from fp8lab_analysis.runs import Run
 from fp8lab_analysis.style import INK, WIDTH, PlotContext, finish, group_handles, log_y_axis
 
 COLUMNS = 3
-LARGEST = 1e3  # scores are drawn up to it; an operand that is not finite has an infinite one
+LARGEST = 1e3  # limit of drawn scores; an operand that is not finite has an infinite score
 
 
 def warning_figure(context: PlotContext) -> Figure | None:
-    """A panel per detector: score by step, the threshold, and where losses went wrong."""
+    """Draws a panel per detector: score by step, threshold, and steps where losses went wrong."""
     found = [(s, watched(context.study, s)) for s in context.summaries]
     found = [(summary, runs) for summary, runs in found if runs]
     detectors = list(
@@ -55,7 +55,7 @@ def warning_figure(context: PlotContext) -> Figure | None:
 
 
 def _scores(run: Run, detector: str) -> tuple[list[int], list[float]]:
-    """Steps and scores; no score of zero or below, which has no place on a log axis."""
+    """Returns steps and scores, without nonpositive scores, which a log axis cannot show."""
     rows = [(w.step, w.score) for w in run.warnings if w.detector == detector]
     known = [(step, min(score, LARGEST)) for step, score in rows if not math.isnan(score)]
     return [step for step, _ in known], [s if s > 0.0 else math.nan for _, s in known]

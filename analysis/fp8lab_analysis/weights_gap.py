@@ -1,10 +1,11 @@
-"""A held-out gap split in two: what the arithmetic of the evaluation costs, and what training in it
-did to the weights.
+"""Splits a held-out gap into two parts: the cost of the arithmetic in the evaluation, and the
+effect of training in it on the weights.
 
-After a stage that quantizes, a run takes its held-out loss once more in bf16 (`loss_in_bf16` of
-/scores). With the baseline's loss b of the same seed, the gap (l - b) / b is the sum of
-(l - w) / b, the arithmetic, and (w - b) / b, the weights; w is the loss in bf16. Where runs keep
-losses by document, each part has its interval over other texts of such documents."""
+After a stage that quantizes, a run evaluates its held-out loss once more in bf16 (`loss_in_bf16` of
+/scores). Let l be the run's loss, w its loss in bf16 and b the baseline's loss of the same seed.
+The gap (l - b) / b is the sum of the arithmetic's part (l - w) / b and the weights' part (w - b) /
+b. If runs store losses by document, each part has an interval over other texts of such
+documents."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ LOSS_IN_BF16 = "loss_in_bf16"  # kLossInBf16 of src/io/run_log.hpp
 
 @dataclass(frozen=True)
 class WeightsGap:
-    """One recipe after one stage; fractions of the baseline's loss, over seeds."""
+    """The two parts for one recipe after one stage: fractions of the baseline's loss, over
+    seeds."""
 
     label: str
     stage: str
@@ -48,7 +50,7 @@ class WeightsGap:
 
 
 def weights_gaps(study: Study, summaries: Sequence[GroupSummary]) -> list[WeightsGap]:
-    """Of every recipe and stage that has both losses, but for diverged runs."""
+    """Returns the parts for every recipe and stage with both losses, except diverged runs."""
     found = []
     for summary in summaries:
         if summary.group.is_baseline:
@@ -75,7 +77,7 @@ def weights_gaps(study: Study, summaries: Sequence[GroupSummary]) -> list[Weight
 
 
 def weights_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """One sentence on the last stage that has both."""
+    """Returns one sentence about the last stage that has both losses."""
     gaps = weights_gaps(study, summaries)
     if not gaps:
         return []

@@ -42,7 +42,7 @@ void AssessedModel::under(const Recipe& recipe, const std::function<void(Transfo
   Backend& memory = backend();
   const std::size_t mark = memory.memory_mark();
   {
-    std::optional<Parameters> others;  // for activations of another type
+    std::optional<Parameters> others;  // working copies in another activation type
     if (recipe.activation_dtype != parameters_.working_dtype()) {
       others.emplace(memory, model_, optimizer_, recipe.activation_dtype, Purpose::inference);
       load_parameters(tensors_, origin_, *others);

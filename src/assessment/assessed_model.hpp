@@ -1,4 +1,4 @@
-// One model under one recipe after another, for inference.
+// Runs inference of one model under a sequence of recipes.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,22 @@ namespace fp8lab {
 
 class AssessedModel {
  public:
-  /// Loads the weights of `tensors`, which come from `origin`, into the model of `config`.
-  /// `histories` are those of delayed scales in the checkpoint that holds the weights, if one does.
-  /// `backend` and `tensors` must outlive this.
+  /// Loads the weights of `tensors` into the model of `config`; `origin` names their source in
+  /// error messages. `histories` are the amax histories of the checkpoint that contains the
+  /// weights, if they come from one. Precondition: `backend` and `tensors` outlive this.
   AssessedModel(Backend& backend, const RunConfig& config, const ModelTensors& tensors,
                 std::string origin, AmaxHistories histories, const BatchShape& shape);
 
-  /// `recipe` as it runs here: delayed scales without a history are those of the tensors
-  /// themselves, of which a sentence is added to `remarks`.
+  /// Returns `recipe` with current scales instead of delayed ones for tensors without an amax
+  /// history (with_known_histories). Adds a sentence to `remarks` if there are such tensors.
   Recipe runnable(const Recipe& recipe, std::vector<std::string>& remarks) const;
 
-  /// Calls use() with the model under `recipe`, its weights quantized, and takes back the memory.
-  /// Throws Error for a recipe that cannot run.
+  /// Calls use() with the model under `recipe`, its weights quantized, then releases the model's
+  /// memory. Throws Error if the recipe cannot run.
   void under(const Recipe& recipe, const std::function<void(Transformer&)>& use);
 
-  /// `name`'s numerics in the layers that `chosen` is true of, by their place in
-  /// Declaration::linears(), and those of `others` in the rest.
+  /// Returns `others` with the numerics of `recipe` in the linear layers for which `chosen` returns
+  /// true. Its argument is the index in Declaration::linears().
   Recipe mixed(const Recipe& recipe, const Recipe& others,
                const std::function<bool(std::size_t)>& chosen) const;
 
@@ -41,8 +41,7 @@ class AssessedModel {
   LinearProducts& products() { return products_; }
   const ModelConfig& model() const { return model_; }
   const Parameters& parameters() const { return parameters_; }
-  /// Sets the first weights of `parameter`, as models under recipes with BF16 activations read
-  /// them.
+  /// Overwrites the first weights of `parameter`. Affects only recipes with BF16 activations.
   void upload(const Parameter& parameter, const std::vector<float>& first) {
     parameters_.upload(parameter, 0, first);
   }
@@ -60,7 +59,7 @@ class AssessedModel {
   AmaxHistories histories_;
   BatchShape shape_;
   StepContext context_;
-  Parameters parameters_;  ///< with working copies in BF16
+  Parameters parameters_;  ///< working copies in BF16
 };
 
 }  // namespace fp8lab

@@ -38,7 +38,7 @@ DocumentLosses document_losses(AssessedModel& model, Transformer& transformer,
 }
 
 std::int64_t sequences_of(const DataSources& data, std::int64_t length) {
-  // The mixture takes sequences from sources by their shares: the source that ends first counts.
+  // The mixture draws sequences from sources by their weights: the first exhausted source limits.
   double total = 0;
   for (const double weight : data.weights) total += weight;
   auto most = std::numeric_limits<double>::max();

@@ -1,4 +1,4 @@
-// Losses by document: what one recipe's numerics make of the same tokens as another's.
+// Losses by document, on the same tokens for every recipe.
 #pragma once
 
 #include <cstddef>
@@ -10,30 +10,31 @@
 
 namespace fp8lab {
 
-/// A document of which tokens were predicted. Tokens of one document depend on each other: it is
-/// the unit that intervals are made of.
+/// A document with predicted tokens. Tokens of one document depend on each other, so the document
+/// is the unit of resampling for intervals.
 struct AssessedDocument {
-  std::size_t source = 0;   ///< of the data
-  std::int64_t index = 0;   ///< in its source
-  std::int64_t tokens = 0;  ///< with a target
+  std::size_t source = 0;   ///< index of the source in the data
+  std::int64_t index = 0;   ///< index of the document in its source
+  std::int64_t tokens = 0;  ///< number of tokens with a target
   bool operator==(const AssessedDocument&) const = default;
 };
 
 struct DocumentLosses {
-  std::vector<AssessedDocument> documents;  ///< in the order in which the data were read
+  std::vector<AssessedDocument> documents;  ///< in the order of the data
   std::vector<double> sums;                 ///< nats, over the tokens of each document
-  double mean = 0;                          ///< nats a token, with the bits of `fp8lab eval`
+  double mean = 0;                          ///< nats per token, with the bits of `fp8lab eval`
 
   std::int64_t tokens() const;
-  /// Sum over all tokens divided by their number, in double precision.
+  /// Returns the mean over all tokens in nats, computed in double precision.
   double loss() const;
 };
 
-/// Of `sequences` packed sequences under `transformer`, always the same ones.
+/// Computes the losses of the first `sequences` packed sequences of `data` with `transformer`.
 DocumentLosses document_losses(AssessedModel& model, Transformer& transformer,
                                const DataSources& data, std::int64_t sequences);
 
-/// Sequences of `length` tokens that `data` fill without reading a document twice; at least 1.
+/// Returns the number of sequences of `length` tokens that `data` fill without reading a document
+/// twice; at least 1.
 std::int64_t sequences_of(const DataSources& data, std::int64_t length);
 
 }  // namespace fp8lab

@@ -1,4 +1,4 @@
-// How long the products of a training step take on a card, from measured kernels.
+// Estimates the GEMM time of a training step on a GPU from measured kernel rates.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace fp8lab {
 
-/// The card whose kernels the rates are of.
+/// GPU on which the rates were measured.
 inline constexpr const char* kRatedCard = "NVIDIA H200";
 
-/// Multiply-adds a second of our kernel for such a product at 8192 x 8192 x 8192, as
-/// experiments/results/h200_speed.md has them; nothing for a product that was not measured. A
-/// product of formats that the card has no instruction for is the BF16 tensor core's.
+/// Returns the multiply-adds per second of our kernel for such a GEMM at 8192 x 8192 x 8192, from
+/// experiments/results/h200_speed.md; none if the GEMM was not measured. A GEMM of two unquantized
+/// operands has the rate of the BF16 tensor core.
 std::optional<double> measured_rate(const GemmSpec& gemm, const QuantSpec& a, const QuantSpec& b);
 
-/// Seconds of the three products of all linear layers but the head in a step of `tokens` tokens; a
-/// model of large layers, without quantization, attention and norms. Nothing where one of them was
-/// not measured.
+/// Estimates the seconds of the three GEMMs of all linear layers except the head in a step of
+/// `tokens` tokens, without quantization, attention and norms. The rates hold for large layers.
+/// Returns none if one of the GEMMs was not measured.
 std::optional<double> product_seconds(const Recipe& recipe,
                                       const std::vector<LinearDeclaration>& linears,
                                       std::int64_t layers, std::int64_t tokens);

@@ -9,10 +9,9 @@
 namespace fp8lab {
 namespace {
 
-/// Of each parameter in order, and of the layers' operands.
 struct Gradients {
   std::vector<std::vector<float>> parameters;
-  std::vector<OperandStatistics> statistics;  ///< of each slot of each layer
+  std::vector<OperandStatistics> statistics;  ///< one per slot, layer by layer
 };
 
 /// Sums over elements, in double precision.

@@ -1,4 +1,4 @@
-// What a recipe does to the gradients of one batch.
+// Measures the gradient error of a recipe on one batch.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@
 
 namespace fp8lab {
 
-/// The gradient g of the weight of one linear layer, against g0 of the baseline.
+/// Compares the weight gradient g of one linear layer with the baseline's gradient g0.
 struct LayerGradient {
   std::size_t linear = 0;  ///< in the order of Declaration::linears()
   double error = 0;        ///< |g - g0| / |g0|, Frobenius norm
   double cosine = 0;       ///< <g, g0> / (|g| |g0|)
-  /// SQNR in dB of each operand of the layer as it was quantized; NaN where it was not.
+  /// SQNR in dB of each operand of the layer; NaN if it is not quantized.
   PerSlot<double> sqnr_db{};
 };
 
@@ -31,13 +31,13 @@ struct RecipeGradient {
   std::vector<LayerGradient> layers;
 };
 
-/// Is told each recipe, its number and how many there are.
+/// Called before each recipe with its name, the number of completed recipes and their total.
 using GradientProgress =
     std::function<void(const std::string& recipe, std::size_t done, std::size_t total)>;
 
-/// One backward pass over `batches`, micro-batches of `shape`, under each of `recipes`; the first
-/// is the baseline, whose errors are 0. Weights are those of `tensors`, which come from `origin`.
-/// Throws Error for a recipe that cannot train.
+/// Computes gradients over `batches`, micro-batches of `shape`, under each of `recipes`. The first
+/// recipe is the baseline; its errors are 0. Weights are those of `tensors`; `origin` names their
+/// source in error messages. Throws Error if a recipe cannot train.
 std::vector<RecipeGradient> gradient_errors(Backend& backend, const ModelConfig& model,
                                             const ModelTensors& tensors, const std::string& origin,
                                             const AmaxHistories& histories, const BatchShape& shape,

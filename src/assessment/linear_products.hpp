@@ -1,4 +1,4 @@
-// A backend that shows the forward products of linear layers, and attention, before it runs them.
+// A backend that passes the forward GEMMs of linear layers, and attention, to visitors.
 #pragma once
 
 #include <cstddef>
@@ -12,22 +12,23 @@
 
 namespace fp8lab {
 
-/// Runs everything on `original`. Of watched layers, which multiply x and w as they are stored (as
-/// recipe bf16 has it), it hands the product of the forward pass to a visitor instead.
+/// Runs every operation on `original`, except the forward GEMMs of watched layers: those it passes
+/// to a visitor. Precondition: watched layers multiply x and w as they are stored, as in recipe
+/// bf16.
 class LinearProducts final : public PassThrough {
  public:
-  /// `linear` counts in the order of Declaration::linears(). Either runs `op`, or another one that
-  /// fills op.d, on the backend that it is given.
+  /// `linear` is an index in the order of Declaration::linears(). The visitor must run `op`, or
+  /// another operation that fills op.d, on `original`.
   using Visit = std::function<void(Backend& original, std::size_t linear, const ops::Gemm& op)>;
 
-  /// Of the attention of each layer, in their order, which runs afterwards.
+  /// Called before the attention of each layer, in layer order.
   using VisitAttention = std::function<void(const ops::AttentionForward& op)>;
 
-  /// `original` must outlive this.
+  /// Precondition: `original` outlives this.
   explicit LinearProducts(Backend& original) : PassThrough(original) {}
 
-  /// From now on shows the products of `linears`, on this backend; without `visit`, no more. The
-  /// same of attention.
+  /// Starts to pass the forward GEMMs of `linears`, which are on this backend, to `visit`, and
+  /// attention to `visit_attention`. An empty function stops that kind of visit.
   void watch(const std::vector<std::unique_ptr<Linear>>& linears, Visit visit,
              VisitAttention visit_attention = {});
 
@@ -46,7 +47,7 @@ class LinearProducts final : public PassThrough {
   void pass(const ops::Product& op);
   void pass(const ops::AttentionForward& op);
 
-  std::map<const void*, std::size_t> weights_;  ///< layers by where their weights lie
+  std::map<const void*, std::size_t> weights_;  ///< layer index by address of its weights
   Visit visit_;
   VisitAttention visit_attention_;
 };

@@ -14,7 +14,7 @@ std::vector<float> download(Backend& backend, const TensorView& view) {
   return values;
 }
 
-/// Of values that may be put in another order; 0 of none.
+/// Returns the median; 0 if `values` is empty. Reorders `values`.
 double median(std::vector<float>& values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -45,7 +45,8 @@ InputOutliers look_at(std::size_t linear, std::vector<float> x, std::int64_t row
   return result;
 }
 
-/// Softmax weights of one head, summed over queries, by key.
+/// Adds to `shares`, for each key, the softmax weights of one head summed over queries and divided
+/// by the number of heads.
 void add_shares(std::span<const float> q, std::span<const float> k, const AttentionShape& shape,
                 std::int64_t head, const std::vector<std::int32_t>& starts,
                 std::vector<double>& shares) {
@@ -59,7 +60,7 @@ void add_shares(std::span<const float> q, std::span<const float> k, const Attent
   std::vector<double> weights;
   for (std::size_t query = 0; query < starts.size(); ++query) {
     const auto first = static_cast<std::size_t>(starts[query]);
-    if (first == query) continue;  // it sees itself alone
+    if (first == query) continue;  // the query attends only to itself
     weights.assign(query - first + 1, 0.0);
     double largest = -INFINITY, sum = 0;
     for (std::size_t key = first; key <= query; ++key) {
@@ -92,7 +93,7 @@ AttentionSink find_sink(Backend& backend, const ops::AttentionForward& op,
     for (std::size_t key = first; key <= query; ++key) ++seen_by[key];
   }
   AttentionSink sink;
-  // A key that few queries see has a large share by chance.
+  // A key that few queries attend to can have a large share by chance.
   const double enough = 0.25 * *std::max_element(seen_by.begin(), seen_by.end());
   for (std::size_t key = 0; key < shares.size(); ++key) {
     if (seen_by[key] < std::max(1.0, enough)) continue;

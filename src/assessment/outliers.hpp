@@ -1,4 +1,4 @@
-// The activations of a checkpoint that stand out: massive ones, channels, attention sinks.
+// Finds massive activations, outlier channels and attention sinks of a checkpoint.
 #pragma once
 
 #include <cstddef>
@@ -17,29 +17,29 @@ struct InputOutliers {
   double median = 0;         ///< of all magnitudes
   std::int64_t token = 0;    ///< row of the amax
   std::int64_t channel = 0;  ///< column of the amax
-  /// Largest over median channel amax, as OperandStatistics::channel_outlier_ratio.
+  /// Largest channel amax divided by the median one, as OperandStatistics::channel_outlier_ratio.
   double channel_ratio = 0;
-  /// The same by tokens: largest over median amax of a row. Far above the channels' ratio, a few
-  /// tokens carry what is massive.
+  /// Largest row amax divided by the median one. If it is far above channel_ratio, the massive
+  /// activations are those of a few tokens.
   double token_ratio = 0;
 };
 
-/// What the queries of one layer attend to.
+/// The key that the queries of one layer attend to most.
 struct AttentionSink {
   std::int64_t token = 0;  ///< the key with the largest share
-  /// Mean over heads, and over the queries that see this key and at least one other, of its
-  /// weight. 1: they look at nothing else.
+  /// Mean softmax weight of the key over heads and over the queries that see it and at least one
+  /// other key. 1: these queries attend to nothing else.
   double share = 0;
 };
 
 struct Outliers {
   std::vector<InputOutliers> inputs;
-  std::vector<AttentionSink> sinks;  ///< by layer
+  std::vector<AttentionSink> sinks;  ///< one per layer
 };
 
-/// In the first sequence of `batch`, under `recipe`, which multiplies activations as they are
-/// stored (bf16). Attention weights are computed on the host in double precision, from queries and
-/// keys as attention reads them.
+/// Examines the first sequence of `batch` under `recipe`. Precondition: the recipe multiplies
+/// activations as they are stored (bf16). Attention weights are computed on the host in double
+/// precision from the queries and keys that attention reads.
 Outliers find_outliers(AssessedModel& model, const Recipe& recipe, const Batch& batch);
 
 }  // namespace fp8lab

@@ -9,8 +9,8 @@
 namespace fp8lab {
 namespace {
 
-/// `source` (rows, k) as the quantizer `spec` leaves it, rounded to `destination`. The memory of
-/// its codes is given back.
+/// Quantizes `source` (rows, k) by `spec`, dequantizes it and rounds it to `destination`. Delayed
+/// scales are replaced by current ones. Releases the memory of the codes.
 void quantize_and_read_back(Backend& backend, QuantSpec spec, bool is_right, const RandomKey& key,
                             const TensorView& source, const TensorView& destination) {
   const std::size_t mark = backend.memory_mark();
@@ -32,7 +32,8 @@ bool is_quantized_alone(const QuantSpec& spec) {
   return spec.is_cast() && !spec.transform.is_smoothing();
 }
 
-/// Shows the baseline's product of layer `linear` an operand that `spec` has been at.
+/// A visitor that replaces one operand of the baseline's GEMM of layer `linear` by its quantized
+/// and dequantized values.
 class OneOperand {
  public:
   OneOperand(std::size_t linear, Slot slot, const QuantSpec& spec, std::uint64_t seed)
@@ -61,8 +62,8 @@ class OneOperand {
   RandomKey key_;
 };
 
-/// While it lives, every weight of the first output of a layer is the next BF16 number away from
-/// zero.
+/// During its lifetime, every weight of a layer's first output is replaced by the next BF16 number
+/// away from zero.
 class MovedWeights {
  public:
   MovedWeights(AssessedModel& model, std::size_t linear)
@@ -87,7 +88,7 @@ class MovedWeights {
   std::vector<float> before_;
 };
 
-/// Indices of the linear layers whose forward operands the recipe quantizes.
+/// Returns the indices of the linear layers with a forward operand that the recipe quantizes.
 std::vector<std::size_t> quantized_layers(const AssessedModel& model, const Recipe& recipe) {
   const auto count = static_cast<int>(model.model().num_hidden_layers);
   std::vector<std::size_t> quantized;
@@ -138,7 +139,7 @@ SensitivityMap map_sensitivity(
   map.recipe = losses_under(recipe);
   const std::size_t replicates = std::min(kReplicates, quantized.size());
   const std::size_t parts = replicates + 2 * quantized.size();
-  // The operands first, all under one model of the baseline.
+  // Measures the operands first, all with one model under the baseline.
   model.under(baseline, [&](Transformer& transformer) {
     map.baseline = document_losses(model, transformer, data, sequences);
     for (std::size_t n = 0; n < replicates; ++n) {

@@ -1,4 +1,4 @@
-// Where a recipe's loss arises: each layer, and each operand of its forward product, alone in it.
+// Maps the loss of a recipe to layers and to the operands of their forward GEMMs.
 #pragma once
 
 #include <cstddef>
@@ -11,38 +11,38 @@
 
 namespace fp8lab {
 
-/// One linear layer alone in the recipe, everything else in the baseline's numerics.
+/// Losses with the recipe in one linear layer and the baseline in all others.
 struct LayerSensitivity {
   std::size_t linear = 0;  ///< in the order of Declaration::linears()
-  DocumentLosses layer;    ///< the layer as the recipe has it, its accumulator included
-  /// One operand alone: quantized as the recipe says, read back, rounded once to BF16, which holds
-  /// every product of a code and a power-of-two scale exactly (another scale: relative error of at
-  /// most 2^-9), and multiplied by the baseline's product. Nothing where the operand is not
-  /// quantized, or not by itself (smoothing).
+  DocumentLosses layer;    ///< the whole layer in the recipe, including its accumulator
+  /// Only one operand in the recipe: quantized, dequantized, rounded once to BF16 and multiplied by
+  /// the baseline's GEMM. With power-of-two scales the rounding is exact; with other scales its
+  /// relative error is at most 2^-9. None if the operand is not quantized, or is smoothed.
   std::optional<DocumentLosses> x, w;
 };
 
-/// How many times the baseline is taken with a layer moved by next to nothing.
+/// Largest number of baseline runs with one layer minimally changed.
 inline constexpr std::size_t kReplicates = 16;
 
 struct SensitivityMap {
   DocumentLosses baseline, recipe;
-  /// The noise of the map. Each is the baseline with one layer changed by next to nothing: every
-  /// weight of the layer's first output moved by one unit in the last place of BF16. There is one
-  /// for each of kReplicates layers spread over the model, or for all if there are fewer. A change
-  /// in one layer makes later roundings fall differently, which alone moves the loss.
+  /// The noise of the map. Each replicate is the baseline with one layer minimally changed: every
+  /// weight of the layer's first output moves by one unit in the last place of BF16. This changes
+  /// later roundings, and thus the loss. There are kReplicates such layers, spread over the
+  /// quantized ones, or all quantized layers if there are fewer.
   std::vector<DocumentLosses> replicates;
-  std::vector<LayerSensitivity> layers;  ///< those that the recipe quantizes
+  std::vector<LayerSensitivity> layers;  ///< the layers that the recipe quantizes
 
-  /// Mean loss of the baseline and its replicates: what layers are compared with.
+  /// Returns the mean loss of the baseline and its replicates, with which layers are compared.
   double baseline_loss() const;
 };
 
-/// Number of forward passes over the data that map_sensitivity needs for this recipe.
+/// Returns the number of forward passes over the data that map_sensitivity needs for this recipe.
 std::size_t map_passes(const AssessedModel& model, const Recipe& recipe);
 
-/// `baseline` multiplies x and w as they are stored (bf16). `progress` is told each layer, its
-/// number and how many there are. Delayed scales count as current ones.
+/// Measures the losses of the map on `sequences` packed sequences of `data`. `progress` receives
+/// each layer, the number of completed parts and their total. Single operands with delayed scales
+/// use current ones. Precondition: `baseline` multiplies x and w as they are stored (bf16).
 SensitivityMap map_sensitivity(AssessedModel& model, const Recipe& baseline, const Recipe& recipe,
                                const DataSources& data, std::int64_t sequences,
                                const std::function<void(const std::string& layer, std::size_t done,

@@ -13,7 +13,8 @@
 namespace fp8lab {
 namespace {
 
-/// FP32 scales in every table of operands that says something else, without what goes with that.
+/// Sets scale_format = "fp32" in every slot table with another format, and removes the keys that
+/// apply only to that format.
 void give_fp32_scales(toml::table& slots) {
   for (auto&& [key, node] : slots) {
     toml::table* const table = node.as_table();
@@ -47,7 +48,7 @@ std::optional<Recipe> recipe_if_possible(const std::string& text) {
   try {
     return parse_recipe(text, "suggestion");
   } catch (const Error&) {
-    return std::nullopt;  // fields that do not go together
+    return std::nullopt;  // incompatible fields
   }
 }
 
@@ -66,7 +67,7 @@ SuggestionPlanner::SuggestionPlanner(const AssessedModel& model, const Recipe& r
 void SuggestionPlanner::order_layers() {
   struct Worth {
     std::string layer;
-    double nats_a_weight = 0;  // weights stand for time: all layers run at two rates
+    double nats_a_weight = 0;  // GEMM time is proportional to the number of weights
   };
   std::vector<Worth> worths;
   for (const LayerSensitivity& entry : map_.layers) {
@@ -147,7 +148,7 @@ Suggestion SuggestionPlanner::plan(double margin) {
     if (!(whole.gap < std::numeric_limits<double>::infinity())) continue;
     result.tried.push_back(whole);
     if (whole.gap <= margin) continue;
-    // The fewest layers: doubled until the margin is reached, then halved into.
+    // Finds the fewest layers: doubles their number up to the margin, then bisects.
     std::size_t low = 0, high = 1;
     std::optional<TriedRecipe> best;
     while (low < order_.size()) {

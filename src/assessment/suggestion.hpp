@@ -1,4 +1,4 @@
-// The cheapest change of a recipe that brings its loss under a margin.
+// Finds the cheapest change of a recipe that brings its loss under a margin.
 #pragma once
 
 #include <functional>
@@ -10,37 +10,38 @@
 
 namespace fp8lab {
 
-/// A recipe that was run. Gaps are (loss - baseline) / baseline on the data of the map, fractions,
-/// the baseline being SensitivityMap::baseline_loss().
+/// A recipe that was run.
 struct TriedRecipe {
-  std::string words;  ///< what was changed: "FP32 scales; layers.3.mlp.down in bf16"
-  std::string text;   ///< a recipe file
+  std::string words;  ///< the change: "FP32 scales; layers.3.mlp.down in bf16"
+  std::string text;   ///< contents of the recipe file
+  /// (loss - baseline) / baseline on the data of the map; baseline:
+  /// SensitivityMap::baseline_loss().
   double gap = 0;
   std::optional<double> seconds;  ///< product_seconds of a step of kRatedTokens tokens
-  std::int64_t layers = 0;        ///< linear layers that were taken to bf16
+  std::int64_t layers = 0;        ///< number of linear layers changed to bf16
 };
 
 inline constexpr std::int64_t kRatedTokens = 8 * 2048;
 
 struct Suggestion {
   double margin = 0;
-  std::vector<TriedRecipe> tried;     ///< in the order in which they were run; the first as it is
-  std::optional<std::size_t> chosen;  ///< nothing reached the margin: none
+  std::vector<TriedRecipe> tried;     ///< in the order of their runs; the first is unchanged
+  std::optional<std::size_t> chosen;  ///< index in `tried`; none if no recipe reached the margin
 };
 
-/// Plans by what was measured: first the changes of the whole recipe that its fields allow (FP32
-/// scales in place of powers of two; tiles of 1x128 and 128x128 in place of the tensor's), then, of
-/// each, the fewest layers to take to bf16 in the order of what they add by the map for the time
-/// that they cost. Every candidate is run on the data of the map. Chosen is the one of least time
-/// among those whose gap is at most `margin`, then of fewest layers; time that is not known counts
-/// as longest.
+/// Tries the changes of the whole recipe that its fields allow: FP32 scales instead of powers of
+/// two, tiles of 1x128 and 128x128 instead of whole tensors, and both. For each, finds the fewest
+/// layers to change to bf16, in descending order of the loss per weight that they add in the map.
+/// Every candidate is run on the data of the map. Chooses the candidate with the least time among
+/// those with a gap of at most `margin`, then the one with the fewest layers. Unknown time counts
+/// as infinite.
 class SuggestionPlanner {
  public:
   /// Loss of a recipe on the data of the map.
   using Loss = std::function<double(const Recipe&)>;
   using Progress = std::function<void(const std::string& words)>;
 
-  /// `map` is that of `recipe`. Everything given must outlive this.
+  /// Precondition: `map` is the map of `recipe`; all references outlive this.
   SuggestionPlanner(const AssessedModel& model, const Recipe& recipe, const SensitivityMap& map,
                     Loss loss, Progress progress);
 
@@ -55,9 +56,9 @@ class SuggestionPlanner {
   };
 
   std::vector<Variant> variants() const;
-  /// The variant with the first `count` of `order_` in bf16, run.
+  /// Runs the variant with the first `count` layers of `order_` in bf16.
   TriedRecipe run(const Variant& variant, std::size_t count) const;
-  /// The recipe file of it.
+  /// Returns the recipe file of the variant with `layers` in bf16; `words` describes it.
   std::string text_of(const Variant& variant, const std::string& words,
                       const std::vector<std::string>& layers) const;
   void order_layers();
@@ -67,7 +68,7 @@ class SuggestionPlanner {
   const SensitivityMap& map_;
   Loss loss_;
   Progress progress_;
-  std::vector<std::string> order_;  ///< layers, the most worthwhile first
+  std::vector<std::string> order_;  ///< layers in descending order of added loss per weight
 };
 
 }  // namespace fp8lab

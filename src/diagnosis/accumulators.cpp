@@ -50,7 +50,7 @@ AccumulatorEvaluation describe(const CheckpointedRun& run, const Accumulator& ac
   return result;
 }
 
-/// The loss alone.
+/// Returns `config` reduced to the held-out loss.
 EvalConfig loss_of(EvalConfig config) {
   config.exact_match = 0;
   config.multiple_choice.clear();
@@ -59,7 +59,7 @@ EvalConfig loss_of(EvalConfig config) {
   return config;
 }
 
-/// Loss and logits of the run under `recipe`.
+/// Evaluates the run under `recipe`: stores the loss in `result`, returns the logits.
 std::vector<float> evaluate(Backend& backend, const CheckpointedRun& run, const Recipe& recipe,
                             const Parameters& parameters, const StepBatch& step,
                             const DataSources* held_out, AccumulatorEvaluation& result) {
@@ -81,7 +81,7 @@ std::vector<float> evaluate(Backend& backend, const CheckpointedRun& run, const 
     download_floats(backend, transformer.logits(), logits);
     transformer.discard_amaxes();
     if (held_out != nullptr) {
-      const EvaluationInputs none;  // the loss alone reads no other files
+      const EvaluationInputs none;  // the loss reads no other files
       Evaluator evaluator(backend, parameters, transformer, loss_of(*stage.eval), *held_out, none);
       context.step = static_cast<std::uint32_t>(run.position.step);
       result.loss = evaluator.evaluate(context, false).held_out.mean;
@@ -91,7 +91,7 @@ std::vector<float> evaluate(Backend& backend, const CheckpointedRun& run, const 
   return logits;
 }
 
-/// Root of the mean square of a - b, and the largest magnitude.
+/// Returns the RMS and the largest magnitude of a - b.
 std::pair<double, double> distance(const std::vector<float>& a, const std::vector<float>& b) {
   double squares = 0, largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {

@@ -19,7 +19,7 @@
 namespace fp8lab {
 namespace {
 
-/// Every gradient, parameter after parameter.
+/// Returns the gradients of all parameters, concatenated.
 std::vector<double> gradients_of(Backend& backend, const Parameters& parameters) {
   std::vector<double> all;
   for (const Parameter& parameter : parameters.all()) {
@@ -55,7 +55,7 @@ class GradientError {
     exact_ = gradient(*truth, recipe, exact_storage(run.config.optimizer), false);
   }
 
-  /// Of the step with what `switches` keeps.
+  /// Returns the error of the gradient with only the sources that `switches` keeps.
   double of(const Switches& switches) {
     int replaced = 0;
     const Recipe recipe = with_switches(recipe_, run_.config.model, switches, replaced);
@@ -70,7 +70,8 @@ class GradientError {
     return error;
   }
 
-  /// GEMMs that lose their accumulator with the rounding of scales.
+  /// Returns the number of GEMMs that sum exactly without scale rounding, because their accumulator
+  /// accepts no FP32 scales.
   int replaced() const { return replaced_; }
 
  private:
@@ -107,7 +108,7 @@ class GradientError {
   int replaced_ = 0;
 };
 
-/// The chosen groups, in their own order.
+/// Returns the chosen groups, in the order of error_sources().
 std::vector<ErrorSourceGroup> chosen(const ModelConfig& model, const AttributionChoice& choice) {
   constexpr const char* kLayer = "layer";
   const Declaration declaration = declaration_of(model);
@@ -130,14 +131,14 @@ std::vector<ErrorSourceGroup> chosen(const ModelConfig& model, const Attribution
   }
   std::erase_if(all, [&](const ErrorSourceGroup& group) {
     if (group.name == kLayer && !choice.layers.empty()) return false;
-    // Layers alone are asked for.
+    // Without `groups`: only the layers if some are chosen, else every group except them.
     if (choice.groups.empty()) return group.name == kLayer || !choice.layers.empty();
     return !holds(choice.groups, group.name);
   });
   return all;
 }
 
-/// What a gradient depends on: the recipe of each layer, and what the operands keep.
+/// Determines a gradient: the recipe of each layer, and the element errors of its operands.
 struct GradientKey {
   Recipe recipe;
   Switches switches;
@@ -156,13 +157,13 @@ struct GradientKey {
   }
 };
 
-/// Gradients that are wanted, each of which is taken once.
+/// The distinct gradients to compute.
 class WantedGradients {
  public:
   WantedGradients(const Recipe& recipe, const ModelConfig& model)
       : recipe_(recipe), model_(model) {}
 
-  /// The place of the gradient of these switches.
+  /// Returns the index of the gradient with these switches; adds it if it is new.
   std::size_t add(std::string name, const Switches& switches) {
     int replaced = 0;
     GradientKey key{with_switches(recipe_, model_, switches, replaced), switches};
@@ -186,13 +187,14 @@ class WantedGradients {
   std::vector<Wanted> all_;
 };
 
-/// A part whose errors are still to be measured: places in WantedGradients.
+/// The gradients of a part, as indices into WantedGradients.
 struct WantedPart {
   std::optional<std::size_t> alone;
   std::size_t without = 0;
 };
 
-/// Seconds of the gradient in double precision and of all `wanted`; nothing where that is little.
+/// Estimates the seconds of the gradient in double precision and of all `wanted`; none if the work
+/// is too small to time.
 std::optional<double> seconds_of(const WantedGradients& wanted, Backend& backend,
                                  const CheckpointedRun& run, const Recipe& recipe, int threads) {
   if (takes_no_time(run, recipe, backend, 3 * (wanted.size() + 1))) return std::nullopt;
@@ -231,7 +233,7 @@ Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, con
   const std::vector<ErrorSourceGroup> groups = chosen(run.config.model, choice);
   StageConfig stage = run.stage();
   stage.eval.reset();
-  plan_memory(run.config, stage, recipe, backend);  // refuses what cannot run
+  plan_memory(run.config, stage, recipe, backend);  // throws if the recipe cannot run
   Attribution result;
   const Recipe scaled =
       with_known_histories(recipe, run.config.model, run.histories, result.remarks);

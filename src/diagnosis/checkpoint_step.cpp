@@ -21,7 +21,7 @@ CheckpointedRun open_checkpointed_run(const RunConfig& config, OpenCheckpoint ch
                       read_checkpoint(*checkpoint).position,
                       {},
                       read_amax_histories(*checkpoint)};
-  run.config.memory = {};  // whole tensors are looked at
+  run.config.memory = {};  // diagnoses need whole tensors
   check_position(run.position, config, checkpoint->path());
   run.recipe = load_recipe(run.stage_recipe().name, config.recorded);
   return run;
@@ -33,7 +33,8 @@ StageRecipe CheckpointedRun::stage_recipe() const {
 
 namespace {
 
-/// Later steps are those of the checkpoint's weights: without what is planted on the way to them.
+/// Throws Error if a stress acts up to the step `skipped` steps after the next one. Later steps run
+/// on the checkpoint's weights, which lack the values that such a stress plants.
 void refuse_stresses(const StageConfig& stage, std::int64_t stage_step, std::int64_t skipped) {
   for (const StressConfig& stress : stage.stress) {
     const std::int64_t end = stress.at_step + std::max<std::int64_t>(1, stress.over_steps);

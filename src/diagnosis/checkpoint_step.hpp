@@ -1,4 +1,4 @@
-// The step that a run takes next from where its checkpoint stands.
+// The next training step of a run after its checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -17,47 +17,48 @@
 
 namespace fp8lab {
 
-/// A run of which there is a checkpoint.
+/// A run and its checkpoint.
 struct CheckpointedRun {
   RunConfig config;
   OpenCheckpoint checkpoint;
-  RunPosition position;     ///< of the checkpoint
-  Recipe recipe;            ///< at work in the checkpoint
-  AmaxHistories histories;  ///< of the checkpoint
+  RunPosition position;     ///< position of the checkpoint
+  Recipe recipe;            ///< recipe in effect at the checkpoint
+  AmaxHistories histories;  ///< amax histories in the checkpoint
 
-  /// The one that the checkpoint was written in.
+  /// Returns the stage in which the checkpoint was written.
   const StageConfig& stage() const {
     return config.stages[static_cast<std::size_t>(position.stage)];
   }
-  /// What `recipe` is of that stage.
+  /// Returns the entry of that stage which names `recipe`.
   StageRecipe stage_recipe() const;
 };
 
-/// Where `checkpoint`, of a run of `config`, stands. Throws Error for a checkpoint that is
-/// damaged or of another run's stages, and for a run that replaces sources of error.
+/// Reads the position, recipe and histories of `checkpoint`, written by a run of `config`. Throws
+/// Error if the checkpoint is damaged or its stages are not those of `config`, or if the run
+/// replaces sources of error.
 CheckpointedRun open_checkpointed_run(const RunConfig& config, OpenCheckpoint checkpoint);
 
-/// The first micro-batch of a step, the one whose operands a run measures.
+/// The first micro-batch of a step. A run measures the operands of this micro-batch.
 struct StepBatch {
-  /// Its trained_tokens are those of the whole step: gradients are those of the mean over them.
+  /// Its trained_tokens count the whole step: gradients are those of the mean over all its tokens.
   Batch batch;
   StepContext context;
 };
 
-/// The step `skipped` steps after the next one, with the data that the run reads there. Throws
-/// Error when no token of it is trained on, and when a stress is due in it or before, whose weights
-/// the checkpoint does not have.
+/// Returns the step `skipped` steps after the next one, with the data that the run reads in it.
+/// Throws Error if no token of the step is trained on. Also throws if `skipped` > 0 and a stress
+/// acts in or before that step, since the checkpoint lacks the stressed weights.
 StepBatch batch_of_step(const CheckpointedRun& run, const DataSources& data, std::int64_t skipped);
 
-/// Puts `parameters`, which hold the checkpoint's weights, under the stresses of the step that
-/// follows; what is planted for good is rounded to their storage.
+/// Applies the stresses of the next step to `parameters`, which hold the checkpoint's weights.
+/// Permanently planted values are rounded to the storage type of the weights.
 StressedStep stress_next_step(Backend& backend, Parameters& parameters, const CheckpointedRun& run);
 
-/// The run at its checkpoint, in backend memory, under the stresses of the step that follows.
+/// The state of the run at its checkpoint, in backend memory, with the stresses of the next step.
 struct CheckpointAtWork {
   CheckpointAtWork(Backend& backend, const CheckpointedRun& run);
 
-  /// Forward and backward pass of `step`. The weights stay, and so do delayed scales.
+  /// Runs the forward and backward pass of `step`. Weights and amax histories are not updated.
   void take(const StepBatch& step);
 
   Backend& backend;

@@ -11,10 +11,10 @@
 namespace fp8lab {
 namespace {
 
-/// Multiply-adds of some ten seconds.
+/// Number of multiply-adds in about ten seconds.
 constexpr double kLittle = 5e11;
 
-/// A step of one micro-batch of the stage.
+/// Returns the stage with one micro-batch per step, without evaluations.
 StageConfig one_micro_batch(const CheckpointedRun& run) {
   StageConfig stage = run.stage();
   stage.batch_sequences = stage.micro_batch_sequences;
@@ -22,7 +22,7 @@ StageConfig one_micro_batch(const CheckpointedRun& run) {
   return stage;
 }
 
-/// The run without what a pass alone does not do.
+/// Returns the run's configuration without statistics and hashes.
 RunConfig bare(const CheckpointedRun& run) {
   RunConfig config = run.config;
   config.logging.statistics_every_steps = 0;
@@ -35,7 +35,7 @@ double elements(const LinearDeclaration& linear) {
   return static_cast<double>(linear.in) * static_cast<double>(linear.out);
 }
 
-/// The share of `layers` in the GEMMs of all `linears`.
+/// Returns the fraction of all GEMM work of `linears` that `layers` do.
 double share_of(const std::vector<LinearDeclaration>& linears,
                 const std::vector<std::size_t>& layers) {
   double part = 0, all = 0;
@@ -93,7 +93,8 @@ std::optional<double> replay_seconds(Backend& backend, const CheckpointedRun& ru
   const Declaration declaration = declaration_of(run.config.model);
   const double share = share_of(declaration.linears(), chosen_layers(run.config.model, layers));
   const PassTime own = time_pass(run, run.recipe, backend);
-  // Without gradients of weights; the product in double precision takes as long as an exact sum.
+  // The pass computes no weight gradients: two of three GEMMs. A product in double precision takes
+  // as long as a GEMM with exact sums.
   double seconds = 2.0 / 3.0 * own.gemms + own.rest;
   const Recipe exact = with_accumulator(run.recipe, Accumulator::ideal_exact);
   const double product = share * time_pass(run, exact, backend).gemms;

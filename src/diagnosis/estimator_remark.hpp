@@ -1,4 +1,4 @@
-// What estimators do to measures of gradients.
+// Explains the effect of estimators on measured gradient errors.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,9 @@
 
 namespace fp8lab {
 
-/// A sentence for readers of errors under `recipe`, with the first of its estimators; nothing where
-/// it has none. An estimator changes gradients on purpose, so that its part of an error
-/// (ProductError, ErrorSource) is none of arithmetic.
+/// Returns a sentence that names the first estimator of `recipe`; none if the recipe has no
+/// estimator. An estimator changes gradients on purpose, so its part of an error (ProductError,
+/// ErrorSource) is no arithmetic error.
 std::optional<std::string> estimator_remark(const Recipe& recipe);
 
 }  // namespace fp8lab

@@ -1,4 +1,4 @@
-// Which linear layers a diagnosis looks at.
+// Selects the linear layers of a diagnosis.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace fp8lab {
 
-/// The linear layers of `model` that one of `patterns` matches (layer_pattern_matches), as indices
-/// into Declaration::linears(), in their order. Without patterns all but `lm_head`: most recipes
-/// leave it in bf16, and it is a fifth of the work of a small model. Throws Error for a pattern
-/// that matches no layer.
+/// Returns the linear layers of `model` that match one of `patterns` (layer_pattern_matches), as
+/// ascending indices into Declaration::linears(). Without patterns: all except `lm_head`, which
+/// most recipes leave in bf16 and which is a fifth of the work of a small model. Throws Error if a
+/// pattern matches no layer.
 std::vector<std::size_t> chosen_layers(const ModelConfig& model,
                                        const std::vector<std::string>& patterns);
 

@@ -1,4 +1,4 @@
-// A backend that hands out what linear layers multiply, before it is quantized.
+// A backend that passes the unquantized operands of linear layers to a visitor.
 #pragma once
 
 #include <cstddef>
@@ -17,25 +17,25 @@ namespace fp8lab {
 /// The unquantized activations of one linear layer y = x W^T in one micro-batch, in backend memory.
 struct CapturedLinear {
   std::size_t index = 0;  ///< in the order of Declaration::linears()
-  const Linear& linear;   ///< as the run has it
+  const Linear& linear;   ///< the layer in the run's model
   TensorView x;           ///< (T, in)
   TensorView dy;          ///< (T, out)
 };
 
-/// Runs everything on `original`. A pass that measures its operands shows them here, each with the
-/// record that is its layer's and slot's: x is copied in the forward pass, and in the backward pass
-/// `visit` is called for one layer after the other as soon as its dy is there. Nothing is measured,
-/// and no gradient of a weight is computed: it stays what it was.
+/// Intercepts ops::MeasureOperand, whose record identifies layer and slot: copies x of each watched
+/// layer in the forward pass, and calls `visit` in the backward pass as soon as the layer's dy is
+/// available. Computes neither statistics nor weight gradients, whose buffers are unchanged. All
+/// other operations run on `original`.
 class OperandCapture final : public PassThrough {
  public:
   using Visit = std::function<void(const CapturedLinear&)>;
 
-  /// `original` must outlive this.
+  /// Precondition: `original` outlives this.
   explicit OperandCapture(Backend& original) : PassThrough(original) {}
 
-  /// From now on captures the operands of the `chosen` among `linears`, all layers on this backend
-  /// that take `tokens`, whose activations are of type `activation`. What `visit` allocates it must
-  /// release.
+  /// Starts to capture the operands of `chosen`, indices into `linears`, all linear layers on this
+  /// backend. The layers take `tokens` rows of type `activation`. Precondition: `visit` releases
+  /// what it allocates.
   void watch(const std::vector<std::unique_ptr<Linear>>& linears,
              const std::vector<std::size_t>& chosen, std::int64_t tokens, DType activation,
              Visit visit);
@@ -64,8 +64,8 @@ class OperandCapture final : public PassThrough {
   }
 
   std::vector<Watched> watched_;
-  std::map<const void*, std::pair<std::size_t, Slot>> records_;  ///< by where statistics go
-  std::set<const void*> gradients_;                              ///< of weights
+  std::map<const void*, std::pair<std::size_t, Slot>> records_;  ///< by address of the record
+  std::set<const void*> gradients_;                              ///< addresses of weight gradients
   Visit visit_;
 };
 

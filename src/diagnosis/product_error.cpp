@@ -12,11 +12,11 @@
 namespace fp8lab {
 namespace {
 
-/// The factor's values (rows, K): `memory` holds them where they have to be transposed.
+/// Returns the factor's values (rows, K); `memory` holds the transpose if one is needed.
 const float* values_of(const Factor& factor, std::vector<float>& memory) {
   const HostMatrix& tensor = factor.tensor;
   if (!factor.transpose) return tensor.values.data();
-  constexpr std::int64_t kBlock = 64;  // of rows, whose lines stay in the cache
+  constexpr std::int64_t kBlock = 64;  // rows whose cache lines stay cached
   memory.resize(tensor.values.size());
 #pragma omp parallel for schedule(static)
   for (std::int64_t first = 0; first < tensor.rows; first += kBlock) {
@@ -33,7 +33,7 @@ const float* values_of(const Factor& factor, std::vector<float>& memory) {
 
 double square(double value) { return value * value; }
 
-/// The root of a sum of squares over another.
+/// Returns sqrt(errors / squares), with the special cases of ProductError.
 double relative(double errors, double squares) {
   if (errors == 0) return 0;
   const double ratio = std::sqrt(errors / squares);
@@ -45,7 +45,7 @@ struct Squares {
   double whole = 0, operands = 0, estimator = 0, accumulator = 0, product = 0;
 };
 
-/// Of one row.
+/// Returns the sums of one row.
 Squares squares_of(const double* product, const float* d, const float* exact, const float* straight,
                    std::int64_t columns) {
   Squares sums;

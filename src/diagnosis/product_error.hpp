@@ -1,4 +1,4 @@
-// How far a product is from exact arithmetic.
+// Measures the error of a product against exact arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ struct HostMatrix {
   std::vector<float> values;
 };
 
-/// Copies a bf16 or f32 tensor.
+/// Copies a bf16 or f32 tensor to the host.
 HostMatrix host_matrix(Backend& backend, const TensorView& view);
 
-/// One side of a product A B^T: a tensor (rows, K), or with `transpose` its transpose.
+/// One factor of a product A B^T: a tensor (rows, K), or the transpose of a tensor (K, rows).
 struct Factor {
   const HostMatrix& tensor;
   bool transpose = false;
@@ -27,34 +27,34 @@ struct Factor {
   std::int64_t k() const { return transpose ? tensor.rows : tensor.cols; }
 };
 
-/// Errors of a product D for A B^T, relative to |A B^T| in the Frobenius norm: 0 where both are
-/// zero, infinite where A B^T alone is, or an element is not finite. D' is the product of A and B
-/// as they were quantized for D, summed exactly, and D'' the same without an estimator; without D'
-/// the parts are NaN. Independent parts add in squares.
+/// Errors of a product D for A B^T, relative to |A B^T| in the Frobenius norm: 0 if the error is 0,
+/// infinite if only A B^T is 0 or an element is not finite. D' has the quantized operands of D but
+/// exact sums; D'' is D' without an estimator. If D' is not known, the parts are NaN. The squares
+/// of independent parts add.
 struct ProductError {
   double whole = 0;        ///< |D - A B^T|
   double operands = 0;     ///< |D'' - A B^T|
   double estimator = 0;    ///< |D' - D''|
-  double accumulator = 0;  ///< |D - D'|, with the rounding of D itself
+  double accumulator = 0;  ///< |D - D'|, including the rounding of D
   bool operator==(const ProductError&) const = default;
 };
 
-/// (A rows, B rows) = A B^T in double precision, row-major (cpu::f64_product).
+/// Returns A B^T in double precision, (A rows, B rows), row-major (cpu::f64_product).
 std::vector<double> exact_product(const Factor& a, const Factor& b);
 
-/// D (A rows, B rows) against `product`, A B^T. `exact`, D', may be null, and `straight_through`,
-/// D'', where there is no estimator. The bits depend on neither threads nor processor.
+/// Compares `d`, D, with `product`, A B^T. `exact`, D', may be null; `straight_through`, D'', may
+/// be null if there is no estimator. The bits do not depend on threads or processor.
 ProductError product_error(const std::vector<double>& product, const HostMatrix& d,
                            const HostMatrix* exact = nullptr,
                            const HostMatrix* straight_through = nullptr);
 
-/// Products that are computed once for all factors of the same values: several recipes see the same
-/// tensors before they are quantized.
+/// Caches exact products by the values of their factors: all recipes multiply the same unquantized
+/// tensors.
 class ExactProducts {
  public:
-  /// exact_product(a, b), which lives as long as this.
+  /// Returns exact_product(a, b). The reference is valid as long as this object.
   const std::vector<double>& of(const Factor& a, const Factor& b);
-  /// How many were computed.
+  /// Returns the number of products computed.
   std::size_t computed() const { return known_.size(); }
 
  private:
@@ -63,7 +63,7 @@ class ExactProducts {
     bool transpose_a = false, transpose_b = false;
     std::vector<double> product;
   };
-  std::list<Known> known_;  // which moves nothing
+  std::list<Known> known_;  // a list keeps references valid
 };
 
 }  // namespace fp8lab

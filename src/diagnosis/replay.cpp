@@ -16,7 +16,7 @@
 namespace fp8lab {
 namespace {
 
-/// `source` in the type `dtype`: itself, or a copy.
+/// Returns `source` if it has type `dtype`, else a converted copy.
 TensorView as_type(Backend& backend, const TensorView& source, DType dtype) {
   if (source.dtype == dtype) return source;
   const TensorView copy = backend.allocate(dtype, source.rows, source.cols);
@@ -24,7 +24,8 @@ TensorView as_type(Backend& backend, const TensorView& source, DType dtype) {
   return copy;
 }
 
-/// Static smoothing goes on from the factors of `original` where they are those of its transform.
+/// Copies the static smoothing factors of `original` to `replayed` for each GEMM with an equal
+/// transform; for other transforms sets result.smoothed_anew.
 void continue_smoothing(Backend& backend, const Linear& original, const Linear& replayed,
                         LayerReplay& result) {
   for (const GemmRole role : kGemmRoles) {
@@ -39,7 +40,8 @@ void continue_smoothing(Backend& backend, const Linear& original, const Linear& 
   }
 }
 
-/// `recipe` with sums that are exact and rounded once, to FP32, with its estimators or without.
+/// Returns `recipe` with exact sums, rounded once to FP32; without its estimators if `estimators`
+/// is false.
 Recipe with_exact_sums(const Recipe& recipe, const ModelConfig& model, bool estimators) {
   Switches switches = all_switches(declaration_of(model).linears().size(), true);
   for (Switches::Layer& layer : switches.layers) {
@@ -105,8 +107,7 @@ class StepReplay {
     return parameters[parameters.declaration().linears()[captured.index].weight];
   }
 
-  /// The weight as a model with activations of type `activation` reads it, and room for its
-  /// gradient.
+  /// Returns the weight with a working copy of type `activation` and a new gradient buffer.
   Parameter make_weight(const CapturedLinear& captured, DType activation, DType gradient) {
     Parameter weight = weight_of(captured);
     if (activation != run_.recipe.activation_dtype) {
@@ -120,7 +121,7 @@ class StepReplay {
     return weight;
   }
 
-  /// Where the backend has exact sums.
+  /// Returns the reduced recipes; none if the backend has no exact sums.
   std::optional<ReducedRecipes> reduced_of(const Recipe& recipe) {
     ReducedRecipes reduced = {with_exact_sums(recipe, run_.config.model, true),
                               with_exact_sums(recipe, run_.config.model, false)};
@@ -173,14 +174,14 @@ class StepReplay {
         });
   }
 
-  /// What a layer read and wrote, in backend memory.
+  /// Inputs and results of a layer, in backend memory.
   struct LayerTensors {
     TensorView x, dy;
     PerGemm<TensorView> products;
   };
 
-  /// The three GEMMs of the layer; `look(linear, tensors, result)` sees them before their memory is
-  /// released.
+  /// Runs the three GEMMs of the layer. Calls `look(linear, tensors, result)` before it releases
+  /// their memory.
   template <class Look>
   LayerReplay run_layer(const CapturedLinear& captured, const Recipe& recipe,
                         const StepContext& context, const Look& look) {
@@ -221,10 +222,10 @@ class StepReplay {
   CheckpointAtWork work_;
   const StepBatch& step_;
   int layer_count_;
-  std::vector<std::size_t> layers_;  ///< that are replayed
-  ExactProducts products_;           ///< of the layer that is replayed
+  std::vector<std::size_t> layers_;  ///< layers to replay
+  ExactProducts products_;           ///< products of the current layer
   std::vector<RecipeReplay> replays_;
-  std::vector<std::optional<ReducedRecipes>> reduced_;  ///< of each, where there are such sums
+  std::vector<std::optional<ReducedRecipes>> reduced_;  ///< one per recipe
 };
 
 }  // namespace
@@ -237,7 +238,7 @@ std::vector<RecipeReplay> replay_step(Backend& backend, const CheckpointedRun& r
   stage.eval.reset();
   const std::vector<std::size_t> chosen = chosen_layers(run.config.model, layers);
   for (const Recipe& recipe : recipes) {
-    plan_memory(run.config, stage, recipe, backend);  // refuses what cannot run
+    plan_memory(run.config, stage, recipe, backend);  // throws if the recipe cannot run
     const Support support = backend.supports(ops::MeasureOperand{
         TensorView::without_memory(DType::f32, 1, 1),
         false,

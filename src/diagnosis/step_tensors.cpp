@@ -18,7 +18,7 @@ bool holds_values(DType dtype) {
   return dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
 }
 
-/// Fills in the statistics.
+/// Computes the statistics of `tensor` from its values.
 void measure(const std::vector<float>& values, StepTensor& tensor) {
   const auto count = static_cast<double>(values.size());
   double sum = 0;

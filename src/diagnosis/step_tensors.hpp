@@ -1,4 +1,4 @@
-// What a step computes, tensor by tensor: also outside of GEMMs.
+// Statistics of every tensor that a step computes, also outside of GEMMs.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,22 @@
 
 namespace fp8lab {
 
-/// One tensor that an operation of the forward or backward pass wrote, of values in bf16, f32 or
-/// f64, right after it. Sums in double, in the order of the elements.
+/// Statistics of one bf16, f32 or f64 output of an operation of the forward or backward pass, taken
+/// right after the operation. Sums are in double precision, in element order.
 struct StepTensor {
   std::string phase;      ///< "weights", "forward" or "backward"
-  std::string layer;      ///< "layers.0.attention.qkv", "layers.0.mlp"; empty: of no layer
-  std::string operation;  ///< "rmsnorm_forward"; of a product in brackets the GEMM
-  std::string output;     ///< as the operation calls it: "d", "dx"
+  std::string layer;      ///< "layers.0.attention.qkv", "layers.0.mlp"; empty: no layer
+  std::string operation;  ///< "rmsnorm_forward"; for a product also its GEMM, in parentheses
+  std::string output;     ///< OperationOutput::name: "d", "dx"
   std::int64_t rows = 0, cols = 0;
-  double mean = 0, deviation = 0;  ///< of all elements; NaN where one is not finite
-  double amax = 0;                 ///< of the finite ones
-  double zeros = 0;                ///< fraction
+  double mean = 0, deviation = 0;  ///< of all elements; NaN if one is not finite
+  double amax = 0;                 ///< largest magnitude of the finite elements
+  double zeros = 0;                ///< fraction of elements
   std::int64_t nonfinite = 0;
 };
 
-/// All tensors of `step`, in the order in which they are written, in the run's own recipe. The
-/// operations of a step that are enqueued together are taken one by one.
+/// Runs `step` under the run's own recipe and returns all its tensors in the order of their
+/// writing. Operations that are otherwise enqueued together run one by one.
 std::vector<StepTensor> tensors_of_step(Backend& backend, const CheckpointedRun& run,
                                         const StepBatch& step);
 

@@ -14,7 +14,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// How the elements of a NumPy type are stored, and what their codes mean.
+/// The storage type of the elements of a NumPy type, and the format of their codes.
 struct Elements {
   DType dtype = DType::u8;
   std::optional<numerics::FormatSpec> codes = {};
@@ -24,9 +24,9 @@ struct Renamed {
   std::string_view theirs, ours;
 };
 
-/// The names of ml_dtypes that mean another format here, or none: its e4m3 and e3m4 are the
-/// IEEE-like formats, its fn formats of less than 8 bits have no NaN, and
-/// its e8m0fnu is the OCP one.
+/// Types of ml_dtypes whose names differ from the names of the same formats here: e4m3 and e3m4 of
+/// ml_dtypes are the IEEE-like formats, its fn formats below 8 bits have no NaN, and its e8m0fnu is
+/// the OCP format.
 constexpr Renamed kRenamed[] = {
     {"float8_e4m3", "e4m3b7"},  {"float8_e3m4", "e3m4b3"}, {"float8_e4m3b11fnuz", "e4m3fnuzb11"},
     {"float6_e2m3fn", "e2m3"},  {"float6_e3m2fn", "e3m2"}, {"float4_e2m1fn", "e2m1"},
@@ -82,7 +82,7 @@ Borrowed borrow_array(py::handle object, const std::string& name) {
     array = array.attr("astype")("float32", py::arg("copy") = false);
   Borrowed borrowed;
   borrowed.owner = py::module_::import("numpy").attr("ascontiguousarray")(array);
-  // A view is read only in use; TensorView has no constant form.
+  // The view is only read; TensorView has no const form.
   borrowed.view = {const_cast<void*>(borrowed.owner.data()), elements.dtype, 1, array.size(),
                    array.size()};
   borrowed.codes = elements.codes;

@@ -1,4 +1,4 @@
-// The parts of the Python module, one function each.
+// Registers the parts of the Python module; one function per part.
 #pragma once
 
 #include <pybind11/pybind11.h>

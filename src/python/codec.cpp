@@ -24,7 +24,7 @@ using numerics::FormatSpec;
 
 FormatSpec known_format(const std::string& name) {
   const std::optional<FormatSpec> format = format_by_name(name);
-  // Ambiguous, as in recipes: most readers mean e4m3fn.
+  // Ambiguous, as in recipes: e4m3 often means e4m3fn.
   if (!format || name == "e4m3") {
     throw Error(
         fmt::format("format '{}' is unknown; accepted: e4m3fn, e5m2, e3m4, e2m3, e3m2, "
@@ -77,7 +77,7 @@ py::array encode_values(const TensorView& source, const std::vector<py::ssize_t>
   return result;
 }
 
-/// encode_values by the vector kernels: a quantization without a scale.
+/// Like encode_values, but uses the vector kernels: quantizes without a scale.
 py::array quantize_values(const TensorView& source, const std::vector<py::ssize_t>& shape,
                           const QuantSpec& spec, std::uint64_t seed) {
   py::array_t<std::uint8_t> result(shape);
@@ -114,7 +114,7 @@ py::array encode(const py::object& x, const std::string& format, const std::stri
   return encode_values<std::uint32_t>(input.view, shape, cast);
 }
 
-/// Throws Error for a code of more bits than the format has.
+/// Throws Error if a code has more bits than the format.
 template <class Code>
 void check_width(const Code* codes, std::size_t count, const FormatSpec& format) {
   const std::uint64_t limit = std::uint64_t{1} << format.bits();
@@ -127,7 +127,7 @@ void check_width(const Code* codes, std::size_t count, const FormatSpec& format)
   }
 }
 
-/// Unsigned codes of any width.
+/// Decodes unsigned codes of any width.
 template <class Code>
 py::array decode_codes(const py::array& codes, const FormatSpec& format) {
   const auto contiguous = py::array_t<Code, py::array::c_style>(codes);
@@ -147,7 +147,7 @@ py::array decode_codes(const py::array& codes, const FormatSpec& format) {
   return result;
 }
 
-/// Whether the elements of NumPy type `type` are values of `format` in as many bits as its codes.
+/// Returns true if the elements of NumPy type `type` are codes of `format`.
 bool is_type_of(const std::string& type, const FormatSpec& format) {
   if (type == "bfloat16") return format == numerics::kBF16;
   if (type == "float16") return format == numerics::kFP16;

@@ -20,7 +20,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// One operand as the caller gave it.
+/// One operand of the call.
 struct Argument {
   std::string name;
   Input input;
@@ -32,8 +32,8 @@ struct Argument {
   }
 };
 
-/// `spec` is None for the operand that the GEMM's words imply, with the format of the array where
-/// that has one.
+/// Reads one operand. If `spec` is None, its quantizer is `implied`, with the format of the array's
+/// type if the type has one.
 Argument read_argument(const char* name, const py::object& values, const py::object& scales,
                        const py::object& spec, const QuantSpec& implied) {
   Argument argument{name, copy_matrix(values, name), std::nullopt, implied};
@@ -58,7 +58,8 @@ void check_same_k(const Argument& a, const Argument& b) {
                   left.rows, left.cols, right.rows, right.cols));
 }
 
-/// The FP32 start of an accumulating GEMM, the addend C of a call, or a bias.
+/// Reads an optional FP32 input: the addend of an accumulating GEMM, C of a library call, or a
+/// bias.
 std::optional<NpyArray> read_floats(const py::object& object, const char* name, std::int64_t rows,
                                     std::int64_t cols) {
   if (object.is_none()) return std::nullopt;
@@ -113,7 +114,7 @@ py::array gemm(const py::object& a_values, const py::object& b_values, const std
   return to_numpy(result);
 }
 
-/// D of a library call; uint8 codes where the output is FP8.
+/// Returns D of a library call; uint8 codes if the output is FP8.
 py::array library_gemm(const py::object& a_values, const py::object& b_values,
                        const std::string& words, const py::object& spec_a, const py::object& spec_b,
                        const py::object& scale_a, const py::object& scale_b,

@@ -1,4 +1,4 @@
-// Python: a model with its weights, its optimizer and its numerics.
+// Python: Model, with weights, optimizer and numerics.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -39,7 +39,7 @@ OptimizerConfig make_optimizer(const std::map<std::string, double>& values) {
   return optimizer;
 }
 
-/// Weights that a caller gives by name.
+/// Weights from the caller's dict of named arrays.
 class ArrayTensors : public ModelTensors {
  public:
   explicit ArrayTensors(const py::dict& arrays) {
@@ -82,7 +82,8 @@ class Model {
     load_parameters(*open_initial_state(source_, parameters.model()).weights, source, parameters);
   }
 
-  /// `dtype` as in a safetensors header; `recipe` empty: nothing is quantized.
+  /// Saves the model. `dtype` is a name of a safetensors header. If `recipe` is empty, nothing is
+  /// quantized.
   void save(const std::string& folder, const std::string& dtype, const std::string& recipe) {
     ExportOptions options;
     const std::optional<StoredType> type = parse_stored_type(dtype);
@@ -141,7 +142,7 @@ class Model {
     return result;
   }
 
-  /// (tokens, log-probabilities, ended) of each prompt.
+  /// Returns (tokens, log-probabilities, ended) for each prompt.
   std::vector<std::tuple<std::vector<std::int32_t>, std::vector<double>, bool>> generate(
       const std::vector<std::vector<std::int32_t>>& prompts, const py::dict& options) {
     GenerationConfig config;
@@ -195,7 +196,7 @@ class Model {
                       session_.model().vocab_size);
   }
 
-  /// Arrays by the names of transformers.
+  /// Returns a dict of arrays with the tensor names of transformers.
   template <class TensorOf>
   py::dict collect(TensorOf tensor_of) {
     py::dict result;

@@ -1,5 +1,5 @@
-// The Python module _fp8lab. Its arguments are positional; the package in src/python/fp8lab is what
-// users see and where every function is documented.
+// The Python module _fp8lab. Its arguments are positional. The package in src/python/fp8lab is the
+// public interface and documents every function.
 #include <fmt/format.h>
 #include <omp.h>
 #include <pybind11/pybind11.h>
@@ -17,8 +17,8 @@ namespace {
 
 namespace py = pybind11;
 
-/// Before 2.12 pybind11 reads the records of NumPy 1 alone, and memory of others instead of those
-/// of NumPy 2.
+/// Throws if pybind11 is older than 2.12 and NumPy is 2 or newer: such a pybind11 reads only the
+/// record layout of NumPy 1, and would read unrelated memory.
 void check_numpy() {
 #if PYBIND11_VERSION_HEX < 0x020C0000
   const auto version = py::module_::import("numpy").attr("__version__").cast<std::string>();
@@ -30,7 +30,8 @@ void check_numpy() {
 #endif
 }
 
-/// The classes that the package also raises without this module. They live as long as the process.
+/// Exception classes of the package, which also raises them without this module. They are never
+/// released.
 PyObject* error_class = nullptr;
 PyObject* runtime_failure_class = nullptr;
 
@@ -51,8 +52,8 @@ void register_exceptions(py::module_& module) {
   });
 }
 
-/// The handler of operator new. No exception may leave the threads that share a loop: without
-/// memory there, the process ends with one line, as the program does.
+/// Handler of operator new. No exception may leave a parallel loop, so if memory runs out there,
+/// the process prints one line and exits, as the program does.
 void refuse_memory() {
   if (omp_get_level() == 0) throw std::bad_alloc();
   std::fputs("fp8lab: out of memory\n", stderr);

@@ -71,7 +71,7 @@ py::object python_value(const FieldValue& value) {
   return py::int_(std::get<std::int64_t>(value));
 }
 
-/// A new NumPy array of `rows` by `cols` elements, not initialised, and the view of it.
+/// Returns a new uninitialised NumPy array (rows, cols) and sets `view` to its memory.
 template <class T>
 py::array new_matrix(std::int64_t rows, std::int64_t cols, TensorView& view) {
   py::array_t<T> array({rows, cols});
@@ -88,7 +88,7 @@ py::tuple quantize(const py::object& x, const QuantSpec& spec, bool transpose, s
       spec, transpose ? source.cols : source.rows, transpose ? source.rows : source.cols);
   const Support support = backend->supports(ops::Quantize{source, transpose, {}, {}, operand});
   if (!support) throw Error("quantizer " + label(spec) + ": " + support.reason);
-  // Codes and scales are written where Python reads them; bf16 values are widened first.
+  // Codes and scales are written directly to NumPy arrays; bf16 values are widened first.
   py::array code_array;
   py::object scale_array = py::none();
   if (spec.is_quantized()) {

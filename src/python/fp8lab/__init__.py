@@ -1,8 +1,8 @@
-"""The bit-exact FP8 emulator from Python: NumPy arrays in and out.
+"""Python interface of the bit-exact FP8 emulator, on NumPy arrays.
 
     import numpy as np, fp8lab
     q = fp8lab.quantize(x, "e4m3fn/1x128/pow2")     # q.codes, q.scales, q.statistics
-    q = fp8lab.quantize(x, "infir2:fprop.x")        # by the quantizer of a recipe's operand
+    q = fp8lab.quantize(x, "infir2:fprop.x")        # the quantizer of a recipe's operand
     d = fp8lab.gemm(a, b, "sm90_wgmma_fp8/promote:128/fp32")
     model = fp8lab.Model("FOLDER", recipe="infir2")          # saved by transformers
     loss, gradients = model.gradients(tokens)                # and logits, step, ...
@@ -11,9 +11,9 @@ Arrays may be float32, float16 (widened exactly), ml_dtypes.bfloat16 or uint16 (
 codes are uint8 or the FP8, FP6 and FP4 types of ml_dtypes. Arrays need not be contiguous. Bad input
 raises `fp8lab.Error` (a ValueError) with one line. The GIL is released while the emulator computes.
 
-`read_run` needs h5py, `fp8lab.conformance`, which checks other implementations, NumPy alone, and
-`fp8lab.tokens` makes token shards: the compiled module is loaded when one of its functions is first
-used, and a build without it has all the others.
+Three parts work without the compiled module, which is loaded when one of its functions is first
+used: `read_run` (needs h5py), `fp8lab.conformance` (checks other implementations; needs only NumPy)
+and `fp8lab.tokens` (makes token shards).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Loads the compiled module, with threads that sleep while they wait.
+"""Loads the compiled module with OpenMP threads that sleep while they wait.
 
-An OpenMP runtime reads its wait policy from the environment once, when it is loaded. A thread
-that spins on takes the processor of the thread that it waits for wherever other work runs on the
-machine. So the policy is set while the module, and with it the runtime, is loaded; the
-environment is then what it was. A runtime that the process had loaded before (`import` of another
-package that links the same library) keeps the policy that it has.
+A spinning thread can take the processor from the thread that it waits for if the machine also runs
+other work. An OpenMP runtime reads its wait policy from the environment once, when it is loaded. So
+this module sets the policy, loads the compiled module and with it the runtime, and restores the
+environment. A runtime that another package has already loaded into the process keeps its policy.
 """
 
 from __future__ import annotations

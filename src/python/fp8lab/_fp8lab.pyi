@@ -1,4 +1,4 @@
-"""The compiled module; `fp8lab` documents what is shown from here."""
+"""The compiled module; the package `fp8lab` documents its public functions."""
 
 from typing import Any, overload
 
@@ -11,7 +11,7 @@ from fp8lab.errors import RuntimeFailure as RuntimeFailure
 __version__: str
 
 class QuantSpec:
-    """How one matrix is quantized.
+    """The quantizer of one matrix.
 
     `QuantSpec("e4m3fn/1x128/pow2")` takes the words of the command line: a format, then in any
     order a tile (`tensor`, `row`, `RxC`), a scale format (`fp32`, `pow2`, `e8m0`, `bf16`, `e4m3`,
@@ -19,15 +19,16 @@ class QuantSpec:
     `ocp_floor`, `rceil`, `even`, `scale_rounding:nearest`), a scale arithmetic (`enc_div`,
     `dec_div_recip`, `dec_div`), `mae` or `mse`, `delayed` or `static:NUMBER`, a rounding
     (`ties_down`, `ties_positive`, `toward_zero`, `stochastic`), a transform, and further keys of a
-    recipe's slot table, such as `amax_epsilon:1e-4`. A format alone is a cast without a scale.
-    Without a scale rounding `pow2` has `enc_floor` and `e8m0` has `rceil`, under which no element
-    saturates, and `mx32` has `ocp_floor`. `label` is these words, and reads back as an equal spec.
+    recipe's slot table, such as `amax_epsilon:1e-4`. A format alone is a cast without a scale. The
+    default scale rounding is `enc_floor` for `pow2` and `rceil` for `e8m0`, so that no element
+    saturates, and `ocp_floor` for `mx32`. `label` is the spec in these words; QuantSpec(label) is
+    an equal spec.
 
     `QuantSpec("infir2:fprop.x")` is the quantizer of a recipe's operand.
 
-    The keywords are the keys of a recipe's slot table (`fp8lab help recipe` lists them), with their
-    defaults, and each is also a property: a format of at most 8 bits is scaled by its current amax
-    unless `scale_source` says otherwise, and a key that has no effect is an error.
+    The keywords are the keys of a recipe's slot table (`fp8lab help recipe` lists them), with the
+    same defaults. Each is also a property. A format of at most 8 bits is scaled by its current amax
+    unless `scale_source` is given. A key without effect is an error.
     """
 
     @overload

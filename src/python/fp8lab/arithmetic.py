@@ -1,4 +1,4 @@
-"""Conversions, quantizers and GEMMs, bit for bit those of the emulator's CPU backend."""
+"""Conversions, quantizers and GEMMs with the bits of the emulator's CPU backend."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fp8lab._emulator import QuantSpec, _fp8lab
 
 
 class Quantized(NamedTuple):
-    """A quantized matrix; x ~ scales * decode(codes), each scale over its tile."""
+    """A quantized matrix: x ~ scales * decode(codes), with one scale per tile."""
 
     codes: NDArray[Any]
-    """(rows, K) uint8; float32 values where the format is bf16 or fp32."""
+    """(rows, K) uint8; float32 values if the format is bf16 or fp32."""
     scales: NDArray[np.float32] | None
     """(tile rows, tile columns) decode factors; None for a quantizer without a scale."""
     statistics: dict[str, Any] | None
-    """Error statistics as in a run file, and scale_bits_per_element; None if not asked for."""
+    """Error statistics as in a run file, and scale_bits_per_element; None if not requested."""
 
 
 def _spec(spec: str | QuantSpec) -> QuantSpec:
@@ -37,22 +37,22 @@ def encode(
     overflow: str = "saturate",
     seed: int = 0,
 ) -> NDArray[Any]:
-    """Codes of `x` in `format`, same shape: uint8, uint16 or uint32 by the width of the format.
+    """Returns the codes of `x` in `format`: uint8, uint16 or uint32 by the width of the format.
 
-    Rounding is `nearest` (ties to even), `toward_zero` or `stochastic` (Philox bits of `seed` and
-    the element's index). Overflow is `saturate` (largest finite magnitude, also for infinity) or
-    `special` (infinity if the format has one, else NaN). NaN becomes the positive canonical NaN, or
-    the maximum where the format has none.
+    The shape is that of `x`. Rounding is `nearest` (ties to even), `toward_zero` or `stochastic`
+    (Philox bits of `seed` and the element's index). Overflow is `saturate` (largest finite
+    magnitude, also for infinity) or `special` (infinity if the format has one, else NaN). NaN
+    becomes the positive canonical NaN, or the maximum if the format has no NaN.
     """
     return _fp8lab.encode(x, format, rounding, overflow, seed)
 
 
 def decode(codes: NDArray[Any], format: str = "e4m3fn") -> NDArray[np.float32]:
-    """Exact float32 values of `codes`, same shape: uint8, uint16 or uint32 by the format's width.
+    """Returns the exact float32 values of `codes`, with the same shape.
 
-    An array of the format's own type, such as `ml_dtypes.float8_e5m2` for e5m2, is read as its
-    codes. Codes of another format's type, or with more bits than the format, are refused.
-    NaN becomes the canonical 0x7FFFFFFF.
+    `codes` are uint8, uint16 or uint32 by the format's width, or an array of the format's own type,
+    such as `ml_dtypes.float8_e5m2` for e5m2. Codes of another format's type, or with more bits than
+    the format, are refused. NaN becomes the canonical 0x7FFFFFFF.
     """
     return _fp8lab.decode(codes, format)
 
@@ -66,13 +66,14 @@ def quantize(
     statistics: bool = True,
     threads: int = 0,
 ) -> Quantized:
-    """Codes, scales and error statistics of `x` (rows, K), or with `transpose` of its transpose.
+    """Returns codes, scales and error statistics of `x` (rows, K).
 
-    `spec` is a `QuantSpec` or its words: `FORMAT[/WORD...]`, or `RECIPE:SLOT` such as
-    `infir2:fprop.x`; `x` is the operand as its GEMM takes it, also for a slot that training makes
-    from a transposed tensor. Short tiles at the edges are ordinary tiles. `seed` is for
-    stochastic rounding. Delayed scaling needs the amax history of a run and is refused. `threads` 0
-    means all processors; it never changes a bit.
+    With `transpose`, quantizes the transpose of `x`. `spec` is a `QuantSpec` or its words:
+    `FORMAT[/WORD...]`, or `RECIPE:SLOT` such as `infir2:fprop.x`. `x` has the orientation of the
+    GEMM's operand, also for a slot that training quantizes from a transposed tensor. Partial tiles
+    at the edges have their own scales. `seed` is for stochastic rounding. Delayed scaling is
+    refused, since it needs the amax history of a run. `threads` 0 means all processors; the number
+    of threads changes no bit.
     """
     return Quantized(*_fp8lab.quantize(x, _spec(spec), transpose, seed, statistics, threads))
 
@@ -84,10 +85,10 @@ def dequantize(
     *,
     threads: int = 0,
 ) -> NDArray[np.float32]:
-    """scale * decode(code), rounded to float32, of `codes` (rows, K) quantized by `spec`.
+    """Returns scale * decode(code), rounded to float32, for `codes` (rows, K) quantized by `spec`.
 
-    Codes are uint8, or of the format's own type of ml_dtypes. Scales that `spec` cannot store, such
-    as 0.3 under pow2, are refused, as are codes with more bits than the format.
+    Codes are uint8, or an array of the format's ml_dtypes type. Scales that `spec` cannot store,
+    such as 0.3 under pow2, are refused, as are codes with more bits than the format.
     """
     return _fp8lab.dequantize(codes, scales, _spec(spec), threads)
 
@@ -110,22 +111,23 @@ def gemm(
     seed: int = 0,
     threads: int = 0,
 ) -> NDArray[Any]:
-    """D (M, N) = A (M, K) B (N, K)^T as the hardware would return it; bf16 results as float32.
+    """Returns D (M, N) = A (M, K) B (N, K)^T with the bits of the hardware; bf16 D as float32.
 
     `spec` is `ACCUMULATOR[/SCHEDULE][/OUTPUT]...` such as `sm90_wgmma_fp8/promote:128/fp32`, or
-    `RECIPE:ROLE` such as `infir2:fprop` with that recipe's operands. Without `operand_a` an operand
-    is unscaled, in the format of its ml_dtypes codes, else e4m3fn for FP8 units, bf16 for others.
-    An array of values is quantized by its operand's spec; uint8 codes are taken as they are, with
-    `scale_a` (tile rows, tile columns) where that spec has scales. Codes of another format and
-    scales that the spec cannot store are refused.
+    `RECIPE:ROLE` such as `infir2:fprop` with that recipe's operands. `operand_a` and `operand_b`
+    are the quantizers of the operands. Without one, the operand is unscaled, in the format of its
+    ml_dtypes codes, else e4m3fn for FP8 units and bf16 for other units. An array of values is
+    quantized by its operand's spec. uint8 codes are used unchanged, with `scale_a` (tile rows, tile
+    columns) if the spec has scales. Codes of another format and scales that the spec cannot store
+    are refused.
 
     `bias` (N,) is added to every row after scaling, rounded separately. `accumulate` (M, N) is the
     addend of an fp32 output: fma(acc, scale, accumulate). `threads` 0 means all processors.
 
     `cublaslt_h200:MODE[/fast][/OUTPUT][/split_k=N]` is a call of cuBLASLt as measured on an H200:
-    D = alpha A B^T + beta C + bias with `c` (M, N) and, the library being column-major, `bias`
-    (M,). FP8 outputs are uint8 codes of D * d_scale. MODE is tensor, row, 1x128x1x128,
-    1x128x128x128, 128x128x1x128 or bf16. FP8 calls take multiples of 16 for M, N and K.
+    D = alpha A B^T + beta C + bias with `c` (M, N). `bias` is (M,), since the library is
+    column-major. FP8 outputs are uint8 codes of D * d_scale. MODE is tensor, row, 1x128x1x128,
+    1x128x128x128, 128x128x1x128 or bf16. In FP8 calls M, N and K must be multiples of 16.
     """
     operands = (_operand(operand_a), _operand(operand_b), scale_a, scale_b, bias)
     if _fp8lab.is_library_call(spec):

@@ -1,6 +1,6 @@
 """Checks implementations of FP8 arithmetic against the vectors of `fp8lab validate export DIR`.
 
-Needs NumPy alone; nothing here uses the compiled module. In Python:
+Needs only NumPy, not the compiled module. In Python:
 
     from fp8lab import conformance
     reports = conformance.check("DIR", encode=my_encode, dot=my_dot)
@@ -31,7 +31,7 @@ Case = dict[str, Any]
 
 
 class PackError(ValueError):
-    """The folder is not a whole conformance pack, or a function returned no fitting array."""
+    """The folder is no complete conformance pack, or a result has the wrong type or shape."""
 
 
 class Operand(NamedTuple):
@@ -46,22 +46,22 @@ class Operand(NamedTuple):
 
 @dataclass
 class Report:
-    """Comparison of one case of the pack, bit for bit."""
+    """Bitwise comparison of one case of the pack."""
 
     section: str
     name: str
     results: int = 0
     mismatches: int = 0
     overflow_differences: int = 0
-    """Other codes for values above the largest one: the policy, not the rounding, differs."""
+    """Differing codes of values above the largest one: another overflow policy, not rounding."""
     nan_differences: int = 0
-    """Other bits for NaN."""
+    """Differing bits of NaN."""
     first: str = ""
     """The first mismatch."""
 
 
 class Pack:
-    """A folder of vectors; every file is compared with its SHA-256 when it is read."""
+    """A folder of test vectors. Checks the SHA-256 of every file that it reads."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
@@ -75,12 +75,12 @@ class Pack:
         self.manifest: dict[str, Any] = manifest
 
     def cases(self, section: str) -> list[Case]:
-        """The cases of decode, encode, scale, quantize, dot or gemm."""
+        """Returns the cases of a section: decode, encode, scale, quantize, dot or gemm."""
         cases: list[Case] = self.manifest["sections"][section]
         return cases
 
     def array(self, name: str) -> Array:
-        """One array, checked. Raises PackError when the file is missing or damaged."""
+        """Returns one array. Raises PackError if its file is missing or damaged."""
         expected = self.manifest["files"].get(name)
         path = PurePosixPath(name)
         if expected is None or path.is_absolute() or ".." in path.parts:
@@ -95,7 +95,7 @@ class Pack:
         return array
 
     def optional(self, case: Case, key: str) -> Array | None:
-        """The array that `case` names under `key`, if any."""
+        """Returns the array that `case` names under `key`; None if it has no such key."""
         return self.array(case[key]) if key in case else None
 
 
@@ -109,7 +109,7 @@ def _random(pack: Pack, case: Case) -> Array | None:
 
 
 def _fitting(report: Report, expected: Array, actual: Any) -> Array:
-    """`actual`, of the type and shape of `expected`."""
+    """Returns `actual`. Raises PackError if its type or shape is not that of `expected`."""
     where = f"{report.section} {report.name}"
     if not isinstance(actual, np.ndarray) or actual.dtype != expected.dtype:
         kind = getattr(actual, "dtype", type(actual).__name__)
@@ -120,7 +120,7 @@ def _fitting(report: Report, expected: Array, actual: Any) -> Array:
 
 
 def _compare(report: Report, expected: Array, actual: Any, policy: dict[str, Array]) -> None:
-    """Counts differences; where `policy` marks an element they are not mismatches."""
+    """Counts differences. Those of elements that `policy` marks are not mismatches."""
     want, got = _bits(expected), _bits(_fitting(report, expected, actual))
     different = want != got
     report.results += expected.size
@@ -157,7 +157,7 @@ def _check_encode(pack: Pack, encode: Function) -> Iterator[Report]:
             continue
         report = Report("encode", " ".join(words))
         expected = pack.array(case["codes"])
-        # The policies agree on every value but those that overflow.
+        # The two overflow policies differ only for values that overflow.
         (other,) = (
             pack.array(c["codes"])
             for c in cases
@@ -243,20 +243,20 @@ def check(
     dot: Function | None = None,
     gemm: Function | None = None,
 ) -> list[Report]:
-    """Runs the given functions on every case of their sections; one report a case.
+    """Runs the given functions on every case of their sections; returns one report per case.
 
     - `decode(codes, format)`: float32 values of the codes;
     - `encode(x, format, rounding, overflow, random_bits)`: codes of float32 values;
-    - `scale(amax, format, rule)`: decode factors, multipliers (float32), and uint8 flags, 1 where
+    - `scale(amax, format, rule)`: decode factors and multipliers (float32), and uint8 flags: 1 if
       the cast value is x / decode instead of x * multiplier;
     - `quantize(x, spec, transpose, random_bits)`: codes (rows, K) and scales; x is float32, or
       uint16 with the bits of bf16; random_bits, of the shape of x, or None;
     - `dot(a, b, c, instruction)`: a and b (n, products) codes, c and the result (n,) accumulators;
-    - `gemm(a, b, bias, accumulate, spec)`: d (M, N) of two `Operand`s; uint16 where bf16.
+    - `gemm(a, b, bias, accumulate, spec)`: d (M, N) of two `Operand`s; uint16 for bf16.
 
     Formats, rules, specs and instructions are those of manifest.json. A function may return
-    NotImplemented for a case it does not offer. Results must have the type and the shape of the
-    pack's and are compared bit for bit. Raises PackError for a pack that is damaged.
+    NotImplemented for a case that it does not support. Results must have the type and shape of the
+    expected arrays; their bits are compared. Raises PackError if the pack is damaged.
     """
     pack = Pack(directory)
     functions = {
@@ -275,7 +275,7 @@ def check(
 
 
 def ml_dtypes_codec() -> tuple[Function, Function]:
-    """`decode` and `encode` of ml_dtypes (and NumPy's float16); nearest rounding only."""
+    """Returns `decode` and `encode` of ml_dtypes and NumPy's float16, for nearest rounding only."""
     import ml_dtypes
 
     types = {
@@ -305,7 +305,7 @@ def ml_dtypes_codec() -> tuple[Function, Function]:
 
 
 def describe(report: Report) -> str:
-    """One line."""
+    """Returns the report as one line of text."""
     line = f"{report.section} {report.name}: {report.results} results, "
     line += f"{report.mismatches} mismatches"
     if report.overflow_differences:

@@ -1,4 +1,4 @@
-"""What the package raises; the compiled module raises the same."""
+"""Exceptions of the package and its compiled module."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ class RuntimeFailure(RuntimeError):
     """The machine failed: a file could not be read."""
 
 
-# Users know them by the package that shows them.
+# Shown as fp8lab.Error and fp8lab.RuntimeFailure.
 Error.__module__ = RuntimeFailure.__module__ = "fp8lab"

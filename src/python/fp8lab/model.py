@@ -1,4 +1,4 @@
-"""Models: logits, loss, gradients and optimizer steps in the numerics of a recipe."""
+"""Models: logits, loss, gradients and optimizer steps under a recipe."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from numpy.typing import ArrayLike, NDArray
 from fp8lab._emulator import _fp8lab
 
 IGNORED = -100
-"""A target that is not trained on; any negative number is one."""
+"""A target that is not trained on. Any negative number has the same effect."""
 
 
 class Completion(NamedTuple):
-    """What a model added to a prompt."""
+    """The tokens that a model generated after a prompt."""
 
     tokens: list[int]
-    """With the end token, if it was met."""
+    """Generated tokens, including the end token if it was generated."""
     log_probabilities: list[float]
-    """Of the tokens, in nats, without temperature and filters."""
+    """Log-probability of each token in nats, without temperature and filters."""
     ended: bool
-    """By the end token."""
+    """True if the completion ended with the end token."""
 
 
 class Step(NamedTuple):
-    """What an optimizer step reports."""
+    """Results of an optimizer step."""
 
     loss: float
     """Mean over the trained targets before the update, in nats."""
     gradient_norm: float
-    """Over all parameters, before clipping."""
+    """Norm over all parameters, before clipping."""
 
 
 def _tokens(values: ArrayLike, name: str) -> NDArray[np.int32]:
@@ -50,10 +50,10 @@ class Model:
     """A decoder of the Llama, Qwen2 or Qwen3 family with weights, optimizer state and numerics.
 
     `source` is a folder that transformers saved (config.json and safetensors), whose weights are
-    loaded; or the name or TOML file of one of fp8lab's models, which starts from random weights of
-    `seed`. `recipe` is a name out of `fp8lab recipes list` or a file; the backend is `cpu` (the
-    bit-exact emulator), `truth` (double precision, nothing quantized) or `cuda` where it was built
-    in. Weights and gradients go by the names of transformers.
+    loaded, or the name or TOML file of an fp8lab model, with random weights from `seed`. `recipe`
+    is a name from `fp8lab recipes list` or a file. The backend is `cpu` (the bit-exact emulator),
+    `truth` (double precision, nothing quantized) or, if built in, `cuda`. Weights and gradients
+    have the tensor names of transformers.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Model:
         weight_decay: float = 0.1,
         clip_norm: float = 1.0,
     ) -> None:
-        """Weight decay is for matrices alone; `clip_norm` 0 does not clip; `threads` 0: all."""
+        """Weight decay applies only to matrices. `clip_norm` 0: no clipping. `threads` 0: all."""
         optimizer = {
             "beta1": beta1,
             "beta2": beta2,
@@ -84,34 +84,35 @@ class Model:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The shape, by the keys of a run file's [model] table."""
+        """The model's shape, with the keys of a run file's [model] table."""
         table: dict[str, Any] = tomllib.loads(self._model.config)["model"]
         return table
 
     @property
     def device(self) -> str:
-        """What computes, in one line."""
+        """Description of the backend's device, in one line."""
         return self._model.device
 
     @property
     def steps(self) -> int:
-        """Optimizer steps done."""
+        """Number of completed optimizer steps."""
         return self._model.steps
 
     def parameters(self) -> dict[str, NDArray[np.float32]]:
-        """Copies of the master weights."""
+        """Returns copies of the master weights."""
         return self._model.parameters()
 
     def set_parameters(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Sets all weights from float32, float16 or bfloat16 arrays, no state of the optimizer."""
+        """Sets all weights from float32, float16 or bfloat16 arrays; keeps the optimizer state."""
         self._model.set_parameters(dict(weights))
 
     def logits(self, tokens: ArrayLike) -> NDArray[np.float32]:
-        """(sequences, length, vocabulary) for tokens (sequences, length)."""
+        """Returns logits (sequences, length, vocabulary) for tokens (sequences, length)."""
         return self._model.logits(_tokens(tokens, "tokens"))
 
     def log_probabilities(self, tokens: ArrayLike) -> NDArray[np.float32]:
-        """(sequences, length - 1) in nats: each token's but the first, after those before it."""
+        """Returns the log-probability in nats of every token except the first of each sequence,
+        given the tokens before it: (sequences, length - 1)."""
         losses = self._model.token_losses(*self._batch(tokens, None))
         return -losses[:, :-1]
 
@@ -129,10 +130,10 @@ class Model:
         sample: int = 0,
         together: int = 64,
     ) -> list[Completion]:
-        """Completions of lists of token ids, with a key-value cache, `together` of them at once.
+        """Completes lists of token ids with a key-value cache, `together` prompts at a time.
 
-        Temperature 0 takes the likeliest token. Draws depend on `seed`, the prompt's index,
-        `sample` and the position alone. Delayed scales start again.
+        Temperature 0 selects the most probable token. Draws depend only on `seed`, the prompt's
+        index, `sample` and the position. Delayed scales start without a history.
         """
         if together < 1 or max_new_tokens < 1 or sample < 0:
             raise _fp8lab.Error(
@@ -153,23 +154,24 @@ class Model:
         return [Completion(*found) for found in self._model.generate(ids, options)]
 
     def loss(self, tokens: ArrayLike, targets: ArrayLike | None = None) -> float:
-        """Mean cross-entropy in nats over the targets (sequences, length) that are not negative.
+        """Returns the mean cross-entropy in nats over the nonnegative targets (sequences, length).
 
-        Without targets each token but a sequence's last predicts the next one.
+        Without targets, the target of each token is the next token of its sequence.
         """
         return self._model.loss(*self._batch(tokens, targets))
 
     def gradients(
         self, tokens: ArrayLike, targets: ArrayLike | None = None
     ) -> tuple[float, dict[str, NDArray[np.float32]]]:
-        """The loss, and its gradient for every weight."""
+        """Returns the loss and its gradient with respect to every weight."""
         loss = self._model.backward(*self._batch(tokens, targets))
         return loss, self._model.gradients()
 
     def step(
         self, tokens: ArrayLike, targets: ArrayLike | None = None, *, learning_rate: float
     ) -> Step:
-        """One step of the optimizer, AdamW unless `kind` names another, with clipping."""
+        """Performs one optimizer step with clipping: AdamW, unless `kind` names another
+        optimizer."""
         return Step(*self._model.step(*self._batch(tokens, targets), learning_rate))
 
     def save(
@@ -179,7 +181,7 @@ class Model:
         dtype: str = "bf16",
         recipe: str | PathLike[str] | None = None,
     ) -> None:
-        """Writes a folder that transformers loads; one that exists must be empty.
+        """Writes a folder that transformers loads. An existing folder must be empty.
 
         `dtype` is bf16, f16 or f32. With a recipe the weights of linear layers are FP8 codes with
         scales, as the recipe quantizes them for the forward pass.

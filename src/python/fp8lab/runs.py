@@ -1,8 +1,8 @@
-"""Run files (HDF5): complete, running, or left by a killed writer.
+"""Reads run files (HDF5): complete, in progress, or left by a killed writer.
 
-Needs h5py, not the compiled module. With h5py itself the latter two take
-`h5py.File(path, "r", libver="latest", swmr=True)`, which opens complete ones as well; a plain
-`h5py.File(path, "r")` refuses them. src/io/README.md describes every dataset.
+Needs h5py, not the compiled module. A plain `h5py.File(path, "r")` opens only complete files;
+`h5py.File(path, "r", libver="latest", swmr=True)` opens all three kinds. src/io/README.md describes
+every dataset.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fp8lab.errors import Error
 SCHEMAS = ("fp8lab-run-1", "fp8lab-run-2")
 NO_STEP = -1  # `step` of a row that was never written
 LARGEST_COMPRESSION = 1100  # deflate reaches 1032 to 1
-SMALL_DATASET = 16 << 20  # bytes that any dataset may have
+SMALL_DATASET = 16 << 20  # bytes; a dataset up to this size is always accepted
 
-# Columns of the groups of rows, each cut at the shortest of them.
+# Columns of the groups of rows; a group has as many rows as its shortest column.
 COLUMNS = {
     "metrics": ("stage", "tokens", "loss", "grad_norm", "learning_rate", "seconds"),
     "eval": ("stage", "loss", "exact_match", "exact_match_count"),
@@ -34,7 +34,7 @@ COLUMNS = {
     "events": ("kind", "message"),
     "samples": ("name", "offset", "length"),
 }
-# Groups that files of before lack, with the types of their columns.
+# Groups that older files lack, with the types of their columns.
 LATER = {
     "scores": {"step": "i8", "stage": "i4", "value": "f8", "count": "i8"},
     "documents": {
@@ -57,38 +57,39 @@ STATISTICS = (
 
 @dataclass(frozen=True)
 class Run:
-    """A run file without the statistics of its tensors and the samples."""
+    """A run file, except tensor statistics and samples."""
 
     meta: dict[str, Any]
     """Names, hashes, seeds, device, configuration and recipe text."""
     metrics: dict[str, NDArray[Any]]
-    """One row an optimizer step: step, stage, tokens, loss (nats/token), grad_norm, ...
+    """One row per optimizer step: step, stage, tokens, loss (nats/token), grad_norm, ...
 
-    The loss of a step without a token to learn is NaN; /events has a row `no_targets` for it.
+    The loss of a step without trained tokens is NaN; /events has a row `no_targets` for it.
     """
     eval: dict[str, NDArray[Any]]
-    """One row an evaluation: step, stage, loss, exact_match (-1: not taken), ..."""
+    """One row per evaluation: step, stage, loss, exact_match (-1: not measured), ..."""
     scores: dict[str, Any]
-    """step, stage, name, value and count (of tokens, problems or questions) a further number."""
+    """One row per other number: step, stage, name, value, count (of tokens, problems,
+    questions)."""
     documents: dict[str, NDArray[Any]]
-    """One row a document of the held-out text at the end of a stage: source, document, tokens and
+    """One row per document of the held-out text at the end of a stage: source, document, tokens and
     nats (the sum of their losses), under the numerics of the run or (in_bf16) in bf16.
 
-    Runs with equal `text` were evaluated on the same tokens. No rows in files of before.
+    Runs with equal `text` were evaluated on the same tokens. Older files have no rows.
     """
     events: dict[str, Any]
     """step, kind and message."""
     tensors: dict[str, Any]
     """layer, slot, format, scale_bits_per_element of each logged operand; step: the logged steps.
 
-    Their statistics, such as sqnr_db: `read_statistic`, by the names of `statistic_names`.
+    `read_statistic` returns their statistics, such as sqnr_db; `statistic_names` lists the names.
     """
     complete: bool
     final_weight_hash: int
     """XXH3-64 of the weights of a complete run, else 0."""
 
     def __repr__(self) -> str:
-        """One line: the fields hold thousands of numbers."""
+        """One line, since the fields hold thousands of numbers."""
         state = "complete" if self.complete else "not complete"
         steps = len(next(iter(self.metrics.values()), ()))
         return (
@@ -106,12 +107,12 @@ class Sample(NamedTuple):
 
 
 class _Damage(Exception):
-    """What is wrong inside a file; becomes an Error that names it."""
+    """Damaged contents of a file; becomes an Error that names the file."""
 
 
 def _open(path: Path) -> Any:
-    """The plain way comes first: an SWMR reader waits minutes for a damaged block to become
-    whole."""
+    """Opens the file. Tries the plain way first, since an SWMR reader waits minutes for a damaged
+    block to become valid."""
     try:
         import h5py
     except ModuleNotFoundError:
@@ -130,8 +131,8 @@ def _open(path: Path) -> Any:
 
 @contextmanager
 def _reading(path: str | PathLike[str]) -> Iterator[Any]:
-    """The open file; whatever goes wrong in reading it is an Error that names it. HDF5 raises
-    nearly every type of exception on a damaged file."""
+    """Yields the open file. Converts every exception while reading to an Error that names the file,
+    since HDF5 raises nearly every type of exception on a damaged file."""
     path = Path(path)
     if path.is_dir():
         path /= "run.h5"
@@ -149,8 +150,8 @@ def _reading(path: str | PathLike[str]) -> Iterator[Any]:
 
 
 def _dataset(file: Any, path: str) -> Any:
-    """A dataset whose data are in this file. Raises _Damage for one whose stored bytes cannot fill
-    its extent, which would fill the memory."""
+    """Returns a dataset whose data are in this file. Raises _Damage if its stored bytes cannot fill
+    its extent: reading it would fill the memory."""
     import h5py
 
     group, _, name = path.rpartition("/")
@@ -182,12 +183,12 @@ def _texts(file: Any, path: str) -> list[str]:
 
 
 def _list(value: Any) -> list[str]:
-    """A list attribute; one without entries has no array."""
+    """Returns a list attribute; an empty one is not stored as an array."""
     return [_text(item) for item in value.tolist()] if isinstance(value, np.ndarray) else []
 
 
 def _checksum(attributes: Mapping[str, Any]) -> str:
-    """SHA-256 over the attributes of /meta but `checksum`: netstrings, ordered by name."""
+    """Returns the SHA-256 of all attributes of /meta except `checksum`, as netstrings by name."""
     import h5py
 
     def netstring(data: bytes) -> bytes:
@@ -229,8 +230,8 @@ def _meta(file: Any, path: str | PathLike[str]) -> dict[str, Any]:
 
 
 def _row_count(file: Any, group: str, names: list[str]) -> int:
-    """Rows that all datasets of a group have, up to the first that was never written: a killed
-    writer can leave the others longer."""
+    """Returns the number of rows that all datasets of a group have, up to the first unwritten one.
+    After a killed writer, the datasets can differ in length."""
     step = _values(file, f"{group}/step")
     rows = min(len(step), *(len(_dataset(file, name)) for name in names))
     unwritten = np.flatnonzero(step[:rows] == NO_STEP)
@@ -238,7 +239,7 @@ def _row_count(file: Any, group: str, names: list[str]) -> int:
 
 
 def _rows(file: Any, group: str) -> dict[str, Any]:
-    """The columns of a group, texts as lists; none of a group that files of before lack."""
+    """Returns the columns of a group, texts as lists; empty columns if an older file lacks it."""
     datasets = {name: f"{group}/{name}" for name in COLUMNS[group]}
     if group == "metrics":
         datasets["weight_hash"] = "hashes/weights"
@@ -260,22 +261,23 @@ def _tensor_steps(file: Any, statistics: list[str]) -> NDArray[Any]:
 
 
 def _all_statistics(file: Any) -> list[str]:
-    """What a row of /tensors has; `without_history` is not in files of the first schema."""
+    """Returns the columns of /tensors; files of the first schema lack `without_history`."""
     later = [name for name in ("without_history",) if name in file["tensors"]]
     return [*STATISTICS, "hash", *later]
 
 
 def read_run(path: str | PathLike[str]) -> Run:
-    """Reads a run file, or that of a run's folder, also of a run that goes on or was killed.
+    """Reads a run file, or the run file of a run's folder, also if the run is in progress or
+    killed.
 
-    Raises Error when `path` is none.
+    Raises Error if `path` is neither.
 
-    (h5py refuses the file of such a run with a plain `h5py.File(path, "r")`; to look into it with
-    h5py open `h5py.File(path, "r", libver="latest", swmr=True)`.)
+    To open the file of such a run with h5py itself, use
+    `h5py.File(path, "r", libver="latest", swmr=True)`; a plain `h5py.File(path, "r")` refuses it.
     """
     with _reading(path) as file:
         meta = _meta(file, path)
-        done = _values(file, "complete")  # first: a run that is seen complete is seen whole
+        done = _values(file, "complete")  # read first: if the run is complete, so is all read later
         tensors: dict[str, Any] = {
             name: _texts(file, f"tensors/{name}") for name in ("layer", "slot", "format")
         }
@@ -297,9 +299,9 @@ def read_run(path: str | PathLike[str]) -> Run:
 
 
 def read_statistic(path: str | PathLike[str], name: str) -> NDArray[np.float64]:
-    """One statistic, (logged steps, tensors) or (logged steps, tensors, width).
+    """Returns one statistic, (logged steps, tensors) or (logged steps, tensors, width).
 
-    Steps and tensors are those of `Run.tensors`. Raises Error for a name that is not one of
+    Steps and tensors are those of `Run.tensors`. Raises Error if `name` is not one of
     `statistic_names()`.
     """
     if name not in STATISTICS:
@@ -311,7 +313,7 @@ def read_statistic(path: str | PathLike[str], name: str) -> NDArray[np.float64]:
 
 
 def read_samples(path: str | PathLike[str]) -> list[Sample]:
-    """The captured tensors of a run file."""
+    """Returns the captured tensors of a run file."""
     with _reading(path) as file:
         _meta(file, path)
         rows = _rows(file, "samples")
@@ -320,7 +322,7 @@ def read_samples(path: str | PathLike[str]) -> list[Sample]:
         for step, name, offset, length in zip(
             rows["step"].tolist(), rows["name"], rows["offset"].tolist(), rows["length"].tolist()
         ):
-            # A kill can come between a row and its values.
+            # A writer can be killed between writing a row and its values.
             if not (0 <= offset and 0 <= length and offset + length <= len(values)):
                 break
             samples.append(Sample(step, name, values[offset : offset + length]))
@@ -328,5 +330,5 @@ def read_samples(path: str | PathLike[str]) -> list[Sample]:
 
 
 def statistic_names() -> list[str]:
-    """Names of the statistics that a run file holds of each logged operand."""
+    """Returns the names of the statistics in a run file for each logged operand."""
     return list(STATISTICS)

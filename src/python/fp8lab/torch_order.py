@@ -1,4 +1,4 @@
-"""`scaled_mm`: the arguments of torch._scaled_mm, computed by the model of the H200's library."""
+"""`scaled_mm`: torch._scaled_mm as computed by cuBLASLt on an H200."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _format(name: str, matrix: NDArray[Any], said: str | None) -> str:
 
 
 def _tiles(scale: NDArray[Any], rows: int, k: int) -> set[str]:
-    """Tiles that a scale (tile rows, tile columns) of a (rows, K) operand can stand for."""
+    """Returns the tilings of a (rows, K) operand that fit a scale (tile rows, tile columns)."""
     blocks = -(-k // _BLOCK)
     shapes = {
         "tensor": (1, 1),
@@ -66,7 +66,8 @@ def _scale(name: str, scale: NDArray[Any]) -> NDArray[np.float32]:
 def _choose_tiles(
     scale_a: NDArray[Any], scale_b: NDArray[Any], m: int, n: int, k: int, fast: bool
 ) -> tuple[str, str]:
-    """The first mode that the shapes fit (emulation/specification.md, "Calls of cuBLASLt")."""
+    """Returns the first mode that fits the shapes (emulation/specification.md, "Calls of
+    cuBLASLt")."""
     for tile_a, tile_b in _MODES:
         if tile_a in _tiles(scale_a, m, k) and tile_b in _tiles(scale_b, n, k):
             if fast and tile_a not in ("tensor", "row"):
@@ -92,19 +93,19 @@ def scaled_mm(
     format_a: str | None = None,
     format_b: str | None = None,
 ) -> NDArray[Any]:
-    """mat_a (M, K) mat_b (K, N) with decode scales, in the argument order of torch._scaled_mm.
+    """Returns mat_a (M, K) times mat_b (K, N); arguments are in the order of torch._scaled_mm.
 
     Operands are ml_dtypes.float8_e4m3fn or float8_e5m2, or uint8 codes whose `format_a` or
-    `format_b` is "e4m3fn" or "e5m2"; not both e5m2. K and N are multiples of 16.
-    Scales: one number each; (M, 1) and (1, N); (M, K/128) and (K/128, N); or (K/128, N/128) blocks
-    on one side, the first of these that the shapes fit. `bias` (N,) is added after scaling. The
-    result has `out_dtype` (float32, float16, ml_dtypes.bfloat16, float8_e4m3fn or float8_e5m2;
-    default: that of mat_a); FP8 results are for single scales, are multiplied by `scale_result` (1
-    if None) and saturate.
+    `format_b` is "e4m3fn" or "e5m2"; at most one is e5m2. K and N must be multiples of 16. Scales
+    are decode scales: one number each; (M, 1) and (1, N); (M, K/128) and (K/128, N); or (K/128,
+    N/128) blocks on one side; the first of these that fits the shapes. `bias` (N,) is added after
+    scaling. The result has `out_dtype` (float32, float16, ml_dtypes.bfloat16, float8_e4m3fn or
+    float8_e5m2; default: the type of mat_a). FP8 results require single scales, are multiplied by
+    `scale_result` (1 if None) and saturate.
 
-    The arithmetic is the one measured for cuBLASLt 13.1 on an H200 without split-K, which the
-    library uses for small outputs with large K. The library is column-major: it computes the
-    transpose, with mat_b as its first operand, which fixes the order of the scale products.
+    The arithmetic is that of cuBLASLt 13.1 measured on an H200 without split-K. (The library uses
+    split-K for small outputs with large K.) The library is column-major: it computes the transpose
+    with mat_b as its first operand, which determines the order of the scale products.
     """
     format_a, format_b = _format("mat_a", mat_a, format_a), _format("mat_b", mat_b, format_b)
     (m, k), (k_b, n) = mat_a.shape, mat_b.shape

@@ -13,7 +13,7 @@ from fp8lab.gguf.folder import DTYPES, convert
 
 
 class _Parser(argparse.ArgumentParser):
-    """Complains in one line, as the program does."""
+    """Reports usage errors in one line, as the program does."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"fp8lab.gguf: {message} (--help tells more)\n")
@@ -35,8 +35,8 @@ def _refused(message: str, status: int) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: written. 2: bad input. 1: the machine failed. 130: interrupted. Else than in 0 with one
-    line on standard error, and without the folder."""
+    """Returns the exit code. 0: written; 2: bad input; 1: the machine failed; 130: interrupted. If
+    not 0, prints one line on standard error and leaves no folder."""
     options = _parse(arguments)
     try:
         summary = convert(options.file, options.out, options.dtype)

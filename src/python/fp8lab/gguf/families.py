@@ -1,4 +1,4 @@
-"""The architectures: what their metadata mean in a config.json, and what tensors are called."""
+"""The supported architectures: maps their metadata to config.json, and their tensor names."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ GPT2 = "transformer.h.{}."
 
 @dataclass(frozen=True)
 class Name:
-    """Where a tensor of GGUF goes. "{}" stands for the number of a layer."""
+    """The target of a GGUF tensor. "{}" stands for a layer number."""
 
     ours: str
     shape: tuple[str, ...]
     """Sizes by their names in `sizes`."""
     heads: str = ""
-    """The size that counts heads whose rows GGUF has reordered; see `_rotary_order`."""
+    """The size that counts the heads if GGUF reorders their rows; see `_rotary_order`."""
     transposed: bool = False
-    """transformers keeps it as (in, out)."""
+    """True if transformers stores the tensor as (in, out)."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class Family:
     architecture: str
     names: dict[str, Name]
     read: Callable[[Source, Config], None]
-    """Fills the shape and what is the family's own."""
+    """Reads the shape and the family's other keys into the configuration."""
     heads_are_reordered: bool = False
     before: frozenset[str] = field(default=frozenset())
-    """Tensors of GGUF without weights, which `read` looks at."""
+    """GGUF tensors without weights that `read` uses."""
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor of the folder, and where it comes from."""
+    """A tensor of the folder and its source."""
 
     name: str
     shape: tuple[int, ...]
@@ -107,7 +107,7 @@ def _gpt2_names() -> dict[str, Name]:
 
 
 def _published_llama3_factors(config: Config, factor: float) -> tuple[Config, NDArray[np.float64]]:
-    """The scaling of Llama 3.1 and 3.2, and by what it divides each frequency."""
+    """Returns the scaling of Llama 3.1 and 3.2, and its divisor of each frequency."""
     scaling = {
         "rope_type": "llama3",
         "factor": factor,
@@ -124,7 +124,7 @@ def _published_llama3_factors(config: Config, factor: float) -> tuple[Config, ND
 
 
 def _read_rope(source: Source, config: Config, arch: str) -> None:
-    """Base and scaling. Llama 3.1 has its scaling as a tensor of factors in the file."""
+    """Reads RoPE base and scaling. Files of Llama 3.1 store the scaling as a tensor of factors."""
     key = f"{arch}.rope.scaling."
     length = config["max_position_embeddings"]
     kind = source.get(key + "type", str, "none")
@@ -160,7 +160,7 @@ def _read_rope(source: Source, config: Config, arch: str) -> None:
 
 
 def _read_decoder(source: Source, config: Config) -> None:
-    """Llama, Qwen2 and Qwen3."""
+    """Reads the metadata of Llama, Qwen2 and Qwen3."""
     arch = config["model_type"]
     hidden = source.count(f"{arch}.embedding_length")
     heads = source.count(f"{arch}.attention.head_count")
@@ -239,7 +239,7 @@ FAMILIES = {
 
 
 def family_of(source: Source) -> Family:
-    """Raises Error for a file that is no model, is a part of one, or is of another architecture."""
+    """Raises Error if the file is no model, a part of one, or of an unsupported architecture."""
     source.expect("general.type", ["model"])
     source.expect("split.count", [0, 1])
     architecture: str = source.get("general.architecture", str)
@@ -276,15 +276,15 @@ def _sizes(config: Config, vocabulary: int) -> dict[str, int]:
 
 
 def _rotary_order(heads: int, rows: int) -> NDArray[np.intp]:
-    """GGUF has the two elements that a rotation mixes beside each other, transformers a half of the
-    head apart: row `order[i]` of the file is row i."""
+    """Returns `order`: row i of transformers is row `order[i]` of the file. The two elements that a
+    rotation mixes are adjacent in GGUF, and half a head apart in transformers."""
     half = rows // heads // 2
     return np.arange(rows).reshape(heads, half, 2).swapaxes(1, 2).reshape(-1)
 
 
 def read_config(source: Source, family: Family) -> Config:
-    """The shape of config.json. Raises Error for metadata that is missing, contradicts itself or
-    changes what the model computes in a way that the family lacks."""
+    """Returns config.json. Raises Error if metadata is missing, is inconsistent, or selects a
+    computation that the family does not support."""
     config: Config = {"architectures": [family.architecture], "model_type": family.model_type}
     family.read(source, config)
     arch = family.model_type
@@ -300,8 +300,8 @@ def read_config(source: Source, family: Family) -> Config:
 
 
 def weights_of(source: Source, family: Family, config: Config) -> list[Weight]:
-    """Every tensor of the folder, in the order of the layers. Raises Error for tensors of the file
-    that are missing, unknown or of another shape."""
+    """Returns every tensor of the folder, in layer order. Raises Error if a tensor of the file is
+    missing, unknown or has the wrong shape."""
     sizes = _sizes(config, config["vocab_size"])
     weights: list[Weight] = []
     known = set(family.before)

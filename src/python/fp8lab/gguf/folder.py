@@ -1,4 +1,4 @@
-"""Writes the folder: weights tensor by tensor, beside its place until all of it is there."""
+"""Writes the folder: under a temporary name, renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ DTYPES = {"bfloat16": ("BF16", 2), "float32": ("F32", 4)}
 
 
 class Summary(NamedTuple):
-    """What was written."""
+    """Contents of the written folder."""
 
     model_type: str
     tensors: int
     parameters: int
     types: dict[str, int]
-    """Tensors of the GGUF file by type."""
+    """Number of tensors of the GGUF file by type."""
 
 
 def bfloat16_bits(values: Floats) -> NDArray[np.uint16]:
-    """The nearest bfloat16 of finite values, ties to even; infinity for what is beyond."""
+    """Rounds finite values to nearest bfloat16, ties to even; overflow gives infinity."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return rounded.astype("<u2")
@@ -58,7 +58,7 @@ def _encoded(values: Floats, dtype: str, where: str) -> bytes:
 
 
 def _write_weights(path: Path, source: Source, weights: list[Weight], dtype: str) -> None:
-    """A safetensors file. One tensor at a time is floats, of the large ones a part."""
+    """Writes a safetensors file. Holds at most one tensor as floats, or a part of a large one."""
     name, width = DTYPES[dtype]
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -85,7 +85,7 @@ def _write_weights(path: Path, source: Source, weights: list[Weight], dtype: str
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its place at the end, or is removed on an error and on
+    """Creates a folder next to `out`; renames it to `out` on success, removes it on an error or
     SIGTERM."""
     if out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir()))):
         raise Error(f"{out}: exists; accepted: a new folder")
@@ -110,7 +110,7 @@ def convert(path: Path, out: Path, dtype: str = "bfloat16") -> Summary:
     """Writes the model of the GGUF file `path` to the new folder `out`: config.json,
     model.safetensors, tokenizer.json, tokenizer_config.json, generation_config.json. Weights are
     rounded to `dtype`, "bfloat16" (to nearest even) or "float32" (no rounding). Raises Error for
-    bad input; then there is no `out`."""
+    bad input, and then creates no `out`."""
     source = Source(path)
     family = family_of(source)
     config = read_config(source, family)

@@ -1,4 +1,4 @@
-"""What a GGUF file holds: metadata by key, tensors as float32 a few rows at a time."""
+"""Reads a GGUF file: metadata by key, tensors as float32 in blocks of rows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fp8lab.errors import Error
 
 Floats = NDArray[np.float32]
 CHUNK = 1 << 23
-"""Most elements of a tensor that are floats at a time, but for at least one row."""
+"""Largest number of elements converted to floats at a time; at least one row is converted."""
 
 
 def need(module: str) -> Any:
-    """A library that only this tool needs. Raises Error with what to install."""
+    """Imports a library that only this tool needs. Raises Error that names what to install."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -28,7 +28,7 @@ def need(module: str) -> Any:
 
 
 class Tensor:
-    """A tensor of the file. `shape` is that of transformers: rows first."""
+    """A tensor of the file. `shape` is in the order of transformers: rows first."""
 
     def __init__(self, entry: Any, where: str) -> None:
         self.name: str = entry.name
@@ -39,8 +39,8 @@ class Tensor:
         self._quants = need("gguf.quants")
 
     def rows(self, order: NDArray[np.intp] | None = None) -> Iterator[Floats]:
-        """Consecutive rows, in `order` if that is given; a vector is one row. Raises Error for a
-        type that holds no floats, and for values that are not finite."""
+        """Yields blocks of consecutive rows, permuted by `order` if given; a vector is one row.
+        Raises Error if the type holds no floats or a value is not finite."""
         data = self._entry.data.reshape(max(1, int(np.prod(self.shape[:-1]))), -1)
         step = max(1, CHUNK // max(1, self.shape[-1]))
         for begin in range(0, len(data), step):
@@ -56,17 +56,17 @@ class Tensor:
             yield floats
 
     def whole(self) -> Floats:
-        """All of it, in its shape."""
+        """Returns the whole tensor."""
         return np.concatenate(list(self.rows())).reshape(self.shape)
 
     def equals(self, other: Tensor) -> bool:
-        """Whether both hold the same bytes of the same type."""
+        """Returns true if both tensors have the same type and bytes."""
         same = self.type == other.type and self.shape == other.shape
         return same and bool(np.array_equal(self._entry.data, other._entry.data))
 
 
 class Source:
-    """An open GGUF file. Every complaint is an Error that names file and key."""
+    """An open GGUF file. Failures raise Error that names file and key."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -94,7 +94,7 @@ class Source:
         return self._fields.get(key) is not None
 
     def get(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """A value of the type `kind`. Raises Error for another one, and where it is missing and has
+        """Returns a value. Raises Error if its type is not `kind`, or if it is missing and there is
         no default."""
         self._read.add(key)
         value = self._fields.get(key)
@@ -114,7 +114,7 @@ class Source:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A float32 as the shortest decimal that rounds to it: 1e-05, not 9.99999975e-06."""
+        """Returns the shortest decimal that rounds to the float32: 1e-05, not 9.99999975e-06."""
         value = float(self.get(key, (float, int), default))
         if not np.isfinite(value):
             raise self.fail(key, f"is {value}; accepted: a finite number")
@@ -127,7 +127,7 @@ class Source:
         return values
 
     def expect(self, key: str, accepted: Sequence[Any]) -> None:
-        """Absent, or one of `accepted`, of which the rest of the file's meaning is free."""
+        """Raises Error if the key is present and its value is not one of `accepted`."""
         self._read.add(key)
         value = self._fields.get(key)
         if value is not None and value not in accepted:
@@ -138,7 +138,7 @@ class Source:
         self._read.update(keys)
 
     def refuse_unread(self, prefix: str) -> None:
-        """What nothing asked for may change what the model computes."""
+        """Raises Error if a key with `prefix` was never read: it may change the model's results."""
         for key in self._fields:
             if key.startswith(prefix) and key not in self._read:
                 raise self.fail(key, "is not known; it may change what the model computes")

@@ -1,4 +1,4 @@
-"""tokenizer.json, tokenizer_config.json and ids of special tokens from a GGUF file's metadata."""
+"""Converts a GGUF file's metadata to tokenizer.json, tokenizer_config.json and special ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fp8lab.errors import Error
 from fp8lab.gguf.source import Source, need
 
 KEY = "tokenizer.ggml."
-# Types of tokens, of llama.cpp's llama_token_type.
+# Token types, as in llama.cpp's llama_token_type.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -22,18 +22,18 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """How the byte-level BPE of a family cuts text into words."""
+    """The rules by which a family's byte-level BPE splits text into words."""
 
     pattern: str = ""
     """A regular expression; empty: GPT-2's own."""
     digits: bool = False
-    """Every digit by itself first."""
+    """Splits off every digit first."""
     composed: bool = False
-    """Text is normalized to NFC."""
+    """Normalizes text to NFC."""
     whole_words: bool = False
-    """A word that is a token is that token, whatever the merges say."""
+    """Encodes a word that is a token as this token, without merges."""
     begin: bool = True
-    """tokenizer_config.json names the begin token even where no text gets one."""
+    """Names the begin token in tokenizer_config.json even if texts do not start with it."""
 
 
 PRE_TOKENIZERS = {
@@ -42,23 +42,23 @@ PRE_TOKENIZERS = {
     "qwen2": PreTokenizer(_WORDS % "", composed=True, begin=False),
     "llama-bpe": PreTokenizer(_WORDS % "{1,3}", whole_words=True),
 }
-"""By `tokenizer.ggml.pre`, from the tokenizer.json that GPT-2, SmolLM2, Qwen2 to 3 and Llama 3 are
-published with."""
+"""Rules by `tokenizer.ggml.pre`, from the published tokenizer.json of GPT-2, SmolLM2, Qwen2 to 3
+and Llama 3."""
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What the folder gets. `ids` are keys of config.json and generation_config.json."""
+    """Tokenizer files of the folder. `ids` are keys of config.json and generation_config.json."""
 
     json_text: str
     config: dict[str, Any]
     ids: dict[str, Any]
     size: int
-    """Every id of a token is below it."""
+    """Number of ids; every token's id is smaller."""
 
 
 def _vocabulary(source: Source) -> tuple[dict[str, int], list[str], list[int]]:
-    """Ids by token, without those that are only there to fill up; all tokens; their types."""
+    """Returns ids by token, without unused padding tokens; all tokens; their types."""
     tokens = source.words(KEY + "tokens")
     types: list[int] = source.get(KEY + "token_type", list, [NORMAL] * len(tokens))
     if len(types) != len(tokens):
@@ -71,7 +71,7 @@ def _vocabulary(source: Source) -> tuple[dict[str, int], list[str], list[int]]:
 
 
 def _byte_level(source: Source, library: Any, vocabulary: dict[str, int]) -> Any:
-    """A BPE over bytes: GPT-2, Llama 3, Qwen, SmolLM."""
+    """Returns a byte-level BPE: GPT-2, Llama 3, Qwen, SmolLM."""
     name: str = source.get(KEY + "pre", str)
     if name not in PRE_TOKENIZERS:
         accepted = ", ".join(PRE_TOKENIZERS)
@@ -101,8 +101,8 @@ def _byte_level(source: Source, library: Any, vocabulary: dict[str, int]) -> Any
 
 
 def _merges_of(vocabulary: dict[str, int], scores: dict[str, float]) -> list[tuple[str, str]]:
-    """The merges of a SentencePiece BPE, which keeps scores alone: of every way to cut a token in
-    two, those whose parts are tokens; the better token first, then the earlier parts."""
+    """Reconstructs the merges of a SentencePiece BPE, which stores only scores: every split of a
+    token into two tokens. Sorted by descending score, then by descending length of the parts."""
     merges: list[tuple[float, tuple[str, str]]] = []
     for token, score in scores.items():
         cuts = [(token[:i], token[i:]) for i in range(1, len(token))]
@@ -116,7 +116,8 @@ def _merges_of(vocabulary: dict[str, int], scores: dict[str, float]) -> list[tup
 def _sentence_pieces(
     source: Source, library: Any, vocabulary: dict[str, int], tokens: list[str], types: list[int]
 ) -> Any:
-    """The SentencePiece BPE of Llama 2 and TinyLlama: spaces are U+2581, unknown text is bytes."""
+    """Returns the SentencePiece BPE of Llama 2 and TinyLlama: spaces become U+2581, unknown text
+    becomes bytes."""
     scores = source.get(KEY + "scores", list)
     if len(scores) != len(tokens) or not all(isinstance(score, float) for score in scores):
         raise source.fail(KEY + "scores", f"is no list of {len(tokens)} numbers")
@@ -148,7 +149,7 @@ def _sentence_pieces(
 
 
 def _special_ids(source: Source, tokens: list[str]) -> dict[str, int]:
-    """Ids by what they are for, for those that the file names."""
+    """Returns the ids of special tokens that the file names, by their purpose."""
     ids = {}
     for role in ("bos", "eos", "unknown", "padding", "eot"):
         key = f"{KEY}{role}_token_id"
@@ -161,7 +162,7 @@ def _special_ids(source: Source, tokens: list[str]) -> dict[str, int]:
 
 
 def read_tokenizer(source: Source, context: int) -> TokenizerFiles:
-    """Raises Error for kinds of tokenizers that the families are not published with."""
+    """Returns the tokenizer files. Raises Error if the families do not use this tokenizer kind."""
     library = need("tokenizers")
     kind: str = source.get(KEY + "model", str)
     if kind not in ("gpt2", "llama"):
@@ -202,7 +203,7 @@ def read_tokenizer(source: Source, context: int) -> TokenizerFiles:
 
 
 def _adds_begin(source: Source) -> bool:
-    """Whether texts of a byte-level BPE begin with the begin token where the file does not say."""
+    """Returns true if a byte-level BPE starts texts with the begin token by default."""
     return bool(source.get(KEY + "pre", str) == "llama-bpe")
 
 

@@ -17,13 +17,13 @@ from fp8lab.tokens.questions import encode_questions
 from fp8lab.tokens.shards import NewFiles, ShardWriter, TokenError, hash_file
 from fp8lab.tokens.tokenizer import BEGIN, END, Encoder, load_encoder, token_bytes, train_bpe
 
-LONGEST_NAME = 200  # bytes; the shards' names are longer by their number and ending
+LONGEST_NAME = 200  # bytes, without the number and ending of a shard's name
 CONFIG = "tokenizer_config.json"
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Complains in one line, as the program does."""
+    """Reports usage errors in one line, as the program does."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"fp8lab.tokens: {message} (--help tells more)\n")
@@ -78,7 +78,7 @@ def _records(options: argparse.Namespace) -> Iterator[Record]:
 
 
 def _texts(records: Iterator[Record]) -> Iterator[str]:
-    """What a BPE learns from: of chats what is said and by whom, not what a template adds."""
+    """Yields training texts of a BPE: of chats only roles and contents, without template text."""
     for record in records:
         if isinstance(record, Passage):
             yield record.prompt + record.response
@@ -89,12 +89,12 @@ def _texts(records: Iterator[Record]) -> Iterator[str]:
 
 
 def _masked(options: argparse.Namespace) -> bool:
-    """Whether any document has a prompt: then all shards get a loss mask."""
+    """Returns true if any document has a prompt; then all shards get a loss mask."""
     return any(not isinstance(r, Passage) or r.prompt for r in _records(options))
 
 
 def _encoder(options: argparse.Namespace) -> tuple[Encoder, dict[str, str]]:
-    """The encoder, and the tokenizer_config.json that goes with it."""
+    """Returns the encoder and its tokenizer_config.json."""
     if options.train_bpe is None:
         if options.special:
             raise TokenError("--special: for --train-bpe only")
@@ -126,7 +126,7 @@ def _hashes(options: argparse.Namespace) -> list[str]:
 def _manifest(
     options: argparse.Namespace, encoder: Encoder, hashes: list[str], shards: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Everything that the shards follow from, and nothing that depends on where or when."""
+    """Returns everything that determines the shards; independent of place and time."""
     t = encoder.tokenization
     return {
         "schema": "fp8lab-tokens-manifest-1",
@@ -147,7 +147,8 @@ def _manifest(
 
 
 def _name(options: argparse.Namespace) -> str:
-    """The first part of the shards' names: a file name, so that nothing is written elsewhere."""
+    """Returns the common part of the shards' names. It must be a plain file name, so that nothing
+    is written outside the folder."""
     name: str = options.inputs[0].stem if options.name is None else options.name
     fits = name.isprintable() and "/" not in name and not name.startswith(".")
     if not fits or not 0 < len(os.fsencode(name)) <= LONGEST_NAME:
@@ -159,9 +160,9 @@ def _name(options: argparse.Namespace) -> str:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Writes the shards, NAME.manifest.json, token_bytes.json, tokenizer.json, and beside it what
-    says begin, end and chats (tokenizer_config.json); returns the manifest. A folder holds one
-    tokenizer. On an error nothing of it is left."""
+    """Writes the shards, NAME.manifest.json, token_bytes.json, tokenizer.json and
+    tokenizer_config.json (begin and end tokens, chat template); returns the manifest. A folder
+    holds one tokenizer. On an error, removes the files written so far."""
     if options.shard_tokens < 2:
         raise TokenError("--shard-tokens: accepted: at least 2")
     name = _name(options)
@@ -204,7 +205,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_questions(options: argparse.Namespace) -> dict[str, int]:
-    """Writes the inputs with ids, and token_bytes.json; returns the number of records of each."""
+    """Writes the inputs with ids, and token_bytes.json; returns the records per input."""
     if options.tokenizer is None:
         raise TokenError("--questions: needs the --tokenizer of a model")
     encoder, _ = _encoder(options)
@@ -238,8 +239,8 @@ def _refused(message: str, status: int) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: written. 2: bad input. 1: the machine failed: no space or memory left, or a standard
-    output that takes nothing. In 1 and 2 with one line on standard error."""
+    """Returns the exit code. 0: written; 2: bad input; 1: the machine failed (no space or memory
+    left, or standard output not writable). For 1 and 2, prints one line on standard error."""
     options = _parse(arguments)
     try:
         summary = _summary(options)
@@ -256,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         print(summary, flush=True)
     except OSError as error:
-        # The interpreter writes what is left once more when it ends.
+        # At exit, the interpreter would try again to write the remaining output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _refused(f"standard output: {error.strerror}; the shards are written", 1)
     return 0

@@ -1,8 +1,8 @@
-"""Chat templates: `chat_template` of tokenizer_config.json, rendered as transformers does.
+"""Renders chat templates (`chat_template` of tokenizer_config.json) as transformers does.
 
-The template is code of others, so it runs in jinja2's immutable sandbox, in a process of its own
-with limits of time and memory. `strftime_now` is not offered: the same input must give the same
-bytes, and templates have a fixed date to fall back on.
+A template is untrusted code, so it runs in jinja2's immutable sandbox, in a separate process with
+limits of time and memory. `strftime_now` is not available, since the same input must give the same
+bytes; templates then use a fixed date.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fp8lab.tokens.json_lines import parse_json
 from fp8lab.tokens.shards import TokenError, need
 from fp8lab.tokens.template import Rendered, Template
 
-SECONDS = 10.0  # for one conversation; an honest template takes milliseconds
+SECONDS = 10.0  # limit for one conversation; ordinary templates take milliseconds
 MEMORY = 1 << 30  # bytes that rendering may add
 
 CHATML = (
@@ -42,7 +42,7 @@ def _limit_memory() -> None:
 
 
 def _complaint(error: BaseException) -> str:
-    """One line for whatever the code of a template can raise."""
+    """Returns one line for any exception that a template can raise."""
     if isinstance(error, MemoryError):
         return f"needs more than {MEMORY >> 20} MiB"
     if isinstance(error, RecursionError):
@@ -55,8 +55,8 @@ def _complaint(error: BaseException) -> str:
 def _serve(
     connection: Connection, other_end: Connection, source: str, special_tokens: dict[str, str]
 ) -> None:
-    """Compiles the template, says whether it did, and renders what comes until nothing does: a
-    chat, and whether its generation prompt follows."""
+    """Compiles the template and sends whether that succeeded. Then renders each received pair
+    (chat, with generation prompt) until the connection closes."""
     other_end.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -81,8 +81,8 @@ def _serve(
 
 
 class ChatTemplate:
-    """A compiled template. Raises TokenError when it does not compile, and for a conversation that
-    it refuses or is not done with after `seconds`."""
+    """A compiled template. Raises TokenError if the template does not compile, refuses a
+    conversation or takes longer than `seconds`."""
 
     def __init__(
         self, source: str, special_tokens: dict[str, str], seconds: float = SECONDS
@@ -113,11 +113,11 @@ class ChatTemplate:
         raise TokenError(f"{where}: not done after {self._seconds:g} s")
 
     def render(self, chat: Chat) -> Rendered:
-        """Text, and the ranges that are trained on."""
+        """Returns the text and the character ranges that are trained on."""
         return self._rendered(chat, asks=False)
 
     def prompt(self, chat: Chat) -> str:
-        """Text up to where the assistant is to answer: with the generation prompt."""
+        """Returns the text with the generation prompt, which the assistant's answer follows."""
         return self._rendered(chat, asks=True).text
 
     def _rendered(self, chat: Chat, asks: bool) -> Rendered:
@@ -139,7 +139,7 @@ def _end(process: Any, connection: Connection) -> None:
 
 
 def token_text(value: Any, where: str) -> str | None:
-    """A special token is a string, an object with `content`, or null."""
+    """Returns the text of a special token, which is a string, an object with `content`, or null."""
     text = value.get("content") if isinstance(value, dict) else value
     if text is not None and not isinstance(text, str):
         raise TokenError(f'{where}: expected a string or an object with "content"')
@@ -147,7 +147,7 @@ def token_text(value: Any, where: str) -> str | None:
 
 
 def _named_template(entries: list[Any], file: Path) -> str | None:
-    """The template named default of several."""
+    """Returns the template named `default`."""
     for entry in entries:
         if not isinstance(entry, dict) or not {"name", "template"} <= entry.keys():
             raise TokenError(f'{file}: chat_template: every entry needs a "name" and a "template"')
@@ -156,8 +156,8 @@ def _named_template(entries: list[Any], file: Path) -> str | None:
 
 
 def load_chat_template(folder: Path, chosen: Path | None = None) -> ChatTemplate | None:
-    """The template of a model's folder: the file `chosen`, or chat_template.jinja, else the key of
-    tokenizer_config.json. None when it has none."""
+    """Returns the template of a model's folder: the file `chosen`, chat_template.jinja, or the key
+    of tokenizer_config.json, in this order. None if the folder has no template."""
     file = folder / "tokenizer_config.json"
     config = load_tokenizer_config(folder)
     special = {
@@ -178,7 +178,7 @@ def load_chat_template(folder: Path, chosen: Path | None = None) -> ChatTemplate
 
 
 def read_text(path: Path) -> str:
-    """A file of UTF-8. Raises TokenError with its name."""
+    """Returns the text of a UTF-8 file. Raises TokenError that names the file."""
     try:
         if path.exists() and not path.is_file():
             raise TokenError(f"{path}: is no regular file")
@@ -190,7 +190,7 @@ def read_text(path: Path) -> str:
 
 
 def load_tokenizer_config(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json; empty when there is none. Raises TokenError when it is malformed."""
+    """Returns tokenizer_config.json; empty if absent. Raises TokenError if it is malformed."""
     file = folder / "tokenizer_config.json"
     if not file.exists():
         return {}

@@ -1,6 +1,6 @@
-"""Reads documents: text, JSON lines, Parquet. What they hold is decided record by record.
+"""Reads documents: text, JSON lines, Parquet. The kind of each record is determined separately.
 
-src/data/README.md has the table of records, which the program's `kind = "jsonl"` reads alike.
+src/data/README.md lists the kinds of records; the program's `kind = "jsonl"` reads the same ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMATS = {
     ".parquet": "parquet",
 }
 PROMPT = "Question: {question}\nAnswer: "
-"""The same words as the byte-level reader of the program puts around a question."""
+"""The text that the program's byte-level reader puts around a question."""
 SHAREGPT_ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -32,7 +32,7 @@ SHAREGPT_ROLES = {
     "assistant": "assistant",
 }
 OTHER_WORDS = ("loss", "train_on_turn")
-"""Keys by which others say that a message is not trained on."""
+"""Keys by which other tools mark messages that are not trained on."""
 ACCEPTED = (
     "{question, answer}, {messages}, {conversations}, {prompt, completion}, {instruction, output} "
     "and {text}"
@@ -41,16 +41,16 @@ ACCEPTED = (
 
 @dataclass(frozen=True)
 class Passage:
-    """A prompt that is not trained on, which may be empty, and what is."""
+    """A prompt, which is not trained on and may be empty, and a response, which is trained on."""
 
     prompt: str
     response: str
     where: str = field(default="", compare=False)
     line: int | None = field(default=None, compare=False)
-    """Of a text file: that of its first character; `where` is the file then."""
+    """For a text file: the line of the first character; `where` is then the file."""
 
     def place(self, text: str, index: int) -> str:
-        """That of a character of `text`, which is the prompt or the response."""
+        """Returns the place of a character of `text`, which is the prompt or the response."""
         if self.line is None:
             return self.where
         return f"{self.where}:{self.line + text.count(chr(10), 0, index)}"
@@ -79,8 +79,8 @@ def _string(record: dict[str, Any], key: str, where: str) -> str:
 
 
 def _is_trained(message: dict[str, Any], where: str) -> bool:
-    """By the keys `weight` (0 or 1) and `train` (false or true); without them, whether the message
-    is the assistant's."""
+    """Returns whether a message is trained on: by its key `weight` (0 or 1) or `train` (false or
+    true); without them, true for the assistant's messages."""
     for key in OTHER_WORDS:
         if message.get(key) is not None:
             raise TokenError(f'{where}: "{key}" is not read; accepted: "weight" or "train"')
@@ -104,8 +104,8 @@ def _is_trained(message: dict[str, Any], where: str) -> bool:
 
 
 def _content_fits(message: dict[str, Any]) -> bool:
-    """Text, parts of it, or nothing beside calls of tools. What a template makes of parts and of
-    nothing is judged by what it writes."""
+    """Returns true if the content is text, a list of parts, null, or absent in a message with tool
+    calls. Lists and null are checked later, in the text that the template writes."""
     content = message.get("content")
     if content is None:
         return "content" in message or bool(message.get("tool_calls"))
@@ -113,7 +113,7 @@ def _content_fits(message: dict[str, Any]) -> bool:
 
 
 def _messages(record: dict[str, Any], messages: Any, key: str, where: str) -> Chat:
-    """A chat, whether anything of it is trained on or not."""
+    """Returns a chat, even if none of its messages is trained on."""
     if not isinstance(messages, list) or not messages:
         raise TokenError(f'{where}: "{key}" must be a non-empty list')
     untrained, kept = [], []
@@ -148,7 +148,7 @@ def _chat(record: dict[str, Any], messages: Any, key: str, where: str) -> Chat:
 
 
 def _turns(record: dict[str, Any], where: str) -> Any:
-    """ShareGPT's `from` and `value` as `role` and `content`."""
+    """Converts ShareGPT's `from` and `value` to `role` and `content`."""
     turns = record["conversations"]
     if not isinstance(turns, list):
         return turns
@@ -156,8 +156,8 @@ def _turns(record: dict[str, Any], where: str) -> Any:
 
 
 def to_question(record: dict[str, Any], where: str) -> Chat:
-    """The messages of a record, which the assistant is to answer. Raises TokenError where it has
-    the last word."""
+    """Returns the messages of a record for the assistant to answer. Raises TokenError if the last
+    message is the assistant's."""
     key = "messages" if "messages" in record else "conversations"
     messages = record[key] if key == "messages" else _turns(record, where)
     chat = _messages(record, messages, key, where)
@@ -180,7 +180,7 @@ def _named_as_message(turn: Any, where: str) -> Any:
 
 
 def _instruction(record: dict[str, Any], where: str) -> Chat:
-    """Alpaca: an instruction, perhaps an input below it, and the output."""
+    """Reads an Alpaca record: an instruction, optionally an input, and the output."""
     if record.get("history"):
         raise TokenError(f'{where}: "history" is not read; accepted: {{messages}}')
     user = _string(record, "instruction", where)
@@ -196,8 +196,8 @@ def _instruction(record: dict[str, Any], where: str) -> Chat:
 
 
 def to_record(record: Any, where: str) -> Record:
-    """One of ACCEPTED, the first that fits; null counts as no key. Raises TokenError for anything
-    else."""
+    """Returns the record as the first kind of ACCEPTED that matches; a null value counts as an
+    absent key. Raises TokenError if none matches."""
     if not isinstance(record, dict):
         raise TokenError(f"{where}: expected an object")
     record = {key: value for key, value in record.items() if value is not None}
@@ -226,7 +226,7 @@ def to_record(record: Any, where: str) -> Record:
 
 
 def _read_text(path: Path) -> Iterator[Record]:
-    """Paragraphs: blank lines separate documents."""
+    """Yields the paragraphs of a text file; blank lines separate documents."""
     lines: list[str] = []
     number = 0
     with path.open(encoding="utf-8", newline="\n") as file:
@@ -242,8 +242,8 @@ def _read_text(path: Path) -> Iterator[Record]:
 
 
 def _without_filling(value: Any) -> Any:
-    """Arrow gives every message all keys that any has, null where it lacks them; `content` alone
-    may be null by itself."""
+    """Removes the null values that Arrow adds for keys that a message lacks. Keeps `content`, which
+    may itself be null."""
     if isinstance(value, list):
         return [_without_filling(item) for item in value]
     if isinstance(value, dict):
@@ -270,7 +270,7 @@ def _read_parquet(path: Path) -> Iterator[Record]:
 
 
 def read_documents(path: Path, file_format: str | None = None) -> Iterator[Record]:
-    """Records of a file in order. Without `file_format` the name's ending says what it is."""
+    """Yields the records of a file in order. Default of `file_format`: by the name's ending."""
     chosen = file_format or FORMATS.get(path.suffix)
     if chosen is None:
         raise TokenError(f"{path}: accepted endings are {', '.join(FORMATS)}; or give --format")

@@ -1,4 +1,4 @@
-"""JSON as both readers of JSON lines take it: this tool, and `kind = "jsonl"` of the program."""
+"""Parses JSON by the rules of both JSON lines readers: this tool and the program's `jsonl`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from fp8lab.tokens.shards import TokenError
 
-DEEPEST = 64  # lists and objects in one another, as in src/io/json_document.cpp
-BLANK = " \t\r\n"  # a line of these alone holds no record
+DEEPEST = 64  # nesting of lists and objects, as in src/io/json_document.cpp
+BLANK = " \t\r\n"  # a line of only these characters holds no record
 BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -53,8 +53,8 @@ def _is_deep(value: Any) -> bool:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """The value. Raises TokenError for what is no JSON, a key given twice, half of a surrogate
-    pair, and lists and objects more than DEEPEST in one another."""
+    """Returns the value. Raises TokenError for invalid JSON, a duplicate key, an unpaired
+    surrogate, and lists and objects nested more than DEEPEST deep."""
     deep = f"{where}: lists and objects in one another, more than {DEEPEST}"
     try:
         value = _DECODER.decode(text)
@@ -72,7 +72,7 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def require_unicode(value: Any, where: str) -> None:
-    """JSON can spell half of a surrogate pair, which is no character and has no UTF-8."""
+    """Raises TokenError for an unpaired surrogate, which JSON can spell but UTF-8 cannot encode."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -80,8 +80,8 @@ def require_unicode(value: Any, where: str) -> None:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """FILE:LINE and value of every line that is not blank. Byte order marks before a line are
-    skipped: files of other systems begin with one, and joined ones hold several."""
+    """Yields FILE:LINE and the value of every line that is not blank. Skips byte order marks at the
+    start of any line, since concatenated files contain several."""
     with path.open(encoding="utf-8", newline="\n") as file:
         for number, line in enumerate(file, 1):
             text = line.lstrip(BYTE_ORDER_MARK).strip(BLANK)

@@ -1,4 +1,4 @@
-"""Prompts and multiple-choice questions as token ids, for models of other tokenizers than bytes."""
+"""Encodes prompts and multiple-choice questions as token ids, for tokenizers other than bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Notes = list[str]
 
 
 def _ids(value: Any, encoder: Encoder, where: str) -> Any:
-    """Ids of a string; what is no string stays, for the program to judge."""
+    """Returns the ids of a string. Other values are unchanged; the program checks them."""
     if not isinstance(value, str):
         return value
     require_unicode(value, where)
@@ -24,13 +24,13 @@ def _ids(value: Any, encoder: Encoder, where: str) -> Any:
 
 
 def _prompt(record: dict[str, Any], encoder: Encoder, where: str) -> tuple[dict[str, Any], Notes]:
-    """Ids in the place of a prompt that somebody typed, or of the messages of a chat."""
+    """Replaces the prompt text, or the messages of a chat, by ids."""
     said = [key for key in ("prompt", *CHATS) if key in record]
     if len(said) > 1:
         raise TokenError(f'{where}: has "{said[0]}" and "{said[1]}"; accepted: one of them')
     if said == ["prompt"]:
         if not isinstance(record["prompt"], str):
-            return record, []  # for the program to judge
+            return record, []  # the program checks it
         require_unicode(record["prompt"], where)
         ids, notes = encoder.prompt(record["prompt"], where)
     else:
@@ -40,9 +40,9 @@ def _prompt(record: dict[str, Any], encoder: Encoder, where: str) -> tuple[dict[
 
 
 def encode_record(record: Any, encoder: Encoder, where: str) -> tuple[dict[str, Any], Notes]:
-    """The record with ids in the place of its prompt or messages, or of its question and choices,
-    and notes. Special tokens are recognised in prompts and chats, as in what a user types.
-    Questions and choices are the text of others, in which they are spelled out."""
+    """Returns the record with ids instead of its prompt or messages, or of its question and
+    choices, and notes. Special tokens are recognised in prompts and chats, as in user input. In
+    questions and choices, which are third-party text, they are spelled out."""
     keys = ("prompt", "question", *CHATS)
     if not isinstance(record, dict) or not any(key in record for key in keys):
         raise TokenError(f'{where}: expected an object with "prompt", "messages" or "question"')
@@ -62,8 +62,8 @@ def encode_record(record: Any, encoder: Encoder, where: str) -> tuple[dict[str, 
 def encode_questions(
     inputs: list[Path], encoder: Encoder, folder: Path
 ) -> tuple[dict[Path, list[str]], Notes]:
-    """The lines of each of `inputs` (JSON lines) by the file in `folder` that gets them; and
-    notes."""
+    """Returns the encoded lines of each of `inputs` (JSON lines), by their target file in `folder`,
+    and notes."""
     notes: Notes = []
     files: dict[Path, list[str]] = {}
     for path in inputs:

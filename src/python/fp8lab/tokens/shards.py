@@ -1,4 +1,4 @@
-"""The shard file: header, document ends, ids, loss mask. src/data/README.md describes the bytes."""
+"""Shard files: header, document ends, ids, loss mask. src/data/README.md describes the bytes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ HAS_LOSS_MASK = 1
 
 
 class TokenError(ValueError):
-    """Bad input: one line that says what, where, and what would be accepted."""
+    """Bad input. The message is one line: the fault, its place, and what is accepted."""
 
 
 def need(module: str, purpose: str) -> Any:
-    """Imports a library that only this tool needs. Raises TokenError when it is not installed."""
+    """Imports a library that only this tool needs. Raises TokenError if it is not installed."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -39,7 +39,7 @@ def need(module: str, purpose: str) -> Any:
 
 
 def hash_pieces(pieces: Iterable[Any]) -> int:
-    """XXH3-64 of the concatenated pieces, as the C++ side computes it."""
+    """Returns the XXH3-64 of the concatenated pieces, equal to that of the C++ code."""
     state = need("xxhash", "hashing").xxh3_64()
     for piece in pieces:
         state.update(piece)
@@ -47,14 +47,14 @@ def hash_pieces(pieces: Iterable[Any]) -> int:
 
 
 def hash_file(path: Path) -> int:
-    """XXH3-64 of a file, read in blocks."""
+    """Returns the XXH3-64 of a file, read in blocks."""
     with path.open("rb") as file:
         return hash_pieces(iter(lambda: file.read(1 << 20), b""))
 
 
 class NewFiles:
-    """Files that belong together: on an error what was written so far is removed again, and the
-    folder if it was made for them."""
+    """Files that are written together. On an error, removes those written so far, and the folder if
+    it was created for them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,7 +68,7 @@ class NewFiles:
         return self
 
     def write(self, path: Path, *pieces: Any) -> None:
-        """Replaces `path` by the pieces. One that was there before stays on an error."""
+        """Replaces `path` by the pieces. A file that existed before is not removed on an error."""
         if not path.exists():
             self._written.append(path)
         write_atomically(path, *pieces)
@@ -84,7 +84,8 @@ class NewFiles:
 
 
 def write_atomically(path: Path, *pieces: Any) -> None:
-    """Replaces `path` by the pieces; a reader never sees half of them, nor one after a crash."""
+    """Replaces `path` by the pieces atomically: no reader sees a partial file, even after a
+    crash."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         with temporary.open("wb") as file:
@@ -99,7 +100,7 @@ def write_atomically(path: Path, *pieces: Any) -> None:
 
 @dataclass(frozen=True)
 class Tokenization:
-    """What a header says about the tokenizer. `begin` and `end` are -1 where there is none."""
+    """The tokenizer's fields of a shard header. `begin` and `end` are -1 for no token."""
 
     vocabulary: int
     begin: int
@@ -108,13 +109,13 @@ class Tokenization:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The narrowest type that holds every id."""
+        """The narrowest type for every id."""
         return np.dtype("<u2" if self.vocabulary <= 1 << 16 else "<u4")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A shard as it was read."""
+    """The contents of a shard."""
 
     tokenization: Tokenization
     tokens: NDArray[Any]
@@ -134,8 +135,8 @@ def _padded(data: bytes) -> bytes:
 class ShardWriter:
     """Collects documents and writes PREFIX-00000.tokens, PREFIX-00001.tokens, ...
 
-    A shard ends with the document that brings it to `shard_tokens`. Files get a loss mask when
-    `masked`; without one every token but a document's first is trained on.
+    A shard ends with the document that brings it to `shard_tokens`. If `masked`, files get a loss
+    mask; without one, every token except a document's first is trained on.
     """
 
     def __init__(
@@ -163,7 +164,8 @@ class ShardWriter:
         self._ends: list[int] = []
 
     def add(self, tokens: Sequence[int], trained: Sequence[bool] | NDArray[np.bool_]) -> None:
-        """Appends a document; its first token is never a target. Raises TokenError below two."""
+        """Appends a document. Its first token is never a target. Raises TokenError if it has fewer
+        than two tokens."""
         if len(tokens) < 2:
             raise TokenError("fewer than two tokens, so nothing to predict")
         mask = np.asarray(trained, dtype=np.bool_).copy()
@@ -184,7 +186,8 @@ class ShardWriter:
             self._write()
 
     def finish(self) -> list[dict[str, Any]]:
-        """Writes what is left; one record a shard, for the manifest. Raises TokenError if none."""
+        """Writes the last shard; returns one record per shard for the manifest. Raises TokenError
+        if there is no document."""
         if self._ends:
             self._write()
         if not self.records:
@@ -231,7 +234,7 @@ class ShardWriter:
 
 
 def read_shard(path: Path | str) -> Shard:
-    """Reads a shard of ours whole. Raises TokenError when it is not one, or damaged."""
+    """Reads a whole shard. Raises TokenError if the file is no shard or is damaged."""
     data = Path(path).read_bytes()
     if len(data) < HEADER.size or data[:8] != MAGIC:
         raise TokenError(f"{path}: not a shard of fp8lab.tokens")

@@ -1,6 +1,6 @@
-"""A chat template in this process: compiled, rendered, with the assistant's words marked.
+"""Compiles and renders a chat template in this process, and marks the assistant's text.
 
-Templates are the code of others: `chat.py` runs them in a process of their own.
+Templates are untrusted code: `chat.py` runs this module in a separate process.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fp8lab.tokens.shards import TokenError, need
 
 Span = tuple[int, int]
 OPEN, CLOSE = "\U0010fffe", "\U0010ffff"
-"""Two private-use characters that stand around the assistant's words until the text is known."""
+"""Two private-use characters that enclose the assistant's text during rendering."""
 
-# Filters that make text of any value, as None becomes the word None.
+# Filters that convert any value to text; None becomes the word None.
 TEXT_FILTERS = (
     "capitalize", "center", "e", "escape", "forceescape", "indent", "lower", "replace", "safe",
     "string", "striptags", "title", "trim", "truncate", "upper", "urlencode", "urlize", "wordwrap",
@@ -25,7 +25,7 @@ TEXT_FILTERS = (
 
 
 class Rendered(NamedTuple):
-    """A conversation as text, and the character ranges that are trained on."""
+    """A rendered conversation and the character ranges that are trained on."""
 
     text: str
     spans: list[Span]
@@ -41,8 +41,8 @@ def _kind(value: Any) -> str:
 
 
 def _environment(jinja2: Any) -> Any:
-    """The environment of transformers, which refuses to write what is no text. Judged is what the
-    template writes, not what the messages hold: a template may leave null out."""
+    """Returns the environment of transformers, changed to refuse output that is no text. Checks
+    what the template writes, not the messages, since a template may skip null."""
     sandbox = need("jinja2.sandbox", "a chat template")
 
     def as_text(value: Any) -> Any:
@@ -55,8 +55,8 @@ def _environment(jinja2: Any) -> Any:
         )
 
     class Generation(jinja2.ext.Extension):  # type: ignore[misc]
-        """{% generation %} ... {% endgeneration %} marks what the assistant says and renders to
-        its body."""
+        """{% generation %} ... {% endgeneration %} renders its body and marks it as the assistant's
+        text."""
 
         tags = {"generation"}
 
@@ -70,7 +70,7 @@ def _environment(jinja2: Any) -> Any:
             return f"{OPEN}{caller()}{CLOSE}"
 
     class Environment(sandbox.ImmutableSandboxedEnvironment):  # type: ignore[name-defined,misc]
-        """Looks at what the operators and methods that make text are given."""
+        """Checks the arguments of operators and methods that make text."""
 
         intercepted_binops = frozenset(["%"])
 
@@ -105,20 +105,20 @@ def _environment(jinja2: Any) -> Any:
         value, ensure_ascii=False, indent=indent
     )
     environment.globals["raise_exception"] = _refuse
-    # What would write other shards the next time.
+    # Not deterministic: equal inputs would give different shards.
     del filters["random"], environment.globals["lipsum"]
     return environment
 
 
 def _checked(function: Callable[..., Any], check: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A filter that looks at its value, which follows the context if it takes one."""
+    """Returns a filter that checks its value: its first argument after an optional context."""
     place = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         values = list(args)
         found = check(values[place])
-        if isinstance(found, list):  # may have been an iterator
+        if isinstance(found, list):  # the value may be an iterator
             values[place] = found
         return function(*values, **kwargs)
 
@@ -126,7 +126,7 @@ def _checked(function: Callable[..., Any], check: Callable[[Any], Any]) -> Calla
 
 
 def _format(function: Callable[..., Any], check: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The filter `format`, which looks at what it writes into its text."""
+    """Returns the filter `format` with a check of its arguments."""
 
     def checked(*args: Any, **kwargs: Any) -> Any:
         for value in [*args, *kwargs.values()]:
@@ -141,7 +141,7 @@ def _refuse(message: Any) -> None:
 
 
 class Template:
-    """A compiled template. Raises TokenError when it does not compile."""
+    """A compiled template. Raises TokenError if it does not compile."""
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
         jinja2 = need("jinja2", "a chat template")
@@ -155,13 +155,13 @@ class Template:
         self._special_tokens = special_tokens
         try:
             tree = environment.parse(source)
-            for concat in tree.find_all(nodes.Concat):  # a ~ b makes text of both
+            for concat in tree.find_all(nodes.Concat):  # a ~ b converts both to text
                 concat.nodes = [
                     nodes.Filter(node, "as_text", [], [], None, None, lineno=node.lineno)
                     for node in concat.nodes
                 ]
             tree.set_environment(environment)
-            # Found in what was parsed: the tag may be spelled in many ways.
+            # Searches the parsed tree, since the tag can be spelled in many ways.
             self._marks = any(
                 node.name == "mark" for node in tree.find_all(nodes.ExtensionAttribute)
             )
@@ -183,9 +183,8 @@ class Template:
         return str(text)
 
     def render(self, chat: Chat) -> Rendered:
-        """Text and the ranges that are trained on: what the template marks with {% generation %};
-        without marks, what follows the generation prompt up to the end of each assistant message.
-        """
+        """Returns the text and the ranges that are trained on: those that the template marks with
+        {% generation %}, else each assistant message after its generation prompt."""
         _require_unmarked(chat)
         rendered = self._by_marks(chat) if self._marks else self._by_prefixes(chat)
         if OPEN in rendered.text or CLOSE in rendered.text:
@@ -193,7 +192,7 @@ class Template:
         return rendered
 
     def prompt(self, chat: Chat) -> str:
-        """Text with the generation prompt behind it."""
+        """Returns the text followed by the generation prompt."""
         _require_unmarked(chat)
         text = self._render(chat, chat.messages, True)
         return text.replace(OPEN, "").replace(CLOSE, "")
@@ -241,7 +240,7 @@ def _require_unmarked(chat: Chat) -> None:
 
 
 def take_marks(marked: str) -> Rendered:
-    """Text without its marks. Raises TokenError for marks that are not pairs, or none."""
+    """Removes the marks. Raises TokenError if there are none or they are not paired."""
     pieces: list[str] = []
     spans: list[Span] = []
     length, begin, done = 0, -1, 0

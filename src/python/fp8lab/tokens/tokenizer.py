@@ -23,20 +23,21 @@ from fp8lab.tokens.template import Rendered
 BEGIN, END = "<|begin|>", "<|end|>"
 BATCH = 512
 LARGEST_VOCABULARY = 1 << 24
-"""Ids of a tokenizer are below this, sixty times the largest published ones."""
+"""Exclusive limit of token ids, sixty times the largest published ones."""
 NO_TEMPLATE = (
     "messages need a chat template; accepted: --tokenizer FOLDER with tokenizer_config.json, or "
     "--chat-template FILE"
 )
 Encoded = tuple[list[int], list[bool]]
 READS_SPECIAL = re.compile(r"<\|[^|<>\s]{1,40}\|>")
-"""How most published tokenizers spell their special tokens."""
+"""Matches the usual spelling of special tokens in published tokenizers."""
 Place = Callable[[str, int], str]
-"""Where a character of a text stands, by the text and its index."""
+"""Returns the place of a character from the text and the character's index."""
 
 
 def _bytes_of_unicode() -> dict[str, int]:
-    """The inverse of GPT-2's printable alphabet for bytes (Radford et al. 2019, encoder.py)."""
+    """Returns the inverse of GPT-2's printable alphabet for bytes (Radford et al. 2019,
+    encoder.py)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}
@@ -48,9 +49,9 @@ _BYTES = _bytes_of_unicode()
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int, specials: Sequence[str] = ()) -> bytes:
-    """A byte-level BPE of at most `vocabulary` ids as tokenizer.json. Its first ids are BEGIN, END
-    and `specials`. Digits stay single, as in Qwen2, so that numbers have one spelling. The same
-    texts give the same bytes."""
+    """Trains a byte-level BPE of at most `vocabulary` ids; returns tokenizer.json. The first ids
+    are BEGIN, END and `specials`. Every digit is a token, as in Qwen2, so that a number has one
+    spelling. The same texts give the same bytes."""
     tokens = [BEGIN, END, *specials]
     if not 256 + len(tokens) <= vocabulary <= LARGEST_VOCABULARY:
         raise TokenError(
@@ -83,11 +84,11 @@ def train_bpe(texts: Iterable[str], vocabulary: int, specials: Sequence[str] = (
 
 
 class Encoder:
-    """Turns records into ids and masks. `json_bytes` is the text of tokenizer.json.
+    """Encodes records to ids and masks. `json_bytes` is the text of tokenizer.json.
 
-    `begin` and `end` are the tokens around every passage, None for none; a chat is what its
-    template says and gets neither. `config` is tokenizer_config.json. Raises TokenError for tokens
-    that do not exist.
+    `begin` and `end` are the tokens around every passage, None for no token; chats get neither,
+    since their template determines the whole text. `config` is tokenizer_config.json. Raises
+    TokenError if a token does not exist.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Encoder:
             raise TokenError(f"{source}: {reason}") from error
         self._template = template
         self.config = config or {}
-        """What a tokenizer_config.json beside `json_bytes` has to say for the same documents."""
+        """The tokenizer_config.json to write next to `json_bytes`."""
         self._begin = self._special(begin)
         self._end = self._special(end)
         self.json_bytes = json_bytes
@@ -137,14 +138,14 @@ class Encoder:
         named = [token_text(v, k) for k, v in self.config.items() if _names_token(k, v)]
         self._special_tokens = sorted({str(token) for token in [*special, *named] if token})
         self._chat_begin: int | None = None
-        """The special token that a chat begins with, -1 for none; None: not yet known."""
-        # Added tokens that the model does not hold are numbered from the size of its vocabulary on,
-        # which the one for what is unknown makes larger: its id lies behind all of them.
+        """Id of the special token at the start of a chat, -1: none; None: not yet known."""
+        # The library numbers added tokens that the model lacks from the size of its vocabulary on.
+        # The token for unknown text enlarges the vocabulary, so its id is larger than all of them.
         self._unknown = 2 + max(ids) + len(added)
         marking = _with_unknown(document, self._unknown)
         self._coder = self._tokenizer
         self._renamed: dict[int, int] = {}
-        """Ids of the coder that are others in the tokenizer."""
+        """Maps ids of the coder to different ids of the tokenizer."""
         if marking:
             self._coder = library.Tokenizer.from_str(json.dumps(marking))
             pairs = ((self._coder.token_to_id(t), self._tokenizer.token_to_id(t)) for t in added)
@@ -164,7 +165,7 @@ class Encoder:
         return int(found)
 
     def encode(self, records: Iterable[Record]) -> Iterator[Encoded]:
-        """Ids of each record, and which of them are targets."""
+        """Yields the ids of each record and which of them are targets."""
         batch: list[Record] = []
         for record in records:
             batch.append(record)
@@ -174,12 +175,12 @@ class Encoder:
         yield from self._encode_batch(batch)
 
     def _encode(self, texts: Sequence[str], places: Sequence[Place], specials: bool) -> list[Any]:
-        """Encodings of `texts`. Raises TokenError where a tokenizer has no token for a character,
-        by the place of the text that the character's is in."""
+        """Returns the encodings of `texts`. Raises TokenError if the tokenizer has no token for a
+        character; the message has the character's place."""
         self._coder.encode_special_tokens = not specials
         try:
             encodings = self._coder.encode_batch(list(texts), add_special_tokens=False)
-        except Exception as error:  # the library raises bare Exception, and names no text
+        except Exception as error:  # the library raises bare Exception without the text
             reason = " ".join(str(error).split())[:300]
             if len(texts) > 1:
                 for text, place in zip(texts, places, strict=True):
@@ -199,23 +200,23 @@ class Encoder:
         return list(encodings)
 
     def _ids(self, texts: Sequence[str], places: Sequence[Place]) -> Iterator[list[int]]:
-        """Text is text: what looks like a special token in it is spelled out."""
+        """Yields the ids of texts in which special tokens are spelled out, not recognised."""
         return (self._ids_of(encoding) for encoding in self._encode(texts, places, specials=False))
 
     def _ids_of(self, encoding: Any) -> list[int]:
-        """The tokenizer's own ids of what its coder encoded."""
+        """Converts ids of the coder to ids of the tokenizer."""
         if not self._renamed:
             return list(encoding.ids)
         return [self._renamed.get(token, token) for token in encoding.ids]
 
     def text(self, text: str, where: str) -> list[int]:
-        """Ids of a text by itself, without anything around it."""
+        """Returns the ids of a text without begin and end tokens."""
         return next(self._ids([text], [lambda _, __: where]))
 
     def prompt(self, text: str, where: str) -> tuple[list[int], list[str]]:
-        """Ids of what a user asks a model, and notes. Special tokens in it are recognised. It
-        begins as a document does, unless it says itself how: by the begin token, or by the special
-        token that a chat of the template begins with."""
+        """Returns the ids of a user's prompt, and notes. Special tokens are recognised. Adds the
+        begin token of a document, unless the prompt starts with it or with the special token that
+        starts chats of the template."""
         ids, notes = self._recognised(text, where)
         if self._begin is None or ids[:1] == [self._begin]:
             return ids, notes
@@ -223,7 +224,7 @@ class Encoder:
         return (ids if is_chat else [self._begin, *ids]), notes
 
     def question(self, chat: Chat) -> tuple[list[int], list[str]]:
-        """Ids of a chat up to where the assistant is to answer, and notes."""
+        """Returns the ids of a chat with the generation prompt, and notes."""
         if self._template is None:
             raise TokenError(f"{chat.where}: {NO_TEMPLATE}")
         return self._recognised(self._template.prompt(chat), chat.where)
@@ -231,7 +232,7 @@ class Encoder:
     def _recognised(self, text: str, where: str) -> tuple[list[int], list[str]]:
         encoding = self._encode([text], [lambda _, __: where], specials=True)[0]
         ids = self._ids_of(encoding)
-        rest = list(text)  # what no added token is made of
+        rest = list(text)  # characters outside added tokens
         for token, (first, last) in zip(ids, encoding.offsets, strict=True):
             if token in self._added:
                 rest[first:last] = "\0" * (last - first)
@@ -250,7 +251,7 @@ class Encoder:
         if self._chat_begin is None:
             self._chat_begin = -1
             if self._template is not None:
-                with suppress(TokenError):  # a template that asks for more than a question
+                with suppress(TokenError):  # the template may refuse a single question
                     ids, _ = self.question(Chat([{"role": "user", "content": "a"}], ""))
                     self._chat_begin = ids[0] if ids else -1
         return self._chat_begin
@@ -268,7 +269,7 @@ class Encoder:
                 yield self._encode_chat(record)
 
     def _join(self, prompt: list[int], response: list[int]) -> Encoded:
-        """[begin] prompt response [end]; everything up to the prompt is masked."""
+        """Returns [begin] prompt response [end], masked up to the end of the prompt."""
         masked = ([] if self._begin is None else [self._begin]) + prompt
         trained = response + ([] if self._end is None else [self._end])
         return masked + trained, [False] * len(masked) + [True] * len(trained)
@@ -282,20 +283,20 @@ class Encoder:
 
 
 def _names_token(key: str, value: Any) -> bool:
-    """Whether a key of tokenizer_config.json has a special token, as bos_token and eos_token."""
+    """Returns true if a key of tokenizer_config.json is a special token's, such as bos_token."""
     return key.endswith("_token") and not isinstance(value, bool)
 
 
 def _with_unknown(document: dict[str, Any], unknown: int) -> dict[str, Any] | None:
-    """A tokenizer.json whose BPE gives the id `unknown` to what `document` has no token for and
-    leaves out without a word. None where it leaves out nothing, since it has a token for that or
-    its kind of model raises."""
+    """Returns a tokenizer.json whose BPE encodes as `unknown` the characters that `document` would
+    silently drop. None if `document` drops nothing: it has an unknown token, or its model
+    raises."""
     model = document["model"]
     if model.get("type", "BPE") != "BPE" or "merges" not in model:
         return None
     if model.get("unk_token") is not None:
         return None
-    name = "\U0010ffff unknown"  # no word of a text: some models look words up before they merge
+    name = "\U0010ffff unknown"  # never a word: some models look up whole words before merging
     taken = set(model["vocab"]) | {t["content"] for t in document.get("added_tokens") or []}
     while name in taken:
         name += "_"
@@ -304,7 +305,7 @@ def _with_unknown(document: dict[str, Any], unknown: int) -> dict[str, Any] | No
 
 
 def assistant_mask(rendered: Rendered, offsets: Sequence[tuple[int, int]]) -> list[bool]:
-    """A token is the assistant's if its first character is."""
+    """Returns for each token whether its first character is the assistant's."""
     mask = []
     for begin, _ in offsets:
         mask.append(any(first <= begin < last for first, last in rendered.spans))
@@ -312,7 +313,7 @@ def assistant_mask(rendered: Rendered, offsets: Sequence[tuple[int, int]]) -> li
 
 
 def _spelled_in_bytes(token: str) -> bytes | None:
-    """A token of a byte-level BPE; None where it has a character that is no byte."""
+    """Returns the bytes of a byte-level BPE token; None if a character stands for no byte."""
     try:
         return bytes(_BYTES[character] for character in token)
     except KeyError:
@@ -320,14 +321,14 @@ def _spelled_in_bytes(token: str) -> bytes | None:
 
 
 def _spelled_in_pieces(token: str) -> bytes:
-    """A token of a SentencePiece BPE: U+2581 is a space, <0x0A> a byte."""
+    """Returns the bytes of a SentencePiece BPE token: U+2581 is a space, <0x0A> a byte."""
     if re.fullmatch("<0x[0-9A-F]{2}>", token):
         return bytes([int(token[3:5], 16)])
     return token.replace("\u2581", " ").encode()
 
 
 def _spelling(decoder: Any) -> Callable[[str], bytes | None] | None:
-    """How the tokens of a decoder are spelled; None where an id alone has no bytes."""
+    """Returns the function from a decoder's tokens to bytes; None if a single id has no bytes."""
     steps = (decoder or {}).get("decoders", [decoder or {}])
     kinds = {step.get("type") for step in steps}
     if "ByteLevel" in kinds:
@@ -339,13 +340,13 @@ def _spelling(decoder: Any) -> Callable[[str], bytes | None] | None:
 
 
 def token_bytes(encoder: Encoder) -> bytes | None:
-    """token_bytes.json: what each id says, hexadecimal, empty for special tokens and unused ids.
-    None when an id alone has no bytes: where the tokenizer is neither byte-level nor a
-    SentencePiece BPE that falls back to bytes."""
+    """Returns token_bytes.json: the bytes of each id in hexadecimal, empty for special tokens and
+    unused ids. None if a single id has no bytes: if the tokenizer is neither byte-level nor a
+    SentencePiece BPE with byte fallback."""
     document = json.loads(encoder.json_bytes)
     spelled = _spelling(document.get("decoder"))
     if spelled is None or not isinstance(document["model"].get("vocab"), dict):
-        return None  # Unigram has a list, and no bytes either
+        return None  # Unigram: a list, also without bytes
     added = {token["id"]: token for token in document.get("added_tokens", [])}
     texts = [""] * encoder.tokenization.vocabulary
     for token, index in document["model"]["vocab"].items():
@@ -374,9 +375,9 @@ def load_encoder(
     template: Path | None = None,
     no_begin: bool = False,
 ) -> Encoder:
-    """From a tokenizer.json, or a model's folder with its tokenizer_config.json, which names begin
-    and end unless they are given, and holds the chat template unless a file is. There is no begin
-    token with `no_begin`, and where `add_bos_token` is false there and `begin` not given."""
+    """Loads a tokenizer.json, or a model's folder. The folder's tokenizer_config.json supplies the
+    begin token, the end token and the chat template that are not given as arguments. There is no
+    begin token if `no_begin`, or if `begin` is not given and `add_bos_token` is false."""
     file = path / "tokenizer.json" if path.is_dir() else path
     try:
         if file.exists() and not file.is_file():
