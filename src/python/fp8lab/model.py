@@ -47,7 +47,9 @@ def _tokens(values: ArrayLike, name: str) -> NDArray[np.int32]:
 
 
 class Model:
-    """A decoder of the Llama, Qwen2 or Qwen3 family with weights, optimizer state and numerics.
+    """A decoder with weights, optimizer state and numerics.
+
+    Its family is Llama, Mistral, Qwen2, Qwen3 or GPT-2.
 
     `source` is a folder that transformers saved (config.json and safetensors), whose weights are
     loaded, or the name or TOML file of an fp8lab model, with random weights from `seed`. `recipe`
