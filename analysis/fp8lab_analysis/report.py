@@ -152,7 +152,7 @@ def import_needed() -> None:
         version = ".".join(map(str, sys.version_info[:2]))
         raise BadInput(
             f"{sys.executable}: Python {version}, but the report takes 3.11 or later; name another "
-            "with --python"
+            "with --python or FP8LAB_PYTHON"
         )
     for name in NEEDED:
         try:
@@ -163,7 +163,7 @@ def import_needed() -> None:
             raise BadInput(
                 f"{sys.executable}: the Python module {name} {reason}; the report needs "
                 f"{', '.join(NEEDED)}: on Debian 'apt-get install {PACKAGES}', or name an "
-                "interpreter that has them with --python"
+                "interpreter that has them with --python or FP8LAB_PYTHON"
             ) from None
 
 
