@@ -56,12 +56,18 @@ class MachineFailure(Exception):
     """One line about what failed though the input was good."""
 
 
+def complain(message: str) -> None:
+    """Prints an error on one line, as the program does."""
+    print(f"fp8lab: {message}", file=sys.stderr)
+
+
 class Parser(argparse.ArgumentParser):
     """A usage error is one line."""
 
     def error(self, message: str) -> NoReturn:
         """Prints the line and leaves with status 2."""
-        self.exit(2, f"error: {self.prog}: {message}; --help lists what is accepted\n")
+        name = self.prog.replace("fp8lab ", "fp8lab: ", 1)
+        self.exit(2, f"{name}: {message}; --help lists what is accepted\n")
 
     def add_resampling(self, resamples: int, what: str) -> None:
         """Options of programs that resample, with their default; --json holds `what`."""
@@ -88,7 +94,7 @@ def write_json(path: Path | None, value: object) -> bool:
     try:
         path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        print(f"error: --json {path}: {error.strerror}", file=sys.stderr)
+        complain(f"--json {path}: {error.strerror}")
         return False
     return True
 
@@ -328,19 +334,19 @@ def outcome(command: str, act: Callable[[], None]) -> int:
             warnings.simplefilter("ignore")  # a missing glyph is no news for who wants a report
             act()
     except BadInput as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"{error}")
         return 2
     except MachineFailure as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"{error}")
         return 1
     except MemoryError:
-        print(f"error: {command}: not enough memory", file=sys.stderr)
+        complain(f"{command}: not enough memory")
         return 1
     except KeyboardInterrupt:
-        print(f"error: {command}: interrupted; it is not complete", file=sys.stderr)
+        complain(f"{command}: interrupted; it is not complete")
         return 1
     except Exception as error:
-        print(f"error: {command}: {_of_machine(error) or _told(error)}", file=sys.stderr)
+        complain(f"{command}: {_of_machine(error) or _told(error)}")
         return 1
     return 0
 

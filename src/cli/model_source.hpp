@@ -43,9 +43,9 @@ std::vector<std::filesystem::path> folders_to_look_in(const Values& values,
                                                       const std::string& command);
 
 /// Opens `given`: a run directory, a checkpoint, a Hugging Face folder, the name of a model in
-/// the Hub's cache, or a safetensors file, optionally with a config.json beside it. Files of a
-/// run are also searched for in `look_in`. Throws Error for anything else, and for weights
-/// that do not fit the model.
+/// the Hub's cache, the run.h5 of a run, or a safetensors file, optionally with a config.json
+/// beside it. Files of a run are also searched for in `look_in`. Throws Error for anything else,
+/// and for weights that do not fit the model.
 ModelSource open_model(const std::string& given, const std::vector<std::filesystem::path>& look_in);
 
 }  // namespace fp8lab::cli

@@ -409,6 +409,30 @@ def test_presets_and_models_are_shown_whole(tmp_path: Path) -> None:
         assert "(did you mean 'show'?); accepted: list, show" in refused(command, "shw")
 
 
+def test_what_is_no_model_is_told_by_its_kind(tmp_path: Path) -> None:
+    (tmp_path / "held.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(60))
+    (tmp_path / "run.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(60))
+    np.save(tmp_path / "x.npy", np.ones((4, 32), np.float32))
+    for file, words in {
+        "held.jsonl": "held.jsonl: no safetensors file: header length",
+        "model.gguf": "no safetensors file, but GGUF, of which python3 -m fp8lab.gguf FILE FOLDER",
+        "x.npy": "no safetensors file, but NumPy's .npy",
+    }.items():
+        for command in ("eval", "generate", "whatif"):
+            more = {"generate": ("--prompt", "a"), "whatif": ("--recipe", "bf16")}.get(command, ())
+            assert words in refused(command, file, *more, cwd=tmp_path)
+    # A run goes by its run.h5 as by its folder, wherever a model is read.
+    for file in ("run.h5", tmp_path / "run.h5"):
+        assert "holds no model" in refused("eval", file, cwd=tmp_path)
+
+
+def test_places_of_words_are_not_offered_as_options() -> None:
+    for command, near in {"recipes": "--nam", "presets": "--nam", "models": "--acton"}.items():
+        said = refused(command, near)
+        assert f"unrecognised option '{near}'" in said and "did you mean" not in said
+
+
 def interpreter_in(folder: Path, name: str) -> Path:
     """A program that writes its words into called.txt of `folder` and refuses."""
     folder.mkdir()

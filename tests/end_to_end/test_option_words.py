@@ -76,6 +76,12 @@ def test_documents_without_prompts_are_told_by_the_option(folder: Path, command:
     assert f"fp8lab: {command}: --form prompt_response: plain text has no prompts" in said
 
 
+def test_steps_under_validation_name_what_was_typed(folder: Path) -> None:
+    said = refused("validate", "step", "--recipe", "nope", cwd=folder)
+    assert "fp8lab: validate step: --recipe nope: unknown recipe 'nope'" in said
+    assert "validate step: --set seed=x: 'seed'" in refused("validate", "step", "--set", "seed=x")
+
+
 def test_a_run_and_a_study_name_what_was_typed(folder: Path) -> None:
     run = ("train", "--config", "run.toml", "--dry-run")
     said = refused(*run, "--set", "seed=x", cwd=folder)
