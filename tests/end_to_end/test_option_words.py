@@ -76,6 +76,20 @@ def test_documents_without_prompts_are_told_by_the_option(folder: Path, command:
     assert f"fp8lab: {command}: --form prompt_response: plain text has no prompts" in said
 
 
+def test_lines_that_ask_nothing_are_told_by_file_and_line(folder: Path) -> None:
+    ask = ("generate", "model", "--prompts", "asked.jsonl")
+    for line, words in {
+        "": 'asked.jsonl: holds no prompt; accepted: lines of {"prompt": TEXT} or',
+        '{"prompt": {"messages": []}}': 'asked.jsonl:1: "prompt" is an object; accepted: a string',
+        '{"prompt": null}': 'asked.jsonl:1: accepted: an object with "prompt" or "messages"',
+        '{"messages": null}': 'asked.jsonl:1: accepted: an object with "prompt" or "messages"',
+        # null counts as an absent key.
+        '{"prompt": [999999], "messages": null}': 'asked.jsonl:1: "prompt" holds 999999, which is',
+    }.items():
+        (folder / "asked.jsonl").write_text(line + "\n")
+        assert words in refused(*ask, cwd=folder)
+
+
 def test_steps_under_validation_name_what_was_typed(folder: Path) -> None:
     said = refused("validate", "step", "--recipe", "nope", cwd=folder)
     assert "fp8lab: validate step: --recipe nope: unknown recipe 'nope'" in said
