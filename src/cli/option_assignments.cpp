@@ -98,15 +98,18 @@ void OptionAssignments::add(const std::string& option, const std::string& key,
                             const std::string& toml) {
   name_key(option, key);
   if (!given(values_, option)) return;
+  refuse_twice(key, typed(values_, option));
   all_.push_back({key, toml});
   explain(option, key, toml);
 }
 
 void OptionAssignments::add_set(const std::string& table) {
   for (const auto& [key, value] : assignments_of(values_)) {
+    const std::string words = fmt::format("--set {}={}", key, value);
+    refuse_twice(table + key, words);
     all_.push_back({table + key, value});
-    written_.push_back({origin_of(table + key, value), fmt::format("--set {}={}", key, value),
-                        path_of(table + key), table.empty() ? "" : path_of(table)});
+    written_.push_back({table + key, origin_of(table + key, value), words, path_of(table + key),
+                        table.empty() ? "" : path_of(table)});
   }
 }
 
@@ -120,11 +123,19 @@ void OptionAssignments::append(const OptionAssignments& others) {
 void OptionAssignments::explain(const std::string& option, const std::string& key,
                                 const std::string& value) {
   if (!given(values_, option)) return;
-  written_.push_back({origin_of(key, value), typed(values_, option), path_of(key), {}});
+  written_.push_back({key, origin_of(key, value), typed(values_, option), path_of(key), {}});
 }
 
 void OptionAssignments::name_key(const std::string& option, const std::string& key) {
   options_.emplace(path_of(key), option);
+}
+
+void OptionAssignments::refuse_twice(const std::string& key, const std::string& words) const {
+  for (const Written& before : written_) {
+    if (before.key != key || before.words == words) continue;
+    throw Error(fmt::format("{}: {}: {} sets the same; accepted: one of the two", command_, words,
+                            before.words));
+  }
 }
 
 const OptionAssignments::Written* OptionAssignments::find_written(
@@ -143,9 +154,9 @@ std::string OptionAssignments::in_options(std::string message) const {
   message.replace(at, about->origin.size(), about->words);
   if (!is_set) drop_path(message, at + about->words.size(), about->path);
   for (const Written& other : written_) replace_all(message, other.origin, other.words);
-  if (!about->table.empty()) replace_all(message, "'" + about->table, "'");
+  if (is_set && !about->table.empty()) replace_all(message, "'" + about->table, "'");
   for (const auto& [path, option] : options_) {
-    replace_all(message, "'" + path + "'", values_.spelled(option));
+    if (!is_set) replace_all(message, "'" + path + "'", values_.spelled(option));
   }
   for (const auto& [phrase, words] : phrases_) replace_all(message, phrase, words);
   return at == 0 ? command_ + ": " + message : message;

@@ -20,7 +20,8 @@ class OptionAssignments {
   OptionAssignments(const Values& values, std::string command)
       : values_(values), command_(std::move(command)) {}
 
-  /// Assigns the value of `option`, if it was given, to `key` ("stages.cpt.eval.sequences").
+  /// Assigns the value of `option`, if it was given, to `key` ("stages.cpt.eval.sequences"). Like
+  /// the next two it throws Error if another option assigned that key.
   void add(const std::string& option, const std::string& key);
   /// Assigns `toml` to `key` if `option` was given.
   void add(const std::string& option, const std::string& key, const std::string& toml);
@@ -53,12 +54,15 @@ class OptionAssignments {
  private:
   /// An assignment as messages name it, and what was typed.
   struct Written {
+    std::string key;
     std::string origin;  ///< "assignment 'stages.cpt.eval.sequences=-1'"
     std::string words;   ///< "--held-out-sequences -1"
     std::string path;    ///< "stages.eval.sequences", the key as messages name it
     std::string table;   ///< of --set: the path that precedes its key
   };
 
+  /// Throws Error if other words than `words` assign `key` too.
+  void refuse_twice(const std::string& key, const std::string& words) const;
   std::string in_options(std::string message) const;
   const Written* find_written(const std::string& message) const;
 

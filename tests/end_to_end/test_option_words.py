@@ -76,6 +76,18 @@ def test_documents_without_prompts_are_told_by_the_option(folder: Path, command:
     assert f"fp8lab: {command}: --form prompt_response: plain text has no prompts" in said
 
 
+def test_a_key_that_an_option_sets_is_not_set_again(folder: Path) -> None:
+    run = ("train", "--config", "run.toml", "--dry-run")
+    said = refused(*run, "--recipe", "bf16", "--set", "recipe=infir2", cwd=folder)
+    assert "train: --recipe bf16: --set recipe=infir2 sets the same; accepted: one of" in said
+    held = ("eval", "model", "--data", "held.txt", "--held-out-sequences", 3)
+    said = refused(*held, "--set", "sequences=4", cwd=folder)
+    assert "eval: --set sequences=4: --held-out-sequences 3 sets the same" in said
+    # A key given by --set is named as one.
+    said = refused(*run, "--set", "backend=nope", cwd=folder)
+    assert "train: --set backend=nope: 'backend' is 'nope'; accepted: cpu" in said
+
+
 def test_lines_that_ask_nothing_are_told_by_file_and_line(folder: Path) -> None:
     ask = ("generate", "model", "--prompts", "asked.jsonl")
     for line, words in {
