@@ -34,14 +34,6 @@ ModelSource open_checkpoint(OpenCheckpoint checkpoint, const std::string& name,
   return source;
 }
 
-/// Returns the folder of a run.h5, as compare and verify take it for its run; other paths as they
-/// are.
-std::string folder_of_run_file(const std::string& path) {
-  const fs::path file = path;
-  if (file.filename() != "run.h5" || !is_file(file)) return path;
-  return file.has_parent_path() ? file.parent_path().string() : ".";
-}
-
 }  // namespace
 
 const ModelConfig& ModelSource::require_model() const {
@@ -75,6 +67,12 @@ std::vector<fs::path> folders_to_look_in(const Values& values, const std::string
     folders.emplace_back(folder);
   }
   return folders;
+}
+
+std::string folder_of_run_file(const std::string& path) {
+  const fs::path file = path;
+  if (file.filename() != "run.h5" || !is_file(file)) return path;
+  return file.has_parent_path() ? file.parent_path().string() : ".";
 }
 
 ModelSource open_model(const std::string& given, const std::vector<fs::path>& look_in) {
