@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from fp8lab_analysis import inference, pooling
-from fp8lab_analysis.report import Parser
+from fp8lab_analysis.report import Parser, complain
 from fp8lab_analysis.result_page import write_csv
 from fp8lab_analysis.pooling import Flags
 from fp8lab_analysis.stats import Array
@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             write_csv(options.csv, rows)
         except OSError as error:
-            print(f"error: --csv {options.csv}: {error.strerror}", file=sys.stderr)
+            complain(f"--csv {options.csv}: {error.strerror}")
             return 1
     return 3 if outside else 0
 

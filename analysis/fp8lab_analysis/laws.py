@@ -36,7 +36,7 @@ from fp8lab_analysis.claims import ALPHA
 from fp8lab_analysis.hdf5 import InputError
 from fp8lab_analysis.inference import jackknife_half_width
 from fp8lab_analysis.isolation import ReadFailure, load_study_apart
-from fp8lab_analysis.report import Parser, write_json
+from fp8lab_analysis.report import Parser, complain, write_json
 from fp8lab_analysis.runs import Run
 from fp8lab_analysis.stats import Array
 from fp8lab_analysis.study import Study
@@ -275,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         points, refused = points_of(study)
         law, found = worths(points, study.baseline_recipe)
     except (InputError, ReadFailure) as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"{error}")
         return 2 if isinstance(error, InputError) else 1
     for line in refused:
         print(f"left out: {line}")

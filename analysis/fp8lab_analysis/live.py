@@ -7,7 +7,6 @@ program can. Names are those of the run file; times are those of the clock.
 
 from __future__ import annotations
 
-import argparse
 import os
 import select
 import signal
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from fp8lab_analysis import exports
 from fp8lab_analysis.hdf5 import InputError
+from fp8lab_analysis.report import Parser, complain
 from fp8lab_analysis.run_reader import load_run
 from fp8lab_analysis.runs import Run
 
@@ -110,7 +110,7 @@ def follow(path: Path, sink: Events | Trackio, after: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 once the run has ended and everything is written."""
-    parser = argparse.ArgumentParser(prog="fp8lab train --log", add_help=False)
+    parser = Parser(prog="fp8lab train --log", add_help=False)
     parser.add_argument("--kind", choices=("tensorboard", "trackio"), default="tensorboard")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--clock", type=float, help="time at which the seconds of the run were 0")
@@ -120,6 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.check:
         return 0
+    if options.run is None or options.out is None or options.clock is None:
+        parser.error("a run file, --out and --clock are required")
     # Ctrl-C is meant for the run; this process continues until the run ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
@@ -127,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         follow(options.run, make(options.out, options.clock), options.after)
     except (InputError, OSError, sqlite3.Error) as error:
-        print(f"fp8lab train --log {options.kind}: {error}; the run goes on", file=sys.stderr)
+        complain(f"train --log {options.kind}: {error}; the run goes on")
         return 1
     return 0
 

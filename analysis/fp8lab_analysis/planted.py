@@ -28,7 +28,7 @@ from fp8lab_analysis import inference, pooling
 from fp8lab_analysis.compare import GroupSummary, summarise
 from fp8lab_analysis.hdf5 import InputError
 from fp8lab_analysis.isolation import ReadFailure, load_study_apart
-from fp8lab_analysis.report import Parser, write_json
+from fp8lab_analysis.report import Parser, complain, write_json
 from fp8lab_analysis.stats import Array
 from fp8lab_analysis.verdicts import Design
 
@@ -274,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not pools:
                 raise InputError(f"no arm to draw from; {'; '.join(refused) or 'no arm at all'}")
     except (InputError, ReadFailure) as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"{error}")
         return 2 if isinstance(error, InputError) else 1
     rates = run_rates(pools, options.resamples, design, rng)
     rates += normal_rates(options.resamples, design, rng)

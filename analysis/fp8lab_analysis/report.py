@@ -56,12 +56,18 @@ class MachineFailure(Exception):
     """A failure that the input did not cause. The message is one line."""
 
 
+def complain(message: str) -> None:
+    """Prints an error on one line, as the program does."""
+    print(f"fp8lab: {message}", file=sys.stderr)
+
+
 class Parser(argparse.ArgumentParser):
     """Reports usage errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Prints the line and exits with status 2."""
-        self.exit(2, f"error: {self.prog}: {message}; --help lists what is accepted\n")
+        name = self.prog.replace("fp8lab ", "fp8lab: ", 1)
+        self.exit(2, f"{name}: {message}; --help lists what is accepted\n")
 
     def add_resampling(self, resamples: int, what: str) -> None:
         """Adds the options of programs that resample; --json writes `what`."""
@@ -88,7 +94,7 @@ def write_json(path: Path | None, value: object) -> bool:
     try:
         path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        print(f"error: --json {path}: {error.strerror}", file=sys.stderr)
+        complain(f"--json {path}: {error.strerror}")
         return False
     return True
 
@@ -152,7 +158,7 @@ def import_needed() -> None:
         version = ".".join(map(str, sys.version_info[:2]))
         raise BadInput(
             f"{sys.executable}: Python {version}, but the report takes 3.11 or later; name another "
-            "with --python"
+            "with --python or FP8LAB_PYTHON"
         )
     for name in NEEDED:
         try:
@@ -163,7 +169,7 @@ def import_needed() -> None:
             raise BadInput(
                 f"{sys.executable}: the Python module {name} {reason}; the report needs "
                 f"{', '.join(NEEDED)}: on Debian 'apt-get install {PACKAGES}', or name an "
-                "interpreter that has them with --python"
+                "interpreter that has them with --python or FP8LAB_PYTHON"
             ) from None
 
 
@@ -329,19 +335,19 @@ def outcome(command: str, act: Callable[[], None]) -> int:
             warnings.simplefilter("ignore")  # such as missing glyphs
             act()
     except BadInput as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"{error}")
         return 2
     except MachineFailure as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"{error}")
         return 1
     except MemoryError:
-        print(f"error: {command}: not enough memory", file=sys.stderr)
+        complain(f"{command}: not enough memory")
         return 1
     except KeyboardInterrupt:
-        print(f"error: {command}: interrupted; it is not complete", file=sys.stderr)
+        complain(f"{command}: interrupted; it is not complete")
         return 1
     except Exception as error:
-        print(f"error: {command}: {_of_machine(error) or _told(error)}", file=sys.stderr)
+        complain(f"{command}: {_of_machine(error) or _told(error)}")
         return 1
     return 0
 

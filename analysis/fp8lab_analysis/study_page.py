@@ -33,6 +33,7 @@ from fp8lab_analysis.report import (
     BadInput,
     MachineFailure,
     Parser,
+    complain,
     import_needed,
     read_study,
     written,
@@ -326,7 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         remarks = beside.read_text(encoding="utf-8") if beside.exists() else ""
         print(written(options.out, lambda: str(write_page(page_of(study, remarks), options.out))))
     except (BadInput, MachineFailure) as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"{error}")
         return 2 if isinstance(error, BadInput) else 1
     return 0
 

@@ -12,6 +12,7 @@
 #include "emulation/base/machine.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/option_assignments.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/cli/ranks.hpp"
@@ -57,6 +58,14 @@ Options ablate_options() {
 }
 
 constexpr int kLongestLead = 65535;  // largest value that sbatch accepts
+
+StudyConfig chosen_study(const std::string& file, const Values& values) {
+  const std::optional<double> scale = chosen_scale(values, "ablate");
+  OptionAssignments assignments(values, "ablate");
+  assignments.add_set();
+  assignments.explain("scale", "scale", fmt::format("{}", scale.value_or(1.0)));
+  return assignments.reading([&] { return load_study_config(file, assignments.all(), scale); });
+}
 
 /// Returns the arguments that each Slurm task repeats: the study, its settings and its folder.
 std::vector<std::string> command_of_task(const Values& values, const StudyOptions& options) {
@@ -186,8 +195,7 @@ int ablate(const std::vector<std::string>& arguments) {
   const int threads = threads_of(values, "ablate");
   const int jobs = checked_threads(values["jobs"].as<int>(), "ablate: --jobs");
   checked_threads(std::int64_t{threads} * jobs, "ablate: --jobs times --threads");
-  const StudyConfig study =
-      load_study_config(file, assignments_of(values), chosen_scale(values, "ablate"));
+  const StudyConfig study = chosen_study(file, values);
   const int processors = available_processors();
   const int at_once = jobs > 0 ? jobs : processors;
   if (values.count("list") != 0 || values.count("dry-run") != 0) {

@@ -15,6 +15,7 @@
 #include "emulation/base/error.hpp"
 #include "src/config/experiments.hpp"
 #include "src/io/file_kind.hpp"
+#include "src/io/python_interpreter.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -40,10 +41,10 @@ int run_interpreter(std::vector<std::string> words, Interrupt interrupt) {
   const int error =
       posix_spawnp(&child, words[0].c_str(), nullptr, nullptr, pointers.data(), environ);
   if (error != 0) {
-    throw Error(
-        fmt::format("{}: cannot be started as an interpreter ({}); accepted by --python: a "
-                    "Python with numpy, h5py, matplotlib, scipy and jinja2",
-                    words[0], text_of(error)));
+    throw Error(fmt::format(
+        "{}: cannot be started as an interpreter ({}); accepted by --python and FP8LAB_PYTHON: a "
+        "Python with numpy, h5py, matplotlib, scipy and jinja2",
+        words[0], text_of(error)));
   }
   if (interrupt == Interrupt::child) std::signal(SIGINT, SIG_IGN);
   int status = 0;
@@ -73,7 +74,10 @@ int run_analysis(const std::string& interpreter, const std::string& module,
 }
 
 void add_python(Options& options, const std::string& needs) {
-  options.add("python", value<std::string>("/usr/bin/python3"), "interpreter that has " + needs);
+  options.add(
+      "python",
+      value<std::string>(python_interpreter(), fmt::format("${}, else python3", kPythonVariable)),
+      "interpreter that has " + needs);
 }
 
 void set_python_path() {

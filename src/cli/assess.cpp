@@ -219,18 +219,6 @@ DataSources open_assessed_data(const ModelSource& source, const Values& values, 
   return data;
 }
 
-std::vector<Assignment> data_assignments(const Values& values, const std::string& stage) {
-  std::vector<Assignment> result;
-  const std::string key = "stages." + stage + ".eval.data";
-  if (values.count("data") != 0) {
-    result.push_back({key, data_table_of(values["data"].as<std::vector<std::string>>())});
-  }
-  if (values.count("form") != 0) {
-    result.push_back({key + ".form", fmt::format("\"{}\"", values["form"].as<std::string>())});
-  }
-  return result;
-}
-
 /// Returns the baseline and then each named recipe once.
 std::vector<Recipe> assessed_recipes(const Values& values) {
   std::vector<std::string> names = {kBaseline};
@@ -357,8 +345,10 @@ int assess(const std::vector<std::string>& arguments) {
   const ModelSource source =
       open_model(required(values, "model", kCommand), folders_to_look_in(values, kCommand));
   const std::filesystem::path folder = page_folder(source, values);
-  const RunConfig plain = pass_run(source, values, {});
-  RunConfig run = pass_run(source, values, data_assignments(values, last_stage(plain).name));
+  const RunConfig plain = pass_run(source, values, kCommand);
+  OptionAssignments assignments(values, kCommand);
+  add_data(values, last_stage(plain).name, assignments);
+  RunConfig run = pass_run(source, values, kCommand, assignments);
   require_accepted_backend(values, run, source.name, kCommand);
   const StageConfig& stage = run.stages.back();
   PhaseLine phase;

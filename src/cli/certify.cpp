@@ -130,7 +130,7 @@ struct Task {
 
 void take_prompts(const Values& values, const ModelSource& source, Task& task) {
   refuse_given(values, kCommand, {"data", "form"}, "is for prompts of documents");
-  task.run = model_run(source, values, {});
+  task.run = model_run(source, values, kCommand);
   const Vocabulary vocabulary = find_vocabulary(values, source, task.run, kCommand);
   task.texts = read_prompts(values, source, task.run, kCommand, vocabulary);
   const auto count = static_cast<std::int64_t>(task.texts.size());
@@ -142,14 +142,10 @@ void take_prompts(const Values& values, const ModelSource& source, Task& task) {
 
 /// Returns a run whose last stage evaluates on --data.
 RunConfig run_with_data(const Values& values, const ModelSource& source) {
-  const std::string stage = last_stage(model_run(source, values, {})).name;
-  const std::string data = "stages." + stage + ".eval.data";
-  std::vector<Assignment> assignments = {
-      {data, data_table_of(values["data"].as<std::vector<std::string>>())}};
-  if (values.count("form") != 0) {
-    assignments.push_back({data + ".form", values["form"].as<std::string>()});
-  }
-  return model_run(source, values, assignments);
+  const std::string stage = last_stage(model_run(source, values, kCommand)).name;
+  OptionAssignments assignments(values, kCommand);
+  add_data(values, stage, assignments);
+  return model_run(source, values, kCommand, assignments);
 }
 
 void take_documents(const Values& values, const ModelSource& source, Task& task) {
@@ -161,7 +157,7 @@ void take_documents(const Values& values, const ModelSource& source, Task& task)
         fmt::format("{}: {} is no run with data of its own; give --prompt, --prompts or --data",
                     kCommand, source.name));
   }
-  task.run = own ? model_run(source, values, {}) : run_with_data(values, source);
+  task.run = own ? model_run(source, values, kCommand) : run_with_data(values, source);
   const StageConfig& stage = last_stage(task.run);
   const DataConfig files = !own         ? stage.eval->data
                            : stage.eval ? source.places.evaluation_data(stage)

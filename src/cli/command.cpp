@@ -26,6 +26,16 @@
 namespace fp8lab::cli {
 namespace {
 
+constexpr const char* kVariables =
+    "\nEnvironment:\n"
+    "  FP8LAB_PYTHON    interpreter of Python that report, assess and train --log start, and what\n"
+    "                   tokenizes text; default: python3 in PATH\n"
+    "  FP8LAB_CACHE     folder of tokenized text; default: $XDG_CACHE_HOME/fp8lab, else\n"
+    "                   ~/.cache/fp8lab\n"
+    "  HF_HUB_CACHE     folder of models named ORGANIZATION/MODEL; default: $HF_HOME/hub, else\n"
+    "                   $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub\n"
+    "  OMP_NUM_THREADS  threads of commands without --threads; default: one for each processor\n";
+
 std::string help_text(const std::vector<Command>& commands) {
   std::string text =
       "fp8lab: a numerical laboratory for FP8 training\n\nusage: fp8lab COMMAND [OPTIONS]\n\n";
@@ -41,7 +51,8 @@ std::string help_text(const std::vector<Command>& commands) {
          "a "
          "loss that is not finite stopped a run,\n2: bad input, 3: a difference found, 4: "
          "interrupted "
-         "after a checkpoint, 5: train is complete,\nbut its loss diverged\n";
+         "after a checkpoint, 5: train is complete,\nbut its loss diverged\n" +
+         kVariables;
 }
 
 std::string command_names(const std::vector<Command>& commands) {

@@ -17,6 +17,7 @@
 #include "src/cli/replay_options.hpp"
 #include "src/io/hash.hpp"
 #include "src/replay/compare_runs.hpp"
+#include "src/replay/run_difference.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -28,7 +29,8 @@ Options compare_options() {
   Options options(
       "fp8lab compare A B\n"
       "A and B are run folders or their run.h5. Compares the files first: configuration, data and\n"
-      "start, and the first step whose loss, gradient norm or weight hash differs. Then executes "
+      "start, what follows from their differences (whether the runs are a pair), and the first "
+      "step whose loss, gradient norm or weight hash differs. Then executes "
       "both\n"
       "runs again up to that step, from the latest checkpoint before it that both have, else from "
       "the\n"
@@ -69,8 +71,11 @@ class CompareReport {
 };
 
 void CompareReport::add(const FileComparison& files) {
+  const RunDifference difference = sort_differences(files.made_of);
+  fmt::print("{}\n", explain(difference));
   for (const std::string& line : files.made_of) fmt::print("differs in {}\n", line);
-  if (files.made_of.empty()) fmt::print("both are made of the same\n");
+  json_["differs_in"] = difference.names();
+  json_["pair"] = difference.is_pair();
   json_["made_of"] = files.made_of;
   json_["steps"] = files.steps;
   json_["good"] = files.first.step < 0;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/cli/command.hpp"
+#include "src/cli/model_source.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/train/doctor.hpp"
 
@@ -28,8 +29,8 @@ constexpr std::array<const char*, 5> kHealthNames = {"whole", "busy", "repaired"
 int doctor(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("doctor", doctor_options(), arguments, {{"directory", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  const std::vector<Finding> findings =
-      examine(required(values, "directory", "doctor"), values.count("check") == 0);
+  const std::vector<Finding> findings = examine(
+      folder_of_run_file(required(values, "directory", "doctor")), values.count("check") == 0);
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   bool damaged = false;
   for (const Finding& finding : findings) {

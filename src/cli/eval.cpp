@@ -69,65 +69,36 @@ Options eval_options() {
   return options;
 }
 
-/// The assignments that the options stand for; `prefix` is the path of the evaluation's table.
-class OptionAssignments {
- public:
-  OptionAssignments(const Values& values, std::string prefix)
-      : values_(values), prefix_(std::move(prefix)) {}
-
-  void assign(const std::string& key, const std::string& value) {
-    assignments_.push_back({prefix_ + key, value});
-  }
-  template <class T>
-  void add(const char* option, const std::string& key) {
-    if (values_.count(option) == 0) return;
-    if constexpr (std::is_same_v<T, std::string>) {
-      assign(key, toml_quoted(values_[option].as<std::string>()));
-    } else {
-      assign(key, fmt::format("{}", values_[option].as<T>()));
-    }
-  }
-  const std::vector<Assignment>& all() const { return assignments_; }
-
- private:
-  const Values& values_;
-  std::string prefix_;
-  std::vector<Assignment> assignments_;
-};
-
-/// `own` is the run's own evaluation.
-std::vector<Assignment> eval_assignments(const Values& values, const std::string& stage,
-                                         const std::optional<EvalConfig>& own) {
-  OptionAssignments out(values, "stages." + stage + ".eval.");
-  if (values.count("data") != 0) {
-    out.assign("data", data_table_of(values["data"].as<std::vector<std::string>>()));
-  }
-  out.add<std::string>("form", "data.form");
-  out.add<std::int64_t>("held-out-sequences", "sequences");
-  out.add<std::int64_t>("exact-match", "exact_match");
-  out.add<std::int64_t>("max-new-tokens", "max_new_tokens");
-  out.add<std::string>("multiple-choice", "multiple_choice");
-  if (values.count("pass-at") != 0) {
-    const auto& k = values["pass-at"].as<std::vector<std::int64_t>>();
-    out.assign("pass_at_k.k", fmt::format("[{}]", fmt::join(k, ", ")));
-  }
-  out.add<std::int64_t>("samples", "pass_at_k.samples");
-  out.add<std::int64_t>("problems", "pass_at_k.problems");
-  out.add<std::string>("rollout-recipe", "rollout.recipe");
-  out.add<std::int64_t>("rollouts", "rollout.prompts");
+/// Returns what the options set in the evaluation of `stage`; `own` is the run's own evaluation.
+OptionAssignments eval_assignments(const Values& values, const std::string& stage,
+                                   const std::optional<EvalConfig>& own) {
+  const std::string table = "stages." + stage + ".eval.";
+  OptionAssignments out(values, "eval");
+  add_data(values, stage, out);
+  out.add("held-out-sequences", table + "sequences");
+  out.add("exact-match", table + "exact_match");
+  out.add("max-new-tokens", table + "max_new_tokens");
+  out.add("multiple-choice", table + "multiple_choice");
+  out.add("pass-at", table + "pass_at_k.k");
+  out.add("samples", table + "pass_at_k.samples");
+  out.add("problems", table + "pass_at_k.problems");
+  out.add("rollout-recipe", table + "rollout.recipe");
+  out.add("rollouts", table + "rollout.prompts");
   const bool samples =
       values.count("pass-at") + values.count("samples") + values.count("problems") != 0;
   const bool rollouts = values.count("rollout-recipe") + values.count("rollouts") != 0;
   const bool own_samples = own && own->pass_at_k, own_rollouts = own && own->rollout;
-  for (const std::string table : {"pass_at_k.", "rollout."}) {
-    if (table == "rollout." ? !rollouts && !own_rollouts : !samples && !own_samples) continue;
-    out.add<double>("temperature", table + "temperature");
-    out.add<std::int64_t>("top-k", table + "top_k");
-    out.add<double>("top-p", table + "top_p");
-    out.add<std::int64_t>("sampling-seed", table + "seed");
+  for (const std::string part : {"pass_at_k.", "rollout."}) {
+    if (part == "rollout." ? !rollouts && !own_rollouts : !samples && !own_samples) continue;
+    out.add("temperature", table + part + "temperature");
+    out.add("top-k", table + part + "top_k");
+    out.add("top-p", table + part + "top_p");
+    out.add("sampling-seed", table + part + "seed");
   }
-  for (const auto& [key, value] : assignments_of(values)) out.assign(key, value);
-  return out.all();
+  out.name_key("pass-at", table + "pass_at_k");
+  out.name_key("rollout-recipe", table + "rollout");
+  out.add_set(table);
+  return out;
 }
 
 ordered_json to_json(const Evaluation& evaluation) {
@@ -311,12 +282,13 @@ int eval(const std::vector<std::string>& arguments) {
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const ModelSource source =
       open_model(required(values, "source", "eval"), folders_to_look_in(values, "eval"));
-  const RunConfig plain = model_run(source, values, {});
-  const std::vector<Assignment> assignments =
+  const RunConfig plain = model_run(source, values, "eval");
+  const OptionAssignments options =
       eval_assignments(values, last_stage(plain).name, last_stage(plain).eval);
+  const std::vector<Assignment>& assignments = options.all();
   refuse_schedule(assignments);
   require_data(source, assignments);
-  RunConfig run = model_run(source, values, assignments);
+  RunConfig run = model_run(source, values, "eval", options);
   StageConfig& stage = run.stages.back();
   if (!stage.eval) {
     throw Error(fmt::format("eval: stage {} of {} has no evaluation; give --data", stage.name,

@@ -54,4 +54,13 @@ std::string data_table_of(const std::vector<std::string>& paths) {
   return fmt::format("{{kind = \"{}\", path = [{}]{}}}", kind, fmt::join(quoted, ", "), form);
 }
 
+void add_data(const Values& values, const std::string& stage, OptionAssignments& assignments) {
+  const std::string key = "stages." + stage + ".eval.data";
+  const std::vector<std::string> paths = words_of(values, "data");
+  assignments.add("data", key, paths.empty() ? std::string() : data_table_of(paths));
+  assignments.add("form", key + ".form");
+  assignments.reword("data.form = \"prompt_response\"", "--form prompt_response");
+  assignments.reword("kind = \"jsonl\"", "--data of .jsonl files");
+}
+
 }  // namespace fp8lab::cli

@@ -4,11 +4,17 @@
 #include <string>
 #include <vector>
 
+#include "src/cli/option_assignments.hpp"
+#include "src/cli/options.hpp"
+
 namespace fp8lab::cli {
 
 /// Returns the value of `[stages.eval] data` that reads `paths`, all of the kind and form of the
 /// first: .jsonl and .txt files, else token shards; running_text for text, records of `text`, and
 /// shards without a loss mask.
 std::string data_table_of(const std::vector<std::string>& paths);
+
+/// Adds the held-out data of `stage` that --data and --form name.
+void add_data(const Values& values, const std::string& stage, OptionAssignments& assignments);
 
 }  // namespace fp8lab::cli

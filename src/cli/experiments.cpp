@@ -1,4 +1,4 @@
-// fp8lab presets and fp8lab models: list the built-in names.
+// fp8lab presets and fp8lab models: list and show the built-in configurations.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "src/cli/output_path.hpp"
 #include "src/config/config.hpp"
 #include "src/config/experiments.hpp"
+#include "src/config/model_table.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/model/decoder.hpp"
 
@@ -57,14 +58,41 @@ nlohmann::ordered_json model_row(const std::string& name) {
 /// Returns "124.4 M".
 std::string millions(double count) { return fmt::format("{:.1f} M", count / 1e6); }
 
-int list(const std::string& command, const std::vector<std::string>& arguments,
-         const std::string& usage, nlohmann::ordered_json (*row)(const std::string&)) {
-  Options options("fp8lab " + command + "\n" + usage);
-  options.add("json", "machine-readable");
-  const Values values = parse_arguments(command, options, arguments);
-  if (values.count("help") != 0) return ExitCode::kSuccess;
+/// Returns the whole run file: without bases, and with every key that has an effect.
+std::string preset_text(const std::string& name) { return load_preset(name, {}).text; }
+
+std::string model_text(const std::string& name) { return model_table_text(load_model(name)); }
+
+/// A kind of built-in configuration.
+struct Kind {
+  std::string command;
+  std::string usage;
+  std::string next;  ///< what to do with the text that `show` prints
+  nlohmann::ordered_json (*row)(const std::string& name);
+  std::string (*text)(const std::string& name);
+};
+
+const Kind& preset_kind() {
+  static const Kind kind = {
+      "presets",
+      "The built-in run configurations, for train --preset NAME and base = \"NAME\" of a study;\n"
+      "show prints one as a complete run file",
+      "save it as FILE for fp8lab train --config FILE", preset_row, preset_text};
+  return kind;
+}
+
+const Kind& model_kind() {
+  static const Kind kind = {
+      "models",
+      "The built-in models with their parameters, for model = \"NAME\" of a run; show prints one,\n"
+      "or the model of a Hugging Face folder, as the table of a run file",
+      "the table [model] of a run file", model_row, model_text};
+  return kind;
+}
+
+int list(const Kind& kind, const Values& values) {
   auto rows = nlohmann::ordered_json::array();
-  for (const std::string& name : experiment_names(command)) rows.push_back(row(name));
+  for (const std::string& name : experiment_names(kind.command)) rows.push_back(kind.row(name));
   if (values.count("json") != 0) {
     fmt::print("{}\n", json_text(rows));
     return ExitCode::kSuccess;
@@ -81,19 +109,43 @@ int list(const std::string& command, const std::vector<std::string>& arguments,
   return ExitCode::kSuccess;
 }
 
+int show(const Kind& kind, const Values& values) {
+  const std::string name = required(values, "name", kind.command + " show");
+  const std::string text = kind.text(name);
+  if (values.count("json") != 0) {
+    fmt::print("{}\n", json_text({{"name", name}, {"text", text}}));
+  } else {
+    fmt::print("# {}: {}\n{}", name, kind.next, text);
+  }
+  return ExitCode::kSuccess;
+}
+
+int list_or_show(const Kind& kind, const std::vector<std::string>& arguments,
+                 int (*list_all)(const Values&), int (*show_one)(const Values&)) {
+  Options options(fmt::format("fp8lab {} list | show NAME\n{}", kind.command, kind.usage));
+  options.add("action", value<std::string>(), "list (default) or show");
+  options.add("name", value<std::string>(), "name or file (show)");
+  options.add("json", "machine-readable");
+  const Values values =
+      parse_arguments(kind.command, options, arguments, {{"action", 1}, {"name", 1}});
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  if (values.count("action") == 0) return list_all(values);
+  return run_action(kind.command, values, "action",
+                    {{"list", "", {"json"}, list_all}, {"show", "name", {"json"}, show_one}});
+}
+
 }  // namespace
 
 int presets(const std::vector<std::string>& arguments) {
-  return list("presets", arguments,
-              "The built-in run configurations, for train --preset NAME and base = \"NAME\" of a "
-              "study",
-              preset_row);
+  return list_or_show(
+      preset_kind(), arguments, [](const Values& values) { return list(preset_kind(), values); },
+      [](const Values& values) { return show(preset_kind(), values); });
 }
 
 int models(const std::vector<std::string>& arguments) {
-  return list("models", arguments,
-              "The built-in models with their parameters, for model = \"NAME\" of a run",
-              model_row);
+  return list_or_show(
+      model_kind(), arguments, [](const Values& values) { return list(model_kind(), values); },
+      [](const Values& values) { return show(model_kind(), values); });
 }
 
 }  // namespace fp8lab::cli

@@ -112,7 +112,7 @@ int generate(const std::vector<std::string>& arguments) {
   }
   const ModelSource source =
       open_model(required(values, "source", kCommand), folders_to_look_in(values, kCommand));
-  const RunConfig run = model_run(source, values, {});
+  const RunConfig run = model_run(source, values, kCommand);
   const Vocabulary vocabulary = find_vocabulary(values, source, run, kCommand);
   GenerationConfig config;
   config.sampling = read_sampling(values, kCommand);

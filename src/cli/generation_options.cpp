@@ -29,8 +29,13 @@ struct Given {
   std::string where;
 };
 
+/// null counts as an absent key.
+bool has(const nlohmann::json& record, const char* key) {
+  return record.contains(key) && !record[key].is_null();
+}
+
 bool is_chat(const nlohmann::json& record) {
-  return record.contains("messages") || record.contains("conversations");
+  return has(record, "messages") || has(record, "conversations");
 }
 
 void add_file(const std::filesystem::path& file, std::vector<Given>& prompts) {
@@ -40,10 +45,14 @@ void add_file(const std::filesystem::path& file, std::vector<Given>& prompts) {
     if (is_blank(line)) continue;
     const std::string where = fmt::format("{}:{}", file.string(), lines.number());
     nlohmann::json record = parse_json(line, where);
-    const bool has_prompt = record.is_object() && record.contains("prompt");
+    const bool has_prompt = record.is_object() && has(record, "prompt");
     if (!record.is_object() || has_prompt == is_chat(record)) {
       throw Error(fmt::format(
           "{}: accepted: an object with \"prompt\" or \"messages\", one of the two", where));
+    }
+    if (has_prompt && record["prompt"].is_object()) {
+      throw Error(fmt::format(
+          "{}: \"prompt\" is an object; accepted: a string or a list of token ids", where));
     }
     if (has_prompt) {
       prompts.push_back({std::move(record["prompt"]), where + ": \"prompt\""});
@@ -62,7 +71,16 @@ std::vector<Given> given_prompts(const Values& values, const std::string& comman
     const nlohmann::json message = {{"role", "user"}, {"content", text}};
     prompts.push_back({{{"messages", nlohmann::json::array({message})}}, command + ": --chat"});
   }
-  if (values.count("prompts") != 0) add_file(values["prompts"].as<std::string>(), prompts);
+  if (values.count("prompts") == 0) return prompts;
+  const std::size_t before = prompts.size();
+  const auto file = values["prompts"].as<std::string>();
+  add_file(file, prompts);
+  if (prompts.size() == before) {
+    throw Error(
+        fmt::format("{}: holds no prompt; accepted: lines of {{\"prompt\": TEXT}} or "
+                    "{{\"messages\": [...]}}",
+                    file));
+  }
   return prompts;
 }
 

@@ -55,7 +55,7 @@ LiveLog::LiveLog(std::string kind, std::string interpreter, std::filesystem::pat
   throw Error(
       fmt::format("train: --log {}: {} does not run with numpy, scipy and h5py; install these (on "
                   "Debian and Ubuntu: python3-numpy python3-scipy python3-h5py), or name another "
-                  "interpreter with --python",
+                  "interpreter with --python or FP8LAB_PYTHON",
                   kind_, interpreter_));
 }
 

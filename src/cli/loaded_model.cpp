@@ -49,35 +49,37 @@ void add_model_options(Options& options, std::vector<std::string> backends) {
   add_pass_options(options, std::move(backends));
 }
 
-RunConfig pass_run(const ModelSource& source, const Values& values,
-                   const std::vector<Assignment>& assignments) {
-  std::vector<Assignment> all;
-  if (values.count("backend") != 0) all.push_back({"backend", values["backend"].as<std::string>()});
-  if (values.count("sequence-length") != 0) {
-    all.push_back(
-        {"stages.*.sequence_length", std::to_string(values["sequence-length"].as<std::int64_t>())});
-  }
-  if (values.count("sequences-together") != 0) {
-    const std::string count = std::to_string(values["sequences-together"].as<std::int64_t>());
-    all.push_back({"stages.*.batch_sequences", count});
-    all.push_back({"stages.*.micro_batch_sequences", count});
-  }
-  all.insert(all.end(), assignments.begin(), assignments.end());
-  return source.run ? recorded_run(*source.run, source.name, all)
-                    : parse_run_config(made_up_run(source), source.name, all);
+RunConfig pass_run(const ModelSource& source, const Values& values, const std::string& command) {
+  return pass_run(source, values, command, OptionAssignments(values, command));
 }
 
-RunConfig model_run(const ModelSource& source, const Values& values,
-                    const std::vector<Assignment>& assignments) {
-  std::vector<Assignment> all;
-  if (values.count("recipe") != 0) {
-    all.push_back({"recipe", values["recipe"].as<std::string>()});
-    all.push_back({"stages.*.recipe", "\"\""});
-    all.push_back({"stages.*.recipe_at", "[]"});
-    all.push_back({"exact", "[]"});
-  }
-  all.insert(all.end(), assignments.begin(), assignments.end());
-  RunConfig run = pass_run(source, values, all);
+RunConfig pass_run(const ModelSource& source, const Values& values, const std::string& command,
+                   const OptionAssignments& more) {
+  OptionAssignments all(values, command);
+  all.add("backend", "backend");
+  all.add("sequence-length", "stages.*.sequence_length");
+  all.add("sequences-together", "stages.*.batch_sequences");
+  all.add("sequences-together", "stages.*.micro_batch_sequences");
+  all.append(more);
+  return all.reading([&] {
+    return source.run ? recorded_run(*source.run, source.name, all.all())
+                      : parse_run_config(made_up_run(source), source.name, all.all());
+  });
+}
+
+RunConfig model_run(const ModelSource& source, const Values& values, const std::string& command) {
+  return model_run(source, values, command, OptionAssignments(values, command));
+}
+
+RunConfig model_run(const ModelSource& source, const Values& values, const std::string& command,
+                    const OptionAssignments& more) {
+  OptionAssignments all(values, command);
+  all.add("recipe", "recipe");
+  all.add("recipe", "stages.*.recipe", "\"\"");
+  all.add("recipe", "stages.*.recipe_at", "[]");
+  all.add("recipe", "exact", "[]");
+  all.append(more);
+  RunConfig run = pass_run(source, values, command, all);
   if (!run.exact.empty()) {
     throw Error(
         fmt::format("{} replaces sources of error by exact arithmetic (exact = [...]); "

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/cli/model_source.hpp"
+#include "src/cli/option_assignments.hpp"
 #include "src/cli/options.hpp"
 #include "src/config/config.hpp"
 #include "src/model/transformer.hpp"
@@ -20,12 +21,14 @@ void add_pass_options(Options& options, std::vector<std::string> backends);
 void add_model_options(Options& options, std::vector<std::string> backends);
 
 /// Returns the run that `source` comes from, or a substitute for a model without a run. Applies the
-/// options of add_pass_options, then `assignments`.
-RunConfig pass_run(const ModelSource& source, const Values& values,
-                   const std::vector<Assignment>& assignments);
+/// options of add_pass_options, then `more`. Throws Error that names the option it is about.
+RunConfig pass_run(const ModelSource& source, const Values& values, const std::string& command);
+RunConfig pass_run(const ModelSource& source, const Values& values, const std::string& command,
+                   const OptionAssignments& more);
 /// Like pass_run in the numerics of --recipe.
-RunConfig model_run(const ModelSource& source, const Values& values,
-                    const std::vector<Assignment>& assignments);
+RunConfig model_run(const ModelSource& source, const Values& values, const std::string& command);
+RunConfig model_run(const ModelSource& source, const Values& values, const std::string& command,
+                    const OptionAssignments& more);
 
 /// Returns the last stage, whose data and lengths are used.
 const StageConfig& last_stage(const RunConfig& run);

@@ -69,8 +69,14 @@ std::vector<fs::path> folders_to_look_in(const Values& values, const std::string
   return folders;
 }
 
+std::string folder_of_run_file(const std::string& path) {
+  const fs::path file = path;
+  if (file.filename() != "run.h5" || !is_file(file)) return path;
+  return file.has_parent_path() ? file.parent_path().string() : ".";
+}
+
 ModelSource open_model(const std::string& given, const std::vector<fs::path>& look_in) {
-  const std::string path = require_model_path(given);
+  const std::string path = folder_of_run_file(require_model_path(given));
   const bool directory = is_folder(path);
   ModelSource source;
   if (directory && is_present(fs::path(path) / kCheckpointFile)) {

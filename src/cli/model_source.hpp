@@ -42,10 +42,13 @@ void add_look_in(Options& options);
 std::vector<std::filesystem::path> folders_to_look_in(const Values& values,
                                                       const std::string& command);
 
+/// Returns the folder of `path` if that is a run.h5, which stands for its run; else `path`.
+std::string folder_of_run_file(const std::string& path);
+
 /// Opens `given`: a run directory, a checkpoint, a Hugging Face folder, the name of a model in
-/// the Hub's cache, or a safetensors file, optionally with a config.json beside it. Files of a
-/// run are also searched for in `look_in`. Throws Error for anything else, and for weights
-/// that do not fit the model.
+/// the Hub's cache, the run.h5 of a run, or a safetensors file, optionally with a config.json
+/// beside it. Files of a run are also searched for in `look_in`. Throws Error for anything else,
+/// and for weights that do not fit the model.
 ModelSource open_model(const std::string& given, const std::vector<std::filesystem::path>& look_in);
 
 }  // namespace fp8lab::cli

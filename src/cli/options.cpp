@@ -205,7 +205,7 @@ Values parse_arguments(const std::string& name, const Options& options,
   std::map<std::string, std::vector<std::string>> accepted;
   for (const Option& option : options.all()) {
     described.add_options()(option.name.c_str(), semantic_of(option.type), option.help.c_str());
-    names.push_back("--" + option.name);
+    if (!is_place(positional, option.name)) names.push_back("--" + option.name);
     if (!option.type.accepted.empty()) accepted[option.name] = option.type.accepted;
   }
   described.add_options()("help,h", "this text");

@@ -144,8 +144,9 @@ int report(const std::vector<std::string>& arguments) {
   const int code = run_analysis(interpreter, "report", std::move(words), "the report",
                                 values.count("follow") != 0 ? Interrupt::child : Interrupt::both);
   if (code == 0 && values.count("export") == 0 && !was_written(out / "index.html", start)) {
-    throw Error(fmt::format("{}: made no report; accepted by --python: an interpreter of Python",
-                            interpreter));
+    throw Error(fmt::format(
+        "{}: made no report; accepted by --python and FP8LAB_PYTHON: an interpreter of Python",
+        interpreter));
   }
   return code;
 }

@@ -5,7 +5,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
-#include "src/config/toml_text.hpp"
+#include "src/cli/option_assignments.hpp"
 
 namespace fp8lab::cli {
 
@@ -32,17 +32,18 @@ RunConfig chosen_run(const Values& values, const std::string& command) {
   if (values.count("config") + values.count("preset") != 1) {
     throw Error(command + ": give either --config FILE or --preset NAME");
   }
-  std::vector<Assignment> assignments = assignments_of(values);
-  for (const char* key : {"recipe", "backend"}) {
-    if (given(values, key)) assignments.push_back({key, values[key].as<std::string>()});
-  }
-  if (given(values, "init-from")) {
-    assignments.push_back({"init_from", toml_quoted(values["init-from"].as<std::string>())});
-  }
+  OptionAssignments assignments(values, command);
+  assignments.add_set();
+  assignments.add("recipe", "recipe");
+  assignments.add("backend", "backend");
+  assignments.add("init-from", "init_from");
   const double scale = chosen_scale(values, command).value_or(1.0);
-  return values.count("config") != 0
-             ? load_run_config(values["config"].as<std::string>(), assignments, scale)
-             : load_preset(values["preset"].as<std::string>(), assignments, scale);
+  assignments.explain("scale", "scale", fmt::format("{}", scale));
+  return assignments.reading([&] {
+    return values.count("config") != 0
+               ? load_run_config(values["config"].as<std::string>(), assignments.all(), scale)
+               : load_preset(values["preset"].as<std::string>(), assignments.all(), scale);
+  });
 }
 
 }  // namespace fp8lab::cli

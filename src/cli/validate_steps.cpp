@@ -15,6 +15,7 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/located.hpp"
+#include "src/cli/option_assignments.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/io/atomic_file.hpp"
@@ -104,6 +105,15 @@ RunConfig step_config(const std::string& preset, const std::string& recipe,
   return load_preset(preset, assignments);
 }
 
+/// Like step_config for what was typed; errors name the options.
+RunConfig typed_config(const Values& values, const std::string& preset, const std::string& recipe,
+                       const std::vector<std::string>& settings) {
+  OptionAssignments typed(values, "validate step");
+  typed.add_set();
+  typed.explain("recipe", "recipe", recipe);
+  return typed.reading([&] { return step_config(preset, recipe, settings); });
+}
+
 using MakeBackend = std::function<std::unique_ptr<Backend>()>;
 
 std::vector<StepRecord> records_of(const std::vector<StepTaken>& steps) {
@@ -166,7 +176,7 @@ int compare_steps(const Values& values, const MakeBackend& make) {
   ProgressLine progress;
   StepReport report;
   for (const std::string& recipe : recipes) {
-    const RunConfig config = step_config(preset, recipe, settings);
+    const RunConfig config = typed_config(values, preset, recipe, settings);
     const ReplaySource tested = source_of(config, values["backend"].as<std::string>(), make);
     const ReplaySource expected = source_of(config, "cpu", make_expected);
     const auto execute = [&](const ReplaySource& source) {

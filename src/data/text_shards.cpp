@@ -24,6 +24,7 @@
 #include "src/io/hash.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/mapped_file.hpp"
+#include "src/io/python_interpreter.hpp"
 #include "src/io/text_lines.hpp"
 
 namespace fp8lab {
@@ -57,8 +58,7 @@ constexpr std::string_view kNote = "fp8lab.tokens: note: ";
 /// Runs fp8lab.tokens, which may say something on standard error: that is returned. Throws Error
 /// with its line for status 2, RuntimeFailure for any other.
 std::string run_tokens(std::vector<std::string> words) {
-  const std::string chosen = variable("FP8LAB_PYTHON");
-  words.insert(words.begin(), {chosen.empty() ? "python3" : chosen, "-m", "fp8lab.tokens"});
+  words.insert(words.begin(), {python_interpreter(), "-m", "fp8lab.tokens"});
   std::string path = "PYTHONPATH=" + package_folder().string();
   if (const std::string before = variable("PYTHONPATH"); !before.empty()) path += ":" + before;
   const std::string accepted =

@@ -20,7 +20,7 @@ std::filesystem::path cache_folder();
 /// Returns the token shards of `file`, of kind text or jsonl, made with the tokenizer.json and chat
 /// template of `folder`; token_bytes.json lies beside them if the tokenizer has bytes. The shards
 /// come from the cache, under the hash of everything that determines them, or are made with the
-/// interpreter $FP8LAB_PYTHON (default: python3). A cache folder is either complete or absent, and
+/// interpreter of python_interpreter(). A cache folder is either complete or absent, and
 /// its shards are verified by one full read before use; one process makes them while others wait.
 /// Throws Error if the tokenizer refuses the text, a package is missing or a file changes
 /// meanwhile, RuntimeFailure if the machine fails.

@@ -92,6 +92,10 @@ class RowWriter {
   void copy_from(const Hdf5File& source, std::int64_t rows) {
     for (Column& column : columns_) {
       const DatasetSpec& spec = column.dataset.spec();
+      if (is_later(spec.path) && !source.has(spec.path)) {
+        column.dataset.append(unknown_rows(spec, rows).data(), rows);
+        continue;
+      }
       const Hdf5Dataset old = source.open_dataset(spec);
       if (old.spec().text_size != spec.text_size || old.rows() < rows) {
         throw Error(fmt::format("{}: damaged run file: {} does not fit the schema", source.name(),
@@ -212,7 +216,7 @@ class Hdf5RunLog final : public RunLog {
   }
 
   void append(const CheckpointRecord& record) override {
-    writer(RowGroup::checkpoints).put_row(record.step, record.hash);
+    writer(RowGroup::checkpoints).put_row(record.step, record.hash, record.seconds);
   }
 
   void append_tensors(std::int64_t step, const std::vector<OperandStatistics>& statistics,

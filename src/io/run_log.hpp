@@ -121,6 +121,7 @@ struct EventRecord {
 struct CheckpointRecord {
   std::int64_t step = 0;
   std::uint64_t hash = 0;  ///< hash of its content (src/train/checkpoint.hpp)
+  double seconds = 0;      ///< wall time of the run up to it, summed over resumes
 };
 
 /// Single writer of a run file, which stays readable while it grows (SWMR). All methods are called
@@ -187,5 +188,9 @@ struct RunStatus {
 
 /// Reads the status of a run file, also if its writer was killed. Throws Error if it is not one.
 RunStatus read_run_status(const std::filesystem::path& path);
+
+/// Returns the wall time in seconds of the run up to `step`: that of its checkpoint, else of the
+/// last row of /metrics up to there; 0 without one. Throws Error if `path` is no run file.
+double read_elapsed(const std::filesystem::path& path, std::int64_t step);
 
 }  // namespace fp8lab

@@ -212,7 +212,23 @@ RunStatus read_run_status(const std::filesystem::path& path) {
   if (status.checkpoints.empty()) return status;
   read_column<std::uint64_t>(file, row_datasets(RowGroup::checkpoints, 0)[1], status.checkpoints,
                              &CheckpointRecord::hash);
+  const DatasetSpec seconds = row_datasets(RowGroup::checkpoints, 0)[2];
+  if (file.has(seconds.path)) {
+    read_column<double>(file, seconds, status.checkpoints, &CheckpointRecord::seconds);
+  }
   return status;
+}
+
+double read_elapsed(const std::filesystem::path& path, std::int64_t step) {
+  const Hdf5File file = Hdf5File::open(path);
+  double seconds = 0;
+  for (const StepRecord& row : read_metrics(file)) {
+    if (row.step <= step) seconds = row.seconds;
+  }
+  for (const CheckpointRecord& row : read_run_status(path).checkpoints) {
+    if (row.step == step && row.seconds > 0) seconds = row.seconds;
+  }
+  return seconds;
 }
 
 }  // namespace fp8lab

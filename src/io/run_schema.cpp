@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 
 namespace fp8lab {
@@ -104,7 +105,8 @@ std::vector<DatasetSpec> events_datasets() {
 
 std::vector<DatasetSpec> checkpoints_datasets() {
   return {step_dataset("/checkpoints/step"),
-          number("/checkpoints/hash", u64, "hash", "content of the checkpoint of that step")};
+          number("/checkpoints/hash", u64, "hash", "content of the checkpoint of that step"),
+          number("/checkpoints/seconds", f64, "s", "wall time of the run up to the checkpoint")};
 }
 
 std::vector<DatasetSpec> warnings_datasets() {
@@ -159,14 +161,6 @@ Identity read_identity(const Hdf5File& file) {
   Identity identity;
   for (std::size_t i = 0; i < names.size(); ++i) identity.emplace_back(names[i], hashes[i]);
   return identity;
-}
-
-/// Returns true for datasets that files of version 1 lack; the first files of version 2 lack
-/// /warnings and /documents too.
-bool is_later(const std::string& path) {
-  return path.starts_with("/scores/") || path.starts_with("/checkpoints/") ||
-         path.starts_with("/warnings/") || path.starts_with("/documents/") ||
-         path == kWithoutHistory;
 }
 
 }  // namespace
@@ -346,6 +340,19 @@ std::vector<std::string> read_all_texts(const Hdf5File& file, const DatasetSpec&
     texts.push_back(std::move(entry));
   }
   return texts;
+}
+
+bool is_later(const std::string& path) {
+  return path.starts_with("/scores/") || path.starts_with("/checkpoints/") ||
+         path.starts_with("/warnings/") || path.starts_with("/documents/") ||
+         path == kWithoutHistory;
+}
+
+std::string unknown_rows(const DatasetSpec& spec, std::int64_t rows) {
+  if (spec.type != f64) return std::string(static_cast<std::size_t>(rows) * spec.row_bytes(), '\0');
+  const std::vector<double> unknown(static_cast<std::size_t>(rows * spec.row_elements()),
+                                    std::numeric_limits<double>::quiet_NaN());
+  return {reinterpret_cast<const char*>(unknown.data()), unknown.size() * sizeof(double)};
 }
 
 std::vector<std::int64_t> read_steps(const Hdf5File& file, RowGroup group, std::int64_t tensors) {

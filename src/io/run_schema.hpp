@@ -81,6 +81,13 @@ std::vector<T> read_all(const Hdf5File& file, const DatasetSpec& spec) {
 /// Like read_all for texts; removes the padding.
 std::vector<std::string> read_all_texts(const Hdf5File& file, const DatasetSpec& spec);
 
+/// Returns true for datasets that files of version 1 lack; the first files of version 2 lack
+/// /warnings, /documents and /checkpoints/seconds too.
+bool is_later(const std::string& path);
+
+/// Returns `rows` rows of a dataset that older files lack, as bytes: NaN or 0.
+std::string unknown_rows(const DatasetSpec& spec, std::int64_t rows);
+
 /// Returns `step` of every row that all datasets of the group have: a killed writer can leave the
 /// others longer, or leave rows that were never written. Empty for groups that older files lack.
 std::vector<std::int64_t> read_steps(const Hdf5File& file, RowGroup group, std::int64_t tensors);

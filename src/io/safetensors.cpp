@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "emulation/base/error.hpp"
@@ -20,6 +22,19 @@ constexpr std::uint64_t kMaximumHeader = 100'000'000;  // the limit of the refer
 constexpr std::size_t kPiece = std::size_t{256}
                                << 10;  // bytes of a file read at a time, few enough for a cache
 
+/// Returns what a file is that begins with the bytes of `length`, as far as they tell.
+const char* what_else(std::uint64_t length) {
+  constexpr std::array<std::pair<std::string_view, const char*>, 4> kKinds = {
+      {{"GGUF", ", but GGUF, of which python3 -m fp8lab.gguf FILE FOLDER makes a model"},
+       {"\x89HDF", ", but HDF5"},
+       {"\x93NUM", ", but NumPy's .npy"},
+       {"PK\x03\x04", ", but a zip archive"}}};
+  for (const auto& [begin, words] : kKinds) {
+    if (std::memcmp(&length, begin.data(), begin.size()) == 0) return words;
+  }
+  return "";
+}
+
 std::uint64_t header_length(const InputFile& file) {
   std::uint64_t length = 0;
   if (file.size() < sizeof length) {
@@ -27,7 +42,8 @@ std::uint64_t header_length(const InputFile& file) {
   }
   file.read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > kMaximumHeader || length > file.size() - sizeof length) {
-    throw Error(fmt::format("{}: header length {} lies outside the file", file.path(), length));
+    throw Error(fmt::format("{}: no safetensors file{}: header length {} lies outside the file",
+                            file.path(), what_else(length), length));
   }
   return length;
 }

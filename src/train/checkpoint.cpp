@@ -175,7 +175,9 @@ RunPosition parse_position(const Metadata& metadata, const std::string& origin) 
   position.stage = integer(metadata, origin, "stage");
   position.stage_step = integer(metadata, origin, "stage_step");
   position.tokens = integer(metadata, origin, "tokens");
-  position.seconds = static_cast<double>(integer(metadata, origin, "microseconds")) * 1e-6;
+  if (metadata.count("microseconds") > 0) {  // written until the run file had them
+    position.seconds = static_cast<double>(integer(metadata, origin, "microseconds")) * 1e-6;
+  }
   position.streams = parse_streams(metadata, origin);
   if (metadata.count("stage_recipe") > 0) {
     position.recipe = integer(metadata, origin, "stage_recipe");

@@ -27,7 +27,7 @@ struct RunPosition {
   std::int64_t stage = 0;       ///< stage of the next step
   std::int64_t stage_step = 0;  ///< steps done in that stage
   std::int64_t tokens = 0;
-  double seconds = 0;
+  double seconds = 0;  ///< wall time so far; the run file has it, not the checkpoint
   std::vector<StreamPosition> streams;  ///< of the stages begun so far
   /// The recipe at work, of recipes_of the stage; a change that is due after the last step may be
   /// made already or not.

@@ -57,18 +57,16 @@ std::string streams_text(const std::vector<StreamPosition>& streams) {
 
 Metadata metadata_of(const CheckpointScope& scope, const RunPosition& position,
                      const std::string& identity, const Recipe& recipe) {
-  Metadata metadata = {
-      {"schema", kCheckpointSchema},
-      {"identity", identity},
-      {kCheckpointModel, model_table_text(scope.parameters.model())},
-      {"recipe", recipe.text},
-      {"step", std::to_string(position.step)},
-      {"stage", std::to_string(position.stage)},
-      {"stage_step", std::to_string(position.stage_step)},
-      {"tokens", std::to_string(position.tokens)},
-      {"microseconds", std::to_string(static_cast<std::int64_t>(position.seconds * 1e6))},
-      {"streams", streams_text(position.streams)},
-      {"history_steps", history_steps_text(scope.linears)}};
+  Metadata metadata = {{"schema", kCheckpointSchema},
+                       {"identity", identity},
+                       {kCheckpointModel, model_table_text(scope.parameters.model())},
+                       {"recipe", recipe.text},
+                       {"step", std::to_string(position.step)},
+                       {"stage", std::to_string(position.stage)},
+                       {"stage_step", std::to_string(position.stage_step)},
+                       {"tokens", std::to_string(position.tokens)},
+                       {"streams", streams_text(position.streams)},
+                       {"history_steps", history_steps_text(scope.linears)}};
   if (!scope.tokenizer.empty()) metadata[kTokenizerKey] = scope.tokenizer;
   if (position.recipe > 0) metadata["stage_recipe"] = std::to_string(position.recipe);
   if (position.fallback != FallbackState{}) metadata["fallback"] = fallback_text(position.fallback);
@@ -189,7 +187,7 @@ void CheckpointWriter::begin(const CheckpointScope& scope, const RunPosition& po
   for (const Source& source : sources) ends.push_back(ends.back() + source.header.bytes());
   const std::uint64_t bytes = ends.back() + checksum_bytes;
   reserve(bytes, to_come);
-  record_ = {position.step, 0};
+  record_ = {position.step, 0, position.seconds};
   const auto finish = [this, header_hash](std::vector<std::uint64_t> hashes) {
     hashes.front() = header_hash;
     const std::size_t size = hashes.size() * sizeof hashes.front();

@@ -29,11 +29,12 @@ class CheckpointWriter {
   /// large model, on threads of its own; begin() waits for them. `to_come` as there.
   void prepare(const CheckpointScope& scope, std::int64_t to_come);
 
-  /// Copies everything in `scope` and `position`, and writes it from then on, atomically, beside
-  /// whatever the caller does: the file is on the disk when end() returns. None is under way.
-  /// `identity` is that of the run (identity.hpp); `recipe` is the recipe under which the
-  /// quantizers work; the run will take `to_come` more bytes of host memory. Every tensor and the
-  /// header have an XXH3-64 in the file. Throws what makes writing fail while it copies.
+  /// Copies everything in `scope` and `position` but the seconds, which end() returns, and writes
+  /// it from then on, atomically, beside whatever the caller does: the file is on the disk when
+  /// end() returns. None is under way. `identity` is that of the run (identity.hpp); `recipe` is
+  /// the recipe under which the quantizers work; the run will take `to_come` more bytes of host
+  /// memory. Every tensor and the header have an XXH3-64 in the file. Throws what makes writing
+  /// fail while it copies.
   void begin(const CheckpointScope& scope, const RunPosition& position, const std::string& identity,
              const Recipe& recipe, std::int64_t to_come);
 

@@ -175,9 +175,13 @@ bool Trainer::open_log() {
   const Identity& identity = execution_->identity();
   const RunStatus status = directory_.status_of(identity, config_);
   if (status.complete) return false;
-  const std::optional<CheckpointSummary> checkpoint =
+  std::optional<CheckpointSummary> checkpoint =
       directory_.find_checkpoint(status, identity, config_);
   if (checkpoint) {
+    RunPosition& position = checkpoint->position;
+    if (position.seconds == 0) {
+      position.seconds = read_elapsed(directory_.run_file(), position.step);
+    }
     execution_->go_on_from(std::make_shared<const CheckpointFile>(directory_.checkpoint_file()),
                            checkpoint->position);
   }
@@ -194,7 +198,8 @@ bool Trainer::open_log() {
   // One that a kill kept from being recorded.
   if (checkpoint &&
       (status.checkpoints.empty() || status.checkpoints.back().step < checkpoint->position.step))
-    log_->append(CheckpointRecord{checkpoint->position.step, checkpoint->hash});
+    log_->append(CheckpointRecord{checkpoint->position.step, checkpoint->hash,
+                                  checkpoint->position.seconds});
   return true;
 }
 

@@ -392,6 +392,76 @@ def test_names_of_presets_and_models(tmp_path: Path) -> None:
     assert "infir2" in succeeded("ablate", "--study", "s.toml", "--list", cwd=tmp_path)
 
 
+def test_presets_and_models_are_shown_whole(tmp_path: Path) -> None:
+    for row in json.loads(succeeded("presets", "list", "--json")):
+        shown = succeeded("presets", "show", row["name"])
+        (tmp_path / "run.toml").write_text(shown)
+        again = succeeded("presets", "show", "./run.toml", cwd=tmp_path)
+        assert again.split("\n", 1)[1] == shown.split("\n", 1)[1] and "\nbase" not in shown
+    model = succeeded("models", "show", "tiny")
+    assert "[model]\n" in model and "hidden_size = 256\n" in model
+    text = json.loads(succeeded("models", "show", "tiny", "--json"))["text"]
+    assert text in model and "intermediate_size = 512\n" in text
+    for command, kind in {"presets": "preset", "models": "model"}.items():
+        assert succeeded(command, "list") == succeeded(command)
+        assert f"{command} show: NAME is missing" in refused(command, "show")
+        assert f"unknown {kind} 'nope'" in refused(command, "show", "nope")
+        assert "(did you mean 'show'?); accepted: list, show" in refused(command, "shw")
+
+
+def test_what_is_no_model_is_told_by_its_kind(tmp_path: Path) -> None:
+    (tmp_path / "held.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(60))
+    (tmp_path / "run.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(60))
+    np.save(tmp_path / "x.npy", np.ones((4, 32), np.float32))
+    for file, words in {
+        "held.jsonl": "held.jsonl: no safetensors file: header length",
+        "model.gguf": "no safetensors file, but GGUF, of which python3 -m fp8lab.gguf FILE FOLDER",
+        "x.npy": "no safetensors file, but NumPy's .npy",
+    }.items():
+        for command in ("eval", "generate", "whatif"):
+            more = {"generate": ("--prompt", "a"), "whatif": ("--recipe", "bf16")}.get(command, ())
+            assert words in refused(command, file, *more, cwd=tmp_path)
+    # A run goes by its run.h5 as by its folder, wherever a model is read.
+    for file in ("run.h5", tmp_path / "run.h5"):
+        assert "holds no model" in refused("eval", file, cwd=tmp_path)
+
+
+def test_places_of_words_are_not_offered_as_options() -> None:
+    for command, near in {"recipes": "--nam", "presets": "--nam", "models": "--acton"}.items():
+        said = refused(command, near)
+        assert f"unrecognised option '{near}'" in said and "did you mean" not in said
+
+
+def interpreter_in(folder: Path, name: str) -> Path:
+    """A program that writes its words into called.txt of `folder` and refuses."""
+    folder.mkdir()
+    script = folder / name
+    script.write_text(f'#!/bin/sh\necho "$@" > {folder}/called.txt\necho no >&2\nexit 2\n')
+    script.chmod(0o755)
+    return script
+
+
+def test_one_rule_chooses_the_interpreter(tmp_path: Path) -> None:
+    chosen = interpreter_in(tmp_path / "chosen", "interpreter")
+    interpreter_in(tmp_path / "path", "python3")
+    path = f"{tmp_path / 'path'}:{os.environ['PATH']}"
+    write_folder(tmp_path / "model", random_tensors(CONFIG), CONFIG)
+    (tmp_path / "model/tokenizer.json").write_text("{}")
+    (tmp_path / "held.txt").write_text("What is held out. " * 40)
+    for module, words in {
+        "fp8lab_analysis.report": ("report", ".", "--out", "page"),
+        "fp8lab.tokens": ("eval", "model", "--data", "held.txt"),
+    }.items():
+        for folder, variable in {"chosen": str(chosen), "path": ""}.items():
+            environment = {"PATH": path, "FP8LAB_PYTHON": variable, "FP8LAB_CACHE": str(tmp_path)}
+            assert run(*words, cwd=tmp_path, environment=environment).returncode == 2
+            called = tmp_path / folder / "called.txt"
+            assert called.read_text().startswith(f"-m {module} ")
+            called.unlink()
+    assert "FP8LAB_PYTHON" in succeeded("help")
+
+
 def test_a_recipe_is_no_quantizer(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((4, 32), np.float32))
     message = refused("quantize", "x.npy", "--spec", "mxfp8", cwd=tmp_path)

@@ -63,7 +63,7 @@ def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_equal_runs(folder: Path) -> None:
     text = succeeded("compare", "a", "b/run.h5", cwd=folder)
-    assert "both are made of the same" in text
+    assert text.startswith("A and B are the same run; their bits must be equal\n")
     assert "4 steps that both have: same bits" in text
     assert "4 steps, same bits" in succeeded("verify", "a", cwd=folder)
     text = succeeded("verify", "a", "--from", 1, "--steps", 2, "--json", "v.json", cwd=folder)
@@ -88,11 +88,37 @@ def test_another_recipe(folder: Path) -> None:
     result = run("compare", "a", "recipe", "--json", "c.json", cwd=folder)
     assert result.returncode == 3, result.stderr
     assert 'recipe: "infir2" -> "infir2_fp32scale"' in result.stdout
+    first = "A and B differ in recipe: they are a pair; the gap between their losses is what the"
+    assert result.stdout.startswith(first)
     found = json.loads((folder / "c.json").read_text())
+    assert found["pair"] and found["differs_in"] == ["recipe"]
     assert found["first_step"] == 1 and not found["good"] and not found["transient"]
     assert found["located"]["where"] == "operation"
     assert found["located"]["output"]["operand"] == "fprop.w"
     assert found["reproduced_a"]["good"] and found["reproduced_b"]["good"]
+
+
+def test_the_first_line_says_what_follows(folder: Path) -> None:
+    (folder / "other.jsonl").write_text((folder / "data.jsonl").read_text().replace("after", "of"))
+    (folder / "other.toml").write_text(
+        (folder / "run.toml").read_text().replace("data.jsonl", "other.jsonl")
+    )
+    no_pair = "they are no pair; only runs that differ in the recipe alone tell what a recipe costs"
+    noise = "the difference of their losses is the noise between seeds"
+    for name, (file, setting, words) in {
+        "seed": ("run.toml", "seed=5", f"seed: {noise}"),
+        "model": ("run.toml", "model.intermediate_size=256", f"model: {no_pair}"),
+        "data": ("other.toml", "logging.print_every_seconds=2", f"training data: {no_pair}"),
+        "quiet": ("run.toml", "logging.print_every_seconds=2", None),
+    }.items():
+        succeeded("train", "--config", file, "--set", setting, "--out", name, cwd=folder)
+        result = run("compare", "a", name, "--files-only", cwd=folder)
+        same = "A and B are the same run, executed or recorded in another way; their bits must be"
+        assert result.stdout.startswith(f"A and B differ in {words}\n" if words else same)
+        assert result.returncode == (3 if words else 0)
+    result = run("compare", "rate", "seed", "--files-only", cwd=folder)
+    peak = "stages.second.learning_rate.peak"
+    assert result.stdout.startswith(f"A and B differ in seed, {peak}: {no_pair}\n")
 
 
 def test_another_rate_in_a_later_stage(folder: Path) -> None:

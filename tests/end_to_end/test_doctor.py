@@ -85,6 +85,13 @@ def test_a_complete_run_stays_complete(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "run.h5").read_bytes() == before
 
 
+def test_a_run_goes_by_its_run_file(tmp_path: Path) -> None:
+    trained(write_config(tmp_path, stage("cpt")), tmp_path / "run")
+    by_folder, by_file = (run("doctor", tmp_path / "run" / name) for name in ("", "run.h5"))
+    assert by_file.returncode == 0, by_file.stderr
+    assert by_file.stdout.replace("//", "/") == by_folder.stdout.replace("//", "/")
+
+
 def test_damage_is_named_with_the_way_on(tmp_path: Path) -> None:
     config = write_config(tmp_path, stage("cpt", steps=40))
     out = tmp_path / "run"

@@ -267,7 +267,7 @@ def test_bad_input_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
         ("run", "--multiple-choice", "held.jsonl"): "held.jsonl:1",
         ("run", "--data", "absent.jsonl"): "absent.jsonl",
         ("run", "--rollout-recipe", "te_delayed"): "amax history",
-        ("run", "--sequence-length", "1"): "sequence_length",
+        ("run", "--sequence-length", "1"): "--sequence-length 1: accepted",
         ("run", "--form", "verse"): "verse",
         ("run", "--backend", "abacus"): "abacus",
     }.items():

@@ -140,6 +140,37 @@ def test_metadata_of_a_checkpoint_has_a_checksum(tmp_path: Path, key: str, value
     refused(train(config, tmp_path / "run", "--resume"), "checkpoint.safetensors", "damaged")
 
 
+def test_equal_runs_write_equal_checkpoints(tmp_path: Path) -> None:
+    config = write_config(tmp_path, stage("a"))
+    for out in ("x", "y"):
+        trained(config, tmp_path / out)
+    files = [(tmp_path / out / "checkpoint.safetensors").read_bytes() for out in ("x", "y")]
+    assert files[0] == files[1]
+    hashes = [column(tmp_path / out, "checkpoints/hash") for out in ("x", "y")]
+    assert hashes[0] == hashes[1]
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_resumed_run_goes_on_with_its_seconds(tmp_path: Path, older: bool) -> None:
+    config = write_config(tmp_path, stage("a", steps=400))
+    out = tmp_path / "run"
+    interrupted(config, out)
+    with h5py.File(out / "run.h5", "r+", libver="latest") as file:
+        if older:
+            del file["checkpoints/seconds"]
+            file["metrics/seconds"][-1] += 1000
+        else:
+            file["checkpoints/seconds"][-1] += 1000
+    trained(config, out, "--resume")
+    seconds = column(out, "metrics/seconds")
+    resumed = next(step for step, kind, _ in events(out) if kind == "resume")
+    assert seconds[resumed - 1] < 1000 or older
+    assert all(1000 < value < 2000 for value in seconds[resumed:])
+    recorded = column(out, "checkpoints/seconds")
+    assert np.isnan(recorded[0]) if older else recorded[0] > 1000
+    assert recorded[-1] > 1000
+
+
 def test_files_left_by_killed_runs_are_removed(tmp_path: Path) -> None:
     config = write_config(tmp_path, stage("cpt"))
     out = tmp_path / "run"

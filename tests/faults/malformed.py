@@ -56,7 +56,7 @@ def run_config(context: Context, rng: random.Random) -> Outcome:
     how = ("--dry-run",) if rng.random() < 0.8 else ("--out", "run", *ONE_STEP[:4])
     # A model that does not fit the initial weights is told with these; a stage that is no longer
     # there with what is set in it.
-    others = ("start/model.safetensors", "assignment 'stages.")
+    others = ("start/model.safetensors", "--set stages.")
     return judge(context, folder, broken, "config.toml", *train, *how, also=others)
 
 

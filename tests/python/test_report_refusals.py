@@ -61,7 +61,7 @@ def refused(
     assert report.main([str(argument) for argument in arguments]) == status
     captured = capfd.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1, captured.err
-    assert captured.err.startswith("error: ") and names in captured.err, captured.err
+    assert captured.err.startswith("fp8lab: ") and names in captured.err, captured.err
     assert "internal error" not in captured.err
     return captured.err
 
@@ -345,6 +345,35 @@ def test_reading_that_crashes_or_does_not_end(monkeypatch: pytest.MonkeyPatch) -
 
 
 # --- modules --------------------------------------------------------------------------------------
+
+
+TOOLS = {
+    "fp8lab_analysis.report": "fp8lab: report: ",
+    "fp8lab_analysis.assess": "fp8lab_analysis.assess: ",
+    "fp8lab_analysis.laws": "fp8lab_analysis.laws: ",
+    "fp8lab_analysis.planted": "fp8lab_analysis.planted: ",
+    "fp8lab_analysis.study_page": "study_page: ",
+    "fp8lab_analysis.live": "fp8lab: train --log: ",
+    "fp8lab.conformance": "fp8lab.conformance: ",
+    "fp8lab.tokens": "fp8lab.tokens: ",
+    "fp8lab.gguf": "fp8lab.gguf: ",
+}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("words", [("--nope",), ("a", "--nope", "b"), ()])
+def test_usage_errors_of_every_tool_are_one_line(tool: str, words: tuple[str, ...]) -> None:
+    if tool == "fp8lab_analysis.planted" and not words:
+        pytest.skip("takes no run to draw from")
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'analysis'}:{ROOT / 'src/python'}"}
+    command = [sys.executable, "-m", tool, *words]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    if "is not installed" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 2 and done.stdout == "", done.stderr
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith(TOOLS[tool]), done.stderr
 
 
 def run_module(path: Path, before: str, *words: str | Path) -> subprocess.CompletedProcess[str]:

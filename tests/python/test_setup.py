@@ -131,6 +131,33 @@ def test_libraries_are_named_by_what_cmake_does_not_find(machine: Machine) -> No
     assert result.stderr == f"quickstart: {line}\n"
 
 
+def test_the_interpreter_of_reports_is_named_unless_it_is_that_of_the_path(
+    machine: Machine,
+) -> None:
+    machine.say("etc/os-release", RELEASES["arch"])
+    machine.command("c++", "echo 15.1.1")
+    machine.command("ninja", "")
+    machine.command("cmake", "echo 3.31")
+    copy = machine.system / "clone"
+    copy.mkdir()
+    shutil.copy(ROOT / "quickstart.sh", copy)
+    for other in (False, True):
+        if other:
+            machine.command("python3", "")
+        result = subprocess.run(
+            ["/bin/sh", str(copy / "quickstart.sh"), "build"],
+            env={
+                "PATH": f"{machine.commands}:/usr/bin",
+                "FP8LAB_SYSTEM": str(machine.system),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        assert ('export FP8LAB_PYTHON="/usr/bin/python3"' in result.stdout) == other
+
+
 def test_where_packages_can_be_installed_only_the_missing_ones_are(machine: Machine) -> None:
     machine.say("etc/os-release", RELEASES["debian"])
     machine.command("id", "echo 0")

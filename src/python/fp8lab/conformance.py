@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -315,9 +315,16 @@ def describe(report: Report) -> str:
     return line + (f"; first: {report.first}" if report.first else "")
 
 
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line, as the program does."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"fp8lab.conformance: {message} (--help tells more)\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Checks the codecs of ml_dtypes: 0 all rounded alike, 2 no usable pack, 3 mismatches."""
-    parser = argparse.ArgumentParser(prog="fp8lab.conformance", description=main.__doc__)
+    parser = _Parser(prog="fp8lab.conformance", description=main.__doc__)
     parser.add_argument("directory", help="written by fp8lab validate export")
     directory = parser.parse_args(arguments).directory
     try:
