@@ -28,7 +28,7 @@ TensorView as_type(Backend& backend, const TensorView& source, DType dtype) {
 void continue_smoothing(Backend& backend, const Linear& original, const Linear& replayed,
                         LayerReplay& result) {
   for (const GemmRole role : kGemmRoles) {
-    const TensorView& factors = replayed.smoothing_factors()[role];
+    const TensorView factors = replayed.smoothing_factors()[role];
     const Transform& transform = replayed.recipe().a(role).transform;
     if (factors.empty() || !transform.is_static) continue;
     if (original.recipe().a(role).transform == transform) {

@@ -3,25 +3,17 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "emulation/backend.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "src/model/live_range.hpp"
+#include "src/model/operand_set.hpp"
 #include "src/model/parameters.hpp"
+#include "src/model/step_context.hpp"
 #include "src/model/workspace.hpp"
 
 namespace fp8lab {
-
-/// Identifies a micro-batch of a step for random keys, and says whether operands are measured.
-struct StepContext {
-  std::uint64_t seed = 0;
-  std::uint32_t step = 0;                       ///< optimizer step of the run
-  const std::uint32_t* step_counter = nullptr;  ///< RandomKey::step_counter
-  std::uint32_t micro_batch = 0;
-  bool adds_to_gradients = false;  ///< weight gradients are added to instead of overwritten
-  bool log_statistics = false;
-  bool measures_chunks = false;  ///< log_statistics then covers all chunks of the loss
-};
 
 /// How long the operands of a layer live, and which of them are recomputed.
 struct OperandLife {
@@ -33,6 +25,9 @@ struct OperandLife {
   PassPhase forward = PassPhase::head,
             backward = PassPhase::head;  ///< phases in which its block runs
 };
+
+/// The row of a slot in the operands of a linear layer.
+constexpr OperandId id_of(Slot slot) { return OperandId{static_cast<std::size_t>(slot)}; }
 
 /// The slot whose amax history gives the delayed scale of `slot`. Two orientations of a tensor that
 /// derive the same scale from the same amaxes share one history, that of the first orientation. Any
@@ -75,16 +70,9 @@ class Linear {
   void backward(const StepContext& context, const TensorView& x, const ops::Producer& producer,
                 const TensorView& dx);
 
-  /// Enters the amaxes of the step into the histories of delayed scales.
-  void update_delayed_scales();
-  /// Counts the step in those histories, on the host.
-  void end_step();
-  /// True if the slot's scale is delayed and its history is empty, so that the scale is 1.
-  bool is_without_history(Slot slot) const;
-  /// True in the first steps of a history, which use current scales.
-  bool is_warming_up() const;
-  /// Discards the amaxes of an evaluation.
-  void discard_amaxes();
+  /// The six operands, in the order of kSlots.
+  const OperandSet& operands() const { return operands_; }
+  OperandSet& operands() { return operands_; }
 
   /// True if the forward pass quantizes both orientations of x and saves the codes of wgrad.x: x
   /// itself may be overwritten, and need not be stored.
@@ -94,9 +82,6 @@ class Linear {
   const LinearRecipe& recipe() const { return recipe_; }
   std::int64_t in() const { return weight_.master().cols; }
   std::int64_t out() const { return weight_.master().rows; }
-  /// Rows and K of the operand in `slot`.
-  std::int64_t operand_rows(Slot slot) const { return operand(slot).rows; }
-  std::int64_t operand_k(Slot slot) const { return operand(slot).k; }
 
   /// The weights that `slot` (fprop.w or dgrad.w) quantizes.
   TensorView weight_source(Slot slot) const;
@@ -104,64 +89,33 @@ class Linear {
   /// The gradient of the weight that backward() writes.
   const TensorView& weight_gradient() const { return weight_.gradient(); }
 
-  /// One OperandStatistics for each slot, of the last logged step, as bytes (u8).
-  const TensorView& statistics() const { return statistics_; }
-  /// Amax histories of delayed scales, part of a checkpoint. Only slots that history_slot() returns
-  /// for a delayed scale have one; the other entries are empty.
-  const PerSlot<TensorView>& delayed_states() const { return states_; }
-  /// Number of steps in each history.
-  const PerSlot<std::int64_t>& history_steps() const { return history_steps_; }
-  /// Continues a history of `steps` steps; the caller has copied its state to delayed_states().
-  void continue_history(Slot slot, std::int64_t steps) { history_steps_[slot] = steps; }
-  /// Smoothing factors of fprop, dgrad and wgrad, part of a checkpoint; empty without smoothing.
-  const PerGemm<TensorView>& smoothing_factors() const { return factors_; }
+  /// OperandSet::statistics() and delayed_states() of the six operands.
+  const TensorView& statistics() const { return operands_.statistics(); }
+  const std::vector<TensorView>& delayed_states() const { return operands_.delayed_states(); }
+  /// Smoothing factors of fprop, dgrad and wgrad; empty without smoothing.
+  PerGemm<TensorView> smoothing_factors() const;
 
  private:
-  const QuantizedOperand& operand(Slot slot) const { return operands_[slot]; }
-  QuantizedOperand& operand(Slot slot) { return operands_[slot]; }
-  /// True if the operand has memory of its own rather than a shared buffer.
-  bool is_kept(Slot slot) const;
+  const QuantizedOperand& operand(Slot slot) const { return operands_.operand(id_of(slot)); }
+  bool is_kept(Slot slot) const { return operands_.is_kept(id_of(slot)); }
   /// True if backward reads this operand of x, and forward computes it.
   bool is_left_for_backward(Slot slot) const;
-  /// Sets the number of rows of fprop.x.
-  void fit_x(std::int64_t rows);
   /// The phases in which the layer's forward pass runs.
   LiveRange forward_range() const;
   /// The phases in which the operand in `slot`, which uses a shared buffer, is live.
   LiveRange live_range(Slot slot) const;
-  std::string buffer_name(Slot slot) const;
-  std::string scales_name(Slot slot) const;
-  void reserve(Slot slot, const OperandShape& shape);
-  /// Throws Error that names the layer and the slot if the backend refuses the quantizer.
-  void require_quantizer(Slot slot);
+  OperandMemory memory_of(Slot slot) const;
+  /// The six operands for `tokens`; those of dgrad and wgrad are made in training only.
+  std::vector<OperandDeclaration> declarations(std::int64_t tokens) const;
   /// The operand of fprop whose gradient estimator multiplies the result of `role`; null if none.
   const QuantizedOperand* estimated(GemmRole role) const;
-  /// Throws Error as require_quantizer does, for the GEMM `role`; reserves its scratch memory.
+  /// Reserves the scratch memory of the GEMM `role`. Throws Error that names the layer and the GEMM
+  /// if the backend refuses it.
   void reserve_product(GemmRole role);
-  /// A view without memory: type and shape of the tensor that `slot` quantizes.
-  TensorView source_without_memory(Slot slot) const;
-  /// True if `source` itself serves as the operand in `slot`, without a copy. The transposed
-  /// orientation is then read along contiguous rows.
-  bool is_source(Slot slot, const TensorView& source) const;
   /// True if x itself serves as both of its operands, so that forward measures both.
   bool are_measured_together(const TensorView& x) const;
-  void be_source(Slot slot, const TensorView& source);
-  /// The amax history behind the scale of `slot`; empty if the scale is not delayed.
-  const TensorView& state_of(Slot slot) const;
-  /// True if one call quantizes both orientations from the same tensor.
-  bool have_one_source(Slot first) const;
   /// The part of keeps_codes() that depends on the recipe alone.
   bool may_keep_codes() const;
-  bool is_warming_up(Slot slot) const;
-  /// In the first steps of a history: quantizes again with the current scale of `source`, whose
-  /// amax the quantization before it has recorded.
-  void rescale_in_warmup(const StepContext& context, Slot slot, const TensorView& source);
-  /// Points the operand in `slot` at its memory; returns false if `source` itself serves.
-  bool bind(Slot slot, const TensorView& source);
-  /// The same for both orientations; returns false unless both are quantized from `source`.
-  bool bind_both(Slot first, const TensorView& source);
-  /// The phases in which a second orientation, made from the codes of the first, may be live.
-  LiveRange dequantized_range() const { return {PassPhase::weights, life_.backward}; }
   LiveRange product_range(GemmRole role) const {
     return role == GemmRole::fprop ? forward_range() : life_.backward;
   }
@@ -174,22 +128,10 @@ class Linear {
   void multiply_forward(const StepContext& context, const TensorView& x, const TensorView& y);
   void multiply_backward(const StepContext& context, const TensorView& x, const TensorView& dy,
                          const TensorView& dx);
-  RandomKey key_of(const StepContext& context, Slot slot) const;
-  /// The row of statistics() for `slot`.
-  TensorView record_of(Slot slot) const;
-  /// On a logged step: computes the statistics of the operand in `slot`, or of both orientations.
-  void measure(const StepContext& context, Slot slot, const TensorView& original);
-  void measure_both(const StepContext& context, Slot first, const TensorView& original);
-  /// Runs `producer` and quantizes its output in both orientations; bind_both() came before.
-  void produce_both(const StepContext& context, Slot first, const ops::Producer& producer,
-                    bool is_read);
-  /// Quantizes the operand in `slot` from `original`, the tensor in its natural orientation.
-  void make(const StepContext& context, Slot slot, const TensorView& original);
-  /// make(), then measure().
-  void quantize(const StepContext& context, Slot slot, const TensorView& original);
-  /// Quantizes `original` into the slot `first` and into the other orientation of that tensor.
-  void quantize_both(const StepContext& context, Slot first, const TensorView& original);
+  void quantize_weight(const StepContext& context, Slot slot);
   bool is_smoothed(GemmRole role) const;
+  /// Computes the smoothing factors of a GEMM from the unquantized tensors of its operands.
+  void smooth(GemmRole role, const TensorView& a, const TensorView& b);
   /// True for a weight that is quantized only when its partner operand is known: a smoothed one, or
   /// one made from the codes of a smoothed one.
   bool is_late_weight(Slot slot) const;
@@ -199,10 +141,6 @@ class Linear {
   void remake_weight(const StepContext& context, Slot slot);
   /// Quantizes fprop.w again if backward reads it and it is not kept.
   void restore_forward_weight(const StepContext& context);
-  /// Computes the smoothing factors of a GEMM from the unquantized tensors of its operands.
-  void smooth(GemmRole role, const TensorView& a, const TensorView& b);
-  /// The tensor that `slot` quantizes, as its OrientationSource says.
-  TensorView source_of(Slot slot, const TensorView& original);
 
   Backend& backend_;
   Workspace& workspace_;
@@ -213,13 +151,8 @@ class Linear {
   const Parameter* bias_;
   Purpose purpose_;
   OperandLife life_;
-  bool keeps_codes_ = false;
-  PerSlot<QuantizedOperand> operands_;
-  QuantizedOperand whole_x_;  ///< fprop.x at its full number of rows
-  TensorView statistics_;
-  PerSlot<TensorView> states_;
-  PerSlot<std::int64_t> history_steps_{};
-  PerGemm<TensorView> factors_;
+  bool keeps_codes_;
+  OperandSet operands_;
 };
 
 }  // namespace fp8lab

@@ -9,6 +9,11 @@ std::string amax_history_name(const std::string& layer, Slot slot) {
          (is_second_orientation(slot) ? slot_name(slot) : tensor_name(tensor_of(slot)));
 }
 
+std::string amax_history_name(const Linear& linear, OperandId id) {
+  const OperandDeclaration& operand = linear.operands().declaration(id);
+  return linear.name() + "/" + operand.history_name();
+}
+
 std::optional<HistoryOwner> amax_history_owner(const std::string& name) {
   const std::size_t slash = name.rfind('/');
   if (slash == std::string::npos) return std::nullopt;
@@ -43,14 +48,15 @@ AmaxHistories amax_histories(Backend& backend,
                              const std::vector<std::unique_ptr<Linear>>& linears) {
   AmaxHistories histories;
   for (const auto& linear : linears) {
-    for (const Slot slot : kSlots) {
-      const TensorView& view = linear->delayed_states()[slot];
+    const OperandSet& operands = linear->operands();
+    for (const OperandId id : operands.ids()) {
+      const TensorView& view = operands.delayed_state(id);
       if (view.empty()) continue;
-      AmaxHistory history{linear->recipe().slot(slot),
+      AmaxHistory history{operands.declaration(id).spec,
                           std::vector<float>(static_cast<std::size_t>(view.size())),
-                          linear->history_steps()[slot]};
+                          operands.history_steps(id)};
       backend.download(history.state.data(), view);
-      histories[amax_history_name(linear->name(), slot)] = std::move(history);
+      histories[amax_history_name(*linear, id)] = std::move(history);
     }
   }
   return histories;
@@ -60,17 +66,18 @@ std::vector<std::string> continue_histories(Backend& backend, const AmaxHistorie
                                             const std::vector<std::unique_ptr<Linear>>& linears) {
   std::vector<std::string> missing;
   for (const auto& linear : linears) {
-    for (const Slot slot : kSlots) {
-      const TensorView& view = linear->delayed_states()[slot];
+    OperandSet& operands = linear->operands();
+    for (const OperandId id : operands.ids()) {
+      const TensorView& view = operands.delayed_state(id);
       if (view.empty()) continue;
-      const std::string name = amax_history_name(linear->name(), slot);
-      if (!continues(histories, name, linear->recipe().slot(slot))) {
+      const std::string name = amax_history_name(*linear, id);
+      if (!continues(histories, name, operands.declaration(id).spec)) {
         missing.push_back(name);
         continue;
       }
       const AmaxHistory& history = histories.at(name);
       backend.upload(view, history.state.data());
-      linear->continue_history(slot, history.steps);
+      operands.continue_history(id, history.steps);
     }
   }
   return missing;

@@ -34,6 +34,8 @@ using AmaxHistories = std::map<std::string, AmaxHistory>;
 
 /// The name in AmaxHistories of a layer's state of `slot` (history_slot).
 std::string amax_history_name(const std::string& layer, Slot slot);
+/// The same for a history of an operand of `linear`.
+std::string amax_history_name(const Linear& linear, OperandId id);
 
 /// What amax_history_name was made from. Nothing for other names.
 struct HistoryOwner {

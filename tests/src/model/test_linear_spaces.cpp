@@ -85,8 +85,8 @@ class LayerAtWork {
       linear_->forward(context, x_view, y_view);
       linear_->backward(context, x_view, dy_view, dx_view);
     }
-    linear_->update_delayed_scales();
-    linear_->end_step();
+    linear_->operands().update_delayed_scales();
+    linear_->operands().end_step();
     y = downloaded(y_view);
     dx = downloaded(dx_view);
     dw = downloaded(weight_.gradient());
