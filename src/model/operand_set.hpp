@@ -71,6 +71,8 @@ class OperandSet {
   OperandSet(Backend& backend, Workspace& workspace, const std::string& owner,
              std::vector<OperandDeclaration> declarations);
 
+  /// Where the shared buffers lie.
+  Workspace& workspace() const { return workspace_; }
   /// All rows, in the order of declaration.
   std::vector<OperandId> ids() const;
   const OperandDeclaration& declaration(OperandId id) const { return row(id).declaration; }

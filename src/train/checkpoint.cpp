@@ -164,7 +164,8 @@ void for_each_state(const CheckpointScope& scope,
     const OperandSet& operands = linear->operands();
     for (const OperandId id : operands.ids()) {
       const TensorView& state = operands.delayed_state(id);
-      if (!state.empty()) visit(kDelayed + amax_history_name(*linear, id), state);
+      if (!state.empty())
+        visit(kDelayed + amax_history_name(linear->name(), operands.declaration(id)), state);
     }
   }
   for_each_factor(scope.linears, visit);
@@ -249,7 +250,7 @@ void load_checkpoint(const CheckpointFile& file, const CheckpointScope& scope) {
   for (const auto& linear : scope.linears) {
     OperandSet& operands = linear->operands();
     for (const OperandId id : operands.ids()) {
-      const auto found = steps.find(amax_history_name(*linear, id));
+      const auto found = steps.find(amax_history_name(linear->name(), operands.declaration(id)));
       if (found != steps.end()) operands.continue_history(id, found->second);
     }
   }

@@ -37,7 +37,8 @@ std::string history_steps_text(const std::vector<std::unique_ptr<Linear>>& linea
     const OperandSet& operands = linear->operands();
     for (const OperandId id : operands.ids()) {
       if (operands.delayed_state(id).empty()) continue;
-      text += fmt::format("{}{}={}", text.empty() ? "" : ",", amax_history_name(*linear, id),
+      text += fmt::format("{}{}={}", text.empty() ? "" : ",",
+                          amax_history_name(linear->name(), operands.declaration(id)),
                           operands.history_steps(id));
     }
   }
