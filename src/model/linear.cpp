@@ -18,7 +18,8 @@ LinearDescription describe(std::string name, std::uint32_t index, const LinearRe
   description.activation = weight.working().dtype;
   description.master_weight = weight.master().dtype;
   description.weight_gradient = weight.gradient().dtype;
-  if (purpose == Purpose::inference) description.runs = {true, false, false};
+  const bool trains = purpose == Purpose::training;
+  description.runs = {true, trains, trains && weight.is_trained()};
   description.life = std::move(life);
   return description;
 }

@@ -22,8 +22,8 @@ class Linear {
   /// update.
   void prepare_weights(const StepContext& context);
 
-  /// y (T, out) = x (T, in) W^T + bias; fewer rows are allowed. backward reads x again unless
-  /// keeps_codes().
+  /// y (T, out) = x (T, in) W^T + bias; fewer rows are allowed. backward reads x again if
+  /// needs_x().
   void forward(const StepContext& context, const TensorView& x, const TensorView& y);
 
   /// The same for the x that `producer` computes; a backend may fuse its quantization.
@@ -33,7 +33,8 @@ class Linear {
   void recompute_x(const StepContext& context, const ops::Producer& producer);
 
   /// dx (T, in) from dy (T, out) and the x of the last forward pass. The weight gradient is
-  /// overwritten, or added to if the context says so; the bias gradient is always added to.
+  /// overwritten, or added to if the context says so; the bias gradient is always added to. Frozen
+  /// parameters have no gradient.
   void backward(const StepContext& context, const TensorView& x, const TensorView& dy,
                 const TensorView& dx);
 
@@ -45,7 +46,8 @@ class Linear {
   const OperandSet& operands() const { return operands_; }
   OperandSet& operands() { return operands_; }
 
-  bool keeps_codes() const { return function_.keeps_codes(); }
+  /// LinearFunction::needs_x.
+  bool needs_x() const { return function_.needs_x(); }
   const std::string& name() const { return function_.description().name; }
   const LinearRecipe& recipe() const { return function_.recipe(); }
   std::int64_t in() const { return function_.description().in; }

@@ -50,7 +50,9 @@ const TensorView& LinearWeight::source(const QuantSpec& spec) const {
 LinearFunction::LinearFunction(Backend& backend, LinearDescription description)
     : backend_(backend),
       description_(checked(std::move(description))),
-      keeps_codes_(description_.life.owns_x && has_backward() && may_keep_codes()) {}
+      keeps_codes_(description_.life.owns_x && has_wgrad() && may_keep_codes()),
+      needs_x_(!keeps_codes_ && (has_wgrad() || !description_.life.owns_x ||
+                                 recipe().slot(Slot::fprop_x).estimator)) {}
 
 bool LinearFunction::may_keep_codes() const {
   // A transform of dy may read x, and an estimator reads it.
@@ -116,9 +118,10 @@ bool LinearFunction::is_left_for_backward(Slot slot) const {
   // The first orientation of x lives until backward if the second is made from its codes, or if an
   // estimator reads its scales. The second lives as long if it is all that is kept of x.
   return (slot == Slot::wgrad_x && keeps_codes_) ||
-         (slot == Slot::fprop_x && has_backward() &&
-          (recipe().slot(Slot::wgrad_x).orientation_source != OrientationSource::high_precision ||
-           recipe().slot(Slot::fprop_x).estimator));
+         (slot == Slot::fprop_x &&
+          ((has_wgrad() &&
+            recipe().slot(Slot::wgrad_x).orientation_source != OrientationSource::high_precision) ||
+           (has_backward() && recipe().slot(Slot::fprop_x).estimator)));
 }
 
 LiveRange LinearFunction::forward_range() const {
@@ -213,6 +216,14 @@ void LinearFunction::multiply_backward(OperandSet& operands, const StepContext& 
                       .differentiated = x,
                       .bias = {},
                       .d = gradients.dx});
+  if (has_wgrad()) multiply_weight_gradient(operands, context, inputs, dy, gradients.dw);
+  if (!gradients.bias.empty()) backend_.run(ops::BiasBackward{dy, gradients.bias});
+}
+
+void LinearFunction::multiply_weight_gradient(OperandSet& operands, const StepContext& context,
+                                              const LinearInputs& inputs, const TensorView& dy,
+                                              const TensorView& dw) const {
+  const auto& [x, w] = inputs;
   if (!keeps_codes_) {
     constexpr OperandId kId = id_of(Slot::wgrad_x);
     operands.make(context, kId, x);
@@ -224,8 +235,7 @@ void LinearFunction::multiply_backward(OperandSet& operands, const StepContext& 
                       .differentiated = source_of(Slot::fprop_w, w),
                       .bias = {},
                       .accumulate = context.adds_to_gradients,
-                      .d = gradients.dw});
-  if (!gradients.bias.empty()) backend_.run(ops::BiasBackward{dy, gradients.bias});
+                      .d = dw});
 }
 
 // --- weights
@@ -303,7 +313,7 @@ void LinearFunction::run(const ops::Producer& producer) const {
 
 bool LinearFunction::are_measured_together(const OperandSet& operands, const TensorView& x) const {
   constexpr OperandId kFirst = id_of(Slot::fprop_x), kSecond = id_of(Slot::wgrad_x);
-  return has_backward() && operands.is_source(kFirst, x) && operands.is_source(kSecond, x) &&
+  return has_wgrad() && operands.is_source(kFirst, x) && operands.is_source(kSecond, x) &&
          x.rows == operands.operand(kSecond).k;
 }
 
@@ -359,22 +369,30 @@ void LinearFunction::backward(OperandSet& operands, const StepContext& context,
                               const LinearGradients& gradients) const {
   const auto& [x, w] = inputs;
   smooth(operands, GemmRole::dgrad, dy, source_of(Slot::dgrad_w, w));
-  smooth(operands, GemmRole::wgrad, dy, x);
+  if (has_wgrad()) smooth(operands, GemmRole::wgrad, dy, x);
   if (is_late_weight(Slot::dgrad_w)) {
     restore_forward_weight(operands, context, w);
     quantize_weight(operands, context, Slot::dgrad_w, w);
   }
-  operands.quantize_both(context, id_of(Slot::dgrad_dy), dy);
+  if (has_wgrad()) {
+    operands.quantize_both(context, id_of(Slot::dgrad_dy), dy);
+  } else {
+    operands.quantize(context, id_of(Slot::dgrad_dy), dy);
+  }
   multiply_backward(operands, context, inputs, dy, gradients);
 }
 
 void LinearFunction::backward(OperandSet& operands, const StepContext& context,
                               const LinearInputs& inputs, const ops::Producer& producer,
                               const LinearGradients& gradients) const {
+  constexpr OperandId kId = id_of(Slot::dgrad_dy);
   const TensorView& dy = ops::output_of(producer);
-  const bool waits = is_late_weight(Slot::dgrad_w) || is_smoothed(GemmRole::wgrad);
-  if (waits ||
-      !operands.produce_both(context, id_of(Slot::dgrad_dy), producer, !gradients.bias.empty())) {
+  const auto produce = [&] {
+    return has_wgrad() ? operands.produce_both(context, kId, producer, !gradients.bias.empty())
+                       : operands.produce(context, kId, producer);
+  };
+  const bool waits = is_late_weight(Slot::dgrad_w) || (has_wgrad() && is_smoothed(GemmRole::wgrad));
+  if (waits || !produce()) {
     run(producer);
     return backward(operands, context, inputs, dy, gradients);
   }

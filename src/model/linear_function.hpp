@@ -46,10 +46,12 @@ struct LinearDescription {
   LinearRecipe recipe;
   std::int64_t tokens = 0;  ///< T, the largest number of tokens of one forward pass
   std::int64_t in = 0, out = 0;
-  DType activation = DType::bf16;           ///< of x, dy and the working weights
-  DType master_weight = DType::f32;         ///< of the weights that a spec may read instead
-  DType weight_gradient = DType::f32;       ///< of dw; with bf16 wgrad rounds to BF16
-  PerGemm<bool> runs = {true, true, true};  ///< without a backward pass: fprop alone
+  DType activation = DType::bf16;      ///< of x, dy and the working weights
+  DType master_weight = DType::f32;    ///< of the weights that a spec may read instead
+  DType weight_gradient = DType::f32;  ///< of dw; with bf16 wgrad rounds to BF16
+  /// The GEMMs that run: without a backward pass fprop alone, with a frozen weight no wgrad. The
+  /// operands of the others are not made.
+  PerGemm<bool> runs = {true, true, true};
   OperandLife life{};
 };
 
@@ -70,7 +72,8 @@ struct LinearInputs {
 /// What a backward pass writes.
 struct LinearGradients {
   TensorView dx;    ///< (T, in)
-  TensorView dw;    ///< (out, in): overwritten, or added to if the context says so
+  TensorView dw;    ///< (out, in): overwritten, or added to if the context says so; without wgrad
+                    ///< it is not written
   TensorView bias;  ///< (1, out), always added to; empty without a bias
 };
 
@@ -109,28 +112,29 @@ class LinearFunction {
   void recompute_x(OperandSet& operands, const StepContext& context,
                    const ops::Producer& producer) const;
   /// Gradients from dy (T, out), the inputs of the last forward pass and the operands that it left.
-  /// x is read unless keeps_codes().
+  /// x is read if needs_x().
   void backward(OperandSet& operands, const StepContext& context, const LinearInputs& inputs,
                 const TensorView& dy, const LinearGradients& gradients) const;
   /// The same for the dy that `producer` computes.
   void backward(OperandSet& operands, const StepContext& context, const LinearInputs& inputs,
                 const ops::Producer& producer, const LinearGradients& gradients) const;
 
-  /// True if the forward pass quantizes both orientations of x and leaves the codes of wgrad.x: x
-  /// itself may be overwritten, and need not be stored.
-  bool keeps_codes() const { return keeps_codes_; }
+  /// False if backward reads no x after the forward pass, which has left the codes of wgrad.x, or
+  /// because wgrad does not run: x may be overwritten, and need not be stored.
+  bool needs_x() const { return needs_x_; }
   const LinearDescription& description() const { return description_; }
   const LinearRecipe& recipe() const { return description_.recipe; }
 
  private:
   bool has_backward() const { return description_.runs[GemmRole::dgrad]; }
+  bool has_wgrad() const { return description_.runs[GemmRole::wgrad]; }
   /// The weights that `slot` (fprop.w or dgrad.w) quantizes.
   const TensorView& source_of(Slot slot, const LinearWeight& w) const {
     return w.source(recipe().slot(slot));
   }
   std::vector<OperandDeclaration> declarations() const;
   OperandMemory memory_of(Slot slot) const;
-  /// The part of keeps_codes() that depends on the recipe alone.
+  /// True if the recipe allows that the forward pass quantizes both orientations of x.
   bool may_keep_codes() const;
   /// True if backward reads this operand of x, and forward computes it.
   bool is_left_for_backward(Slot slot) const;
@@ -164,6 +168,10 @@ class LinearFunction {
                          const LinearInputs& inputs, const TensorView& dy,
                          const LinearGradients& gradients) const;
 
+  void multiply_weight_gradient(OperandSet& operands, const StepContext& context,
+                                const LinearInputs& inputs, const TensorView& dy,
+                                const TensorView& dw) const;
+
   /// True if x itself serves as both of its operands, so that forward measures both.
   bool are_measured_together(const OperandSet& operands, const TensorView& x) const;
   bool is_smoothed(GemmRole role) const;
@@ -186,7 +194,8 @@ class LinearFunction {
 
   Backend& backend_;
   LinearDescription description_;
-  bool keeps_codes_;
+  bool keeps_codes_;  ///< forward quantizes both orientations of x, and leaves wgrad.x
+  bool needs_x_;
 };
 
 }  // namespace fp8lab

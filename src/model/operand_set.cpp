@@ -311,7 +311,8 @@ OperandId OperandSet::history_owner(OperandId id) const {
 
 bool OperandSet::is_warming_up(OperandId id) const {
   const QuantSpec& spec = declaration(id).spec;
-  return is_delayed(spec) && row(history_owner(id)).history_steps < spec.warmup_steps;
+  return declaration(id).is_made && is_delayed(spec) &&
+         row(history_owner(id)).history_steps < spec.warmup_steps;
 }
 
 bool OperandSet::is_warming_up() const {
@@ -321,7 +322,7 @@ bool OperandSet::is_warming_up() const {
 
 bool OperandSet::is_without_history(OperandId id) const {
   const QuantSpec& spec = declaration(id).spec;
-  if (!is_delayed(spec) || is_warming_up(id)) return false;
+  if (!declaration(id).is_made || !is_delayed(spec) || is_warming_up(id)) return false;
   const int first_scale = spec.amax_algorithm == AmaxAlgorithm::window ? spec.history_length : 1;
   return row(history_owner(id)).history_steps < first_scale;
 }
