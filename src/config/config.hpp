@@ -271,11 +271,12 @@ struct StageConfig {
   bool operator==(const StageConfig&) const = default;
 };
 
-/// Rates of the parameters whose name matches. If several groups match, the first applies.
+/// How the parameters whose name matches train. If several groups match, the first applies.
 struct OptimizerGroup {
   std::string match;           ///< pattern of layer_pattern_matches: "layers.*.mlp", "embedding"
   float learning_rate = 1.0f;  ///< factor of the stage's learning rate
   float weight_decay = -1.0f;  ///< below 0: the value that applies without the group
+  bool frozen = false;         ///< no gradients, no moments, no updates
   bool operator==(const OptimizerGroup&) const = default;
 };
 

@@ -89,6 +89,7 @@ Field<OptimizerGroup> group_decay_field() {
 
 const Table<OptimizerGroup>& optimizer_group_table() {
   using S = OptimizerGroup;
+  const auto is_updated = [](const S& group) { return !group.frozen; };
   static const Table<S> table{
       {
           text("match", &S::match, "a pattern of parameters' names",
@@ -97,15 +98,19 @@ const Table<OptimizerGroup>& optimizer_group_table() {
                is_not_empty)
               .required(),
           number("learning_rate", &S::learning_rate, 0.0, 1e6,
-                 "factor of the stage's learning rate"),
-          group_decay_field(),
+                 "factor of the stage's learning rate")
+              .when(is_updated, "frozen = false"),
+          group_decay_field().when(is_updated, "frozen = false"),
+          boolean("frozen", &S::frozen,
+                  "keep the parameters as they are: they have no gradients, moments or updates"),
       },
       {},
-      [](const TomlReader& reader, const S&) {
-        if (reader.has("learning_rate") || reader.has("weight_decay")) return;
+      [](const TomlReader& reader, const S& group) {
+        if (group.frozen || reader.has("learning_rate") || reader.has("weight_decay")) return;
         reader.fail("match",
                     "the group changes nothing; accepted: with learning_rate, weight_decay or "
-                    "both (learning_rate = 1.0 keeps parameters from later groups)");
+                    "both, or frozen = true (learning_rate = 1.0 keeps parameters from later "
+                    "groups)");
       }};
   return table;
 }
@@ -139,7 +144,8 @@ const Table<OptimizerConfig>& optimizer_table() {
   static const Table<S> table{
       optimizer_fields(),
       {shared(TableList("group", &S::groups, optimizer_group_table,
-                        "learning rate and weight decay of some parameters"))}};
+                        "learning rate and weight decay of some parameters, or that they are "
+                        "frozen"))}};
   return table;
 }
 

@@ -19,10 +19,11 @@
 namespace fp8lab {
 namespace {
 
-/// Returns the gradients of all parameters, concatenated.
+/// Returns the gradients of all parameters, concatenated; frozen ones have none.
 std::vector<double> gradients_of(Backend& backend, const Parameters& parameters) {
   std::vector<double> all;
   for (const Parameter& parameter : parameters.all()) {
+    if (!parameter.is_trained()) continue;
     const TensorView& view = parameter.gradient();
     const auto count = static_cast<std::size_t>(view.size());
     if (view.dtype == DType::f64) {

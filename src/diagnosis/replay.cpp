@@ -1,7 +1,6 @@
 #include "src/diagnosis/replay.hpp"
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "src/diagnosis/operand_capture.hpp"
 #include "src/error_sources/switches.hpp"
 #include "src/model/decoder.hpp"
+#include "src/model/linear_function.hpp"
 #include "src/train/amax_history.hpp"
 #include "src/train/memory_plan.hpp"
 
@@ -26,11 +26,11 @@ TensorView as_type(Backend& backend, const TensorView& source, DType dtype) {
 
 /// Copies the static smoothing factors of `original` to `replayed` for each GEMM with an equal
 /// transform; for other transforms sets result.smoothed_anew.
-void continue_smoothing(Backend& backend, const Linear& original, const Linear& replayed,
+void continue_smoothing(Backend& backend, const Linear& original, const OperandSet& replayed,
                         LayerReplay& result) {
   for (const GemmRole role : kGemmRoles) {
-    const TensorView& factors = replayed.smoothing_factors()[role];
-    const Transform& transform = replayed.recipe().a(role).transform;
+    const TensorView& factors = replayed.smoothing_factors(id_of(a_slot(role)));
+    const Transform& transform = result.recipe.a(role).transform;
     if (factors.empty() || !transform.is_static) continue;
     if (original.recipe().a(role).transform == transform) {
       backend.run(ops::Copy{original.smoothing_factors()[role], factors});
@@ -102,23 +102,44 @@ class StepReplay {
   }
 
  private:
+  /// What a layer read and wrote, in backend memory.
+  struct LayerTensors {
+    TensorView x, dy;
+    LinearWeight w;
+    PerGemm<TensorView> products;
+    TensorView statistics;  ///< of its operands
+  };
+
   const Parameter& weight_of(const CapturedLinear& captured) const {
     const Parameters& parameters = work_.memory.parameters;
     return parameters[parameters.declaration().linears()[captured.index].weight];
   }
 
-  /// Returns the weight with a working copy of type `activation` and a new gradient buffer.
-  Parameter make_weight(const CapturedLinear& captured, DType activation, DType gradient) {
-    Parameter weight = weight_of(captured);
-    if (activation != run_.recipe.activation_dtype) {
-      weight.tensors.working = weight.master().dtype == activation
-                                   ? TensorView{}
-                                   : as_type(backend_, weight.working(), activation);
-    }
-    const bool bf16 = weight.gradient().dtype == DType::bf16;
-    weight.tensors.gradient = backend_.allocate(bf16 ? DType::bf16 : gradient,
-                                                weight.declaration.rows, weight.declaration.cols);
-    return weight;
+  /// Returns the weight as a model with activations of type `activation` reads it.
+  LinearWeight read_weight(const CapturedLinear& captured, DType activation) {
+    const Parameter& weight = weight_of(captured);
+    if (activation == run_.recipe.activation_dtype) return {weight.master(), weight.working()};
+    const bool is_master = weight.master().dtype == activation;
+    return {weight.master(),
+            is_master ? weight.master() : as_type(backend_, weight.working(), activation)};
+  }
+
+  /// Returns the layer under `recipe`. Each pass quantizes its weight.
+  LinearFunction function_of(const CapturedLinear& captured, const LinearRecipe& recipe,
+                             const LayerTensors& tensors) {
+    LinearDescription description;
+    description.name = captured.linear.name();
+    description.index = static_cast<std::uint32_t>(captured.index);
+    description.recipe = recipe;
+    description.tokens = tensors.x.rows;
+    description.in = tensors.x.cols;
+    description.out = tensors.dy.cols;
+    description.activation = tensors.w.working.dtype;
+    description.master_weight = tensors.w.master.dtype;
+    const bool bf16 = weight_of(captured).gradient().dtype == DType::bf16;
+    description.weight_gradient = bf16 ? DType::bf16 : recipe.gemm(GemmRole::wgrad).output;
+    description.life.weights = WeightCodes::remake;
+    return LinearFunction(backend_, description);
   }
 
   /// Returns the reduced recipes; none if the backend has no exact sums.
@@ -141,7 +162,7 @@ class StepReplay {
       PerGemm<HostMatrix> products;
       StepContext unmeasured = step_.context;
       unmeasured.log_statistics = false;
-      run_layer(captured, one, unmeasured, [&](Linear&, const LayerTensors& tensors, LayerReplay&) {
+      run_layer(captured, one, unmeasured, [&](const LayerTensors& tensors, LayerReplay&) {
         for (const GemmRole role : kGemmRoles) {
           products[role] = host_matrix(backend_, tensors.products[role]);
         }
@@ -155,15 +176,16 @@ class StepReplay {
       if (estimates) straight = products_of(reduced->straight_through);
     }
     return run_layer(
-        captured, recipe, step_.context,
-        [&](Linear& linear, const LayerTensors& tensors, LayerReplay& result) {
-          backend_.download(result.operands.data(), linear.statistics());
+        captured, recipe, step_.context, [&](const LayerTensors& tensors, LayerReplay& result) {
+          backend_.download(result.operands.data(), tensors.statistics);
           const PerTensor<HostMatrix> sources = {
               host_matrix(backend_, tensors.x), {}, host_matrix(backend_, tensors.dy)};
           for (const GemmRole role : kGemmRoles) {
             HostMatrix w;
             const auto factor = [&](Slot slot) -> Factor {
-              if (is_weight(slot)) w = host_matrix(backend_, linear.weight_source(slot));
+              if (is_weight(slot)) {
+                w = host_matrix(backend_, tensors.w.source(result.recipe.slot(slot)));
+              }
               return {is_weight(slot) ? w : sources[tensor_of(slot)], is_second_orientation(slot)};
             };
             const Factor a = factor(a_slot(role)), b = factor(b_slot(role));
@@ -174,14 +196,15 @@ class StepReplay {
         });
   }
 
-  /// Inputs and results of a layer, in backend memory.
-  struct LayerTensors {
-    TensorView x, dy;
-    PerGemm<TensorView> products;
-  };
+  void allocate_products(const LinearDescription& layer, PerGemm<TensorView>& products) {
+    const auto output = [&](GemmRole role) { return layer.recipe.gemm(role).output; };
+    products[GemmRole::fprop] = backend_.allocate(output(GemmRole::fprop), layer.tokens, layer.out);
+    products[GemmRole::dgrad] = backend_.allocate(output(GemmRole::dgrad), layer.tokens, layer.in);
+    products[GemmRole::wgrad] = backend_.allocate(layer.weight_gradient, layer.out, layer.in);
+  }
 
-  /// Runs the three GEMMs of the layer. Calls `look(linear, tensors, result)` before it releases
-  /// their memory.
+  /// Runs the three GEMMs of the layer. Calls `look(tensors, result)` before it releases their
+  /// memory.
   template <class Look>
   LayerReplay run_layer(const CapturedLinear& captured, const Recipe& recipe,
                         const StepContext& context, const Look& look) {
@@ -190,28 +213,24 @@ class StepReplay {
     result.layer = captured.linear.name();
     result.recipe = recipe.for_layer(result.layer, layer_count_);
     result.without_history = replace_unknown_histories(run_.histories, result.layer, result.recipe);
-    const TensorView x = as_type(backend_, captured.x, recipe.activation_dtype);
-    const TensorView dy = as_type(backend_, captured.dy, recipe.activation_dtype);
-    const Parameter weight =
-        make_weight(captured, recipe.activation_dtype, result.recipe.gemm(GemmRole::wgrad).output);
-    Workspace workspace(backend_);
-    std::vector<std::unique_ptr<Linear>> layer;
-    layer.push_back(std::make_unique<Linear>(
-        backend_, workspace, result.layer, static_cast<std::uint32_t>(captured.index),
-        result.recipe, weight, nullptr, captured.x.rows, Purpose::training, OperandLife{}));
-    workspace.allocate();
-    continue_histories(backend_, run_.histories, layer);
-    continue_smoothing(backend_, captured.linear, *layer.front(), result);
-    Linear& linear = *layer.front();
-    const TensorView y =
-        backend_.allocate(result.recipe.gemm(GemmRole::fprop).output, x.rows, linear.out());
-    const TensorView dx =
-        backend_.allocate(result.recipe.gemm(GemmRole::dgrad).output, x.rows, linear.in());
-    linear.prepare_weights(context);
-    linear.forward(context, x, y);
-    linear.backward(context, x, dy, dx);
-    look(linear, LayerTensors{x, dy, {y, dx, weight.gradient()}}, result);
-    layer.clear();
+    LayerTensors tensors;
+    tensors.x = as_type(backend_, captured.x, recipe.activation_dtype);
+    tensors.dy = as_type(backend_, captured.dy, recipe.activation_dtype);
+    tensors.w = read_weight(captured, recipe.activation_dtype);
+    const LinearFunction function = function_of(captured, result.recipe, tensors);
+    LinearMemory memory = function.make_operands();
+    OperandSet& operands = memory.operands;
+    continue_histories(backend_, run_.histories, result.layer, operands);
+    continue_smoothing(backend_, captured.linear, operands, result);
+    tensors.statistics = operands.statistics();
+    allocate_products(function.description(), tensors.products);
+    const LinearInputs inputs{tensors.x, tensors.w};
+    function.forward(operands, context, inputs, {}, tensors.products[GemmRole::fprop]);
+    function.backward(operands, context, inputs, tensors.dy,
+                      {.dx = tensors.products[GemmRole::dgrad],
+                       .dw = tensors.products[GemmRole::wgrad],
+                       .bias = {}});
+    look(tensors, result);
     backend_.release_to(mark);
     return result;
   }

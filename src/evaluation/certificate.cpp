@@ -54,7 +54,7 @@ void add_mixing(const Transformer& model, Reasons& reasons) {
   for (const auto& linear : model.linears()) {
     const QuantSpec& spec = linear->recipe().slot(kSlot);
     std::string why = row_mixing(spec);
-    if (spec.scale_source == ScaleSource::delayed && linear->is_warming_up()) {
+    if (spec.scale_source == ScaleSource::delayed && linear->operands().is_warming_up()) {
       why = "its delayed scale is in its warm-up and taken from the whole tensor";
     }
     if (why.empty()) continue;

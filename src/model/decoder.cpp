@@ -50,9 +50,11 @@ Residual Embedding::forward(Work& work, const TensorView& out) const {
 }
 
 void Embedding::backward(Work& work, const TensorView& dout) const {
-  work.run(ops::EmbeddingBackward{work.tokens(), dout, work.parameter(tokens_).gradient()});
-  if (!positions_) return;
-  work.run(ops::EmbeddingBackward{work.positions(), dout, work.parameter(*positions_).gradient()});
+  const auto add_rows = [&](const TensorView& indices, const Parameter& rows) {
+    if (rows.is_trained()) work.run(ops::EmbeddingBackward{indices, dout, rows.gradient()});
+  };
+  add_rows(work.tokens(), work.parameter(tokens_));
+  if (positions_) add_rows(work.positions(), work.parameter(*positions_));
 }
 
 DecoderLayer::DecoderLayer(Declaration& declaration, const ModelConfig& model, std::int64_t index)

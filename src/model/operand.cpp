@@ -6,16 +6,21 @@
 
 namespace fp8lab {
 
+void allocate_memory(Backend& backend, QuantizedOperand& operand) {
+  const QuantSpec& spec = operand.spec;
+  operand.codes = backend.allocate(backend.storage(spec.storage()), operand.rows, operand.k);
+  if (!spec.has_scale()) return;
+  operand.scales =
+      backend.allocate(DType::f32, spec.tile_rows(operand.rows), spec.scale_cols(operand.k));
+}
+
 QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::int64_t rows,
                                   std::int64_t k) {
   QuantizedOperand operand = QuantizedOperand::without_memory(spec, rows, k);
   const TensorView source = TensorView::without_memory(DType::f32, rows, k);
   const Support support = backend.supports(ops::Quantize{source, false, {}, {}, operand});
   if (!support) throw Error(fmt::format("backend {}: {}", backend.name(), support.reason));
-  operand.codes = backend.allocate(spec.storage(), rows, k);
-  if (spec.has_scale()) {
-    operand.scales = backend.allocate(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
-  }
+  allocate_memory(backend, operand);
   return operand;
 }
 

@@ -9,7 +9,11 @@
 
 namespace fp8lab {
 
-/// Memory for `rows` vectors of length `k` quantized by `spec`.
+/// Allocates codes and scales for the spec, rows and k of `operand`.
+void allocate_memory(Backend& backend, QuantizedOperand& operand);
+
+/// Memory for `rows` vectors of length `k` quantized by `spec`. Throws Error if the backend refuses
+/// the quantizer.
 QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::int64_t rows,
                                   std::int64_t k);
 

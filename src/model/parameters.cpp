@@ -142,28 +142,30 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
         "optimizer.weights = \"bf16\": the recipe's activations are fp32, and its weights "
         "with them; weights = \"fp32\" goes with it");
   }
-  const std::vector<bool> is_written = written_once(declaration_);
   for (const ParameterDeclaration& declaration : declaration_.parameters()) {
-    const auto allocate = [&](DType dtype) {
-      return backend_.allocate(backend_.storage(dtype), declaration.rows, declaration.cols);
-    };
-    Parameter parameter;
+    Parameter& parameter = parameters_.emplace_back();
     parameter.declaration = declaration;
-    parameter.index = static_cast<std::uint32_t>(parameters_.size());
+    parameter.index = static_cast<std::uint32_t>(parameters_.size() - 1);
+  }
+  if (purpose == Purpose::training) assign_groups();
+  const std::vector<bool> is_written = written_once(declaration_);
+  for (Parameter& parameter : parameters_) {
+    const auto allocate = [&](DType dtype) {
+      return backend_.allocate(backend_.storage(dtype), parameter.declaration.rows,
+                               parameter.declaration.cols);
+    };
     ParameterTensors& tensors = parameter.tensors;
     tensors.master = allocate(master);
     if (working_ != master) tensors.working = allocate(working_);
-    if (purpose == Purpose::training) {
-      const bool by_gemm = is_written[parameters_.size()];
-      tensors.gradient = allocate(by_gemm ? value_type(optimizer_.gradients) : DType::f32);
-      allocate_moments(parameter);
-    }
-    parameters_.push_back(std::move(parameter));
+    if (purpose == Purpose::inference || !parameter.is_trained()) continue;
+    const bool by_gemm = is_written[parameter.index];
+    tensors.gradient = allocate(by_gemm ? value_type(optimizer_.gradients) : DType::f32);
+    allocate_moments(parameter);
   }
   if (purpose == Purpose::training) {
     GradientSet& gradients = gradient_sets_.emplace_back();
     for (const Parameter& parameter : parameters_) gradients.push_back(parameter.gradient());
-    assign_groups();
+    add_discarded_gradients();
     allocate_loaded_moments();
     allocate_rounding({&optimizer_.weights, &optimizer_.gradients});
   } else {
@@ -194,6 +196,33 @@ void Parameters::assign_groups() {
                   "\" changes nothing, since groups before it have all of its parameters and the "
                   "first group counts; accepted: narrower groups before wider ones");
     }
+  }
+  if (std::none_of(parameters_.begin(), parameters_.end(),
+                   [](const Parameter& parameter) { return parameter.is_trained(); })) {
+    throw Error(
+        "optimizer.group: all parameters of the model are frozen; accepted: groups that leave some "
+        "to train");
+  }
+}
+
+void Parameters::add_discarded_gradients() {
+  std::vector<bool> is_of_linear(parameters_.size());
+  for (const LinearDeclaration& linear : declaration_.linears()) {
+    if (linear.bias) is_of_linear[static_cast<std::size_t>(*linear.bias)] = true;
+  }
+  const auto is_discarded = [&](const Parameter& parameter) {
+    return !parameter.is_trained() && parameter.declaration.is_vector &&
+           !is_of_linear[parameter.index];
+  };
+  std::int64_t largest = 0;
+  for (const Parameter& parameter : parameters_) {
+    if (is_discarded(parameter)) largest = std::max(largest, parameter.declaration.size());
+  }
+  if (largest == 0) return;
+  discarded_gradient_ = backend_.allocate(backend_.storage(DType::f32), 1, largest);
+  for (Parameter& parameter : parameters_) {
+    if (!is_discarded(parameter)) continue;
+    parameter.tensors.gradient = discarded_gradient_.columns(0, parameter.declaration.size());
   }
 }
 
@@ -237,6 +266,7 @@ void Parameters::allocate_loaded_moments() {
   std::int64_t largest = 0;
   bool first = false, second = false;
   for (const Parameter& parameter : parameters_) {
+    if (!parameter.is_trained()) continue;
     largest = std::max(largest, parameter.declaration.size());
     first = first || !is_in_place(parameter.tensors.first_moment);
     second = second || !is_in_place(parameter.tensors.second_moment);
@@ -346,20 +376,24 @@ void Parameters::zero_gradients() {
     is_written[static_cast<std::size_t>(linear.weight)] = true;
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!is_written[i]) backend_.fill_zero(parameters_[i].gradient());
+    const Parameter& parameter = parameters_[i];
+    if (!is_written[i] && parameter.is_trained()) backend_.fill_zero(parameter.gradient());
   }
+  if (!discarded_gradient_.empty()) backend_.fill_zero(discarded_gradient_);
 }
 
 void Parameters::add_gradient_set() {
   GradientSet set;
   for (const TensorView& first : gradient_sets_.front()) {
-    set.push_back(backend_.allocate(first.dtype, first.rows, first.cols));
+    set.push_back(first.empty() ? TensorView{}
+                                : backend_.allocate(first.dtype, first.rows, first.cols));
   }
   gradient_sets_.push_back(std::move(set));
 }
 
 void Parameters::use_gradient_set(std::size_t index) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].is_trained()) continue;
     parameters_[i].tensors.gradient = gradient_sets_.at(index)[i];
   }
 }

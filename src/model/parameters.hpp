@@ -26,10 +26,10 @@ double read_scalar(Backend& backend, const TensorView& scalars, std::int64_t ind
 
 /// What is kept of a parameter.
 struct ParameterTensors {
-  TensorView master;   ///< the weights that are updated: f32 or bf16 (f64 on the truth path)
-  TensorView working;  ///< bf16 copy of an f32 master, or empty
-  TensorView gradient;
-  StoredState first_moment, second_moment;  ///< empty where the rule has none
+  TensorView master;    ///< the weights that are updated: f32 or bf16 (f64 on the truth path)
+  TensorView working;   ///< bf16 copy of an f32 master, or empty
+  TensorView gradient;  ///< empty if frozen, but see Parameters::add_discarded_gradients
+  StoredState first_moment, second_moment;  ///< empty where the rule has none, and if frozen
   TensorView weight_bound;  ///< (1, 1): largest magnitude of a weight (madam); else empty
 };
 
@@ -50,6 +50,8 @@ struct Parameter {
     return tensors.working.empty() ? tensors.master : tensors.working;
   }
   const TensorView& gradient() const { return tensors.gradient; }
+  /// False if its group is frozen: nothing computes its gradient or updates it.
+  bool is_trained() const { return !group.frozen; }
 };
 
 /// All parameters in the order of their declaration.
@@ -60,7 +62,8 @@ class Parameters {
   /// writes has the optimizer's gradient type, any other is f32. Inference has no gradients and no
   /// moments. Weights and gradients with a storage format are kept as the f32 values of that
   /// format, moments as codes. The truth path stores everything in f64. Throws Error for a BF16
-  /// master whose working copy would be FP32, and for a group that matches no parameter.
+  /// master whose working copy would be FP32, for a group that matches no parameter, and if all
+  /// parameters are frozen.
   Parameters(Backend& backend, const ModelConfig& model, const OptimizerConfig& optimizer,
              DType working, Purpose purpose = Purpose::training);
 
@@ -80,7 +83,8 @@ class Parameters {
   const TensorView& enqueue_hash() const;
   /// Zeroes the gradients that a backward pass adds to. It overwrites those of linear weights.
   void zero_gradients();
-  /// Gradients of all parameters; the constructor allocates the first set, and uses it.
+  /// Gradients of all parameters, empty for frozen ones; the constructor allocates the first set,
+  /// and uses it.
   using GradientSet = std::vector<TensorView>;
   const std::vector<GradientSet>& gradient_sets() const { return gradient_sets_; }
   /// Allocates one more set, with the types of the first.
@@ -121,6 +125,9 @@ class Parameters {
   static RandomKey key_of(const Parameter& parameter, StateRole role, RandomKey key);
   void allocate_moments(Parameter& parameter);
   void assign_groups();
+  /// Gives frozen norm vectors one gradient to share, which is discarded: the operation that
+  /// computes dx of a norm writes it.
+  void add_discarded_gradients();
   /// Memory that all parameters share: for decoded moments, and for rounding to one of `storages`.
   void allocate_loaded_moments();
   void allocate_rounding(std::initializer_list<const QuantSpec*> storages);
@@ -135,6 +142,7 @@ class Parameters {
   std::vector<Parameter> parameters_;
   std::vector<GradientSet> gradient_sets_;
   TensorView hash_;
+  TensorView discarded_gradient_;  ///< of frozen norm vectors; empty without any
   /// Decoded moments, and codes and scales of tensors that are rounded in place.
   TensorView loaded_first_, loaded_second_, rounded_codes_, rounded_scales_;
 };

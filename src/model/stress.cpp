@@ -195,9 +195,12 @@ void StressedStep::end() {
   if (spike_ == 1.0) return;
   const Declaration& declaration = parameters_.declaration();
   for (const NormedLinear& pair : declaration.normed_linears()) {
-    for (const ParameterId id : pair.norm) scale(backend_, parameters_[id].gradient(), spike_);
+    const auto scale_gradient = [this](const Parameter& parameter, double factor) {
+      if (parameter.is_trained()) scale(backend_, parameter.gradient(), factor);
+    };
+    for (const ParameterId id : pair.norm) scale_gradient(parameters_[id], spike_);
     const LinearDeclaration& linear = declaration.linears()[static_cast<std::size_t>(pair.linear)];
-    scale(backend_, parameters_[linear.weight].gradient(), 1.0 / spike_);
+    scale_gradient(parameters_[linear.weight], 1.0 / spike_);
   }
   for (const Saved& saved : saved_) backend_.upload(saved.tensor, saved.bytes.data());
   saved_.clear();

@@ -59,18 +59,19 @@ TensorView Transformer::argmax() {
 }
 
 void Transformer::update_delayed_scales() {
-  for (const auto& linear : linears()) linear->update_delayed_scales();
+  for (const auto& linear : linears()) linear->operands().update_delayed_scales();
 }
 
 void Transformer::end_step() {
-  for (const auto& linear : linears()) linear->end_step();
+  for (const auto& linear : linears()) linear->operands().end_step();
 }
 
 void Transformer::repeat(std::size_t part, const std::string& settings,
                          const std::function<void()>& enqueue) {
   // The first steps of a history enqueue other operations than later steps.
-  const bool varies = std::any_of(linears().begin(), linears().end(),
-                                  [](const auto& linear) { return linear->is_warming_up(); });
+  const bool varies = std::any_of(linears().begin(), linears().end(), [](const auto& linear) {
+    return linear->operands().is_warming_up();
+  });
   if (varies) return enqueue();
   Part& kept = parts_[part];
   if (kept.settings != settings) kept = {settings, nullptr};
@@ -78,13 +79,16 @@ void Transformer::repeat(std::size_t part, const std::string& settings,
 }
 
 void Transformer::discard_amaxes() {
-  for (const auto& linear : linears()) linear->discard_amaxes();
+  for (const auto& linear : linears()) linear->operands().discard_amaxes();
 }
 
 std::vector<std::uint8_t> Transformer::without_history() const {
   std::vector<std::uint8_t> flags;
   for (const auto& linear : linears()) {
-    for (const Slot slot : kSlots) flags.push_back(linear->is_without_history(slot) ? 1 : 0);
+    const OperandSet& operands = linear->operands();
+    for (const OperandId id : operands.ids()) {
+      flags.push_back(operands.is_without_history(id) ? 1 : 0);
+    }
   }
   return flags;
 }

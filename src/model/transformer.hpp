@@ -59,7 +59,7 @@ class Transformer {
   bool has_delayed_scales() const;
   /// True if a linear layer quantizes an operand of its forward GEMM.
   bool has_quantized_operands() const;
-  /// Linear::is_without_history of every slot of every layer.
+  /// OperandSet::is_without_history of every operand of every layer.
   std::vector<std::uint8_t> without_history() const;
 
   /// In the order of Declaration::linears().

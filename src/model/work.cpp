@@ -52,7 +52,7 @@ std::optional<LiveRange> Work::live_range(std::size_t index, bool training) cons
     return backward;
   }
   if (!training) return LiveRange::from_to(PassPhase::attention, PassPhase::head);
-  if (is_kept_as_codes_[index]) {
+  if (!is_needed_[index]) {
     const LiveRange made = forward;
     return recomputes(saved.recomputed) ? made | PassPhase::recompute : made;
   }
@@ -71,10 +71,10 @@ void Work::allocate_activations(bool training) {
     const bool is_activation = saved[i].shape == SavedDeclaration::Shape::activation;
     return is_activation ? activation_ : backend_.storage(DType::f32);
   };
-  is_kept_as_codes_.assign(saved.size(), false);
+  is_needed_.assign(saved.size(), true);
   for (std::size_t i = 0; i < linears_.size(); ++i) {
     const std::optional<SavedId>& x = declaration_.linears()[i].own_x;
-    if (x && linears_[i]->keeps_codes()) is_kept_as_codes_[static_cast<std::size_t>(*x)] = true;
+    if (x && !linears_[i]->needs_x()) is_needed_[static_cast<std::size_t>(*x)] = false;
   }
   for (std::size_t i = 0; i < saved.size(); ++i) {
     const auto [rows, cols] = extent_of(saved[i], tokens_of(i));
@@ -175,7 +175,7 @@ TensorView Work::saved(SavedId id, std::int64_t first, std::int64_t tokens) cons
 
 TensorView Work::saved_x(SavedId id, std::int64_t first, std::int64_t tokens) const {
   const auto index = static_cast<std::size_t>(id);
-  if (!is_kept_as_codes_[index]) return saved(id, first, tokens);
+  if (is_needed_[index]) return saved(id, first, tokens);
   return TensorView::without_memory(activation_, tokens, declaration_.saved()[index].extent);
 }
 

@@ -73,7 +73,7 @@ class Work {
   TensorView saved(SavedId id, std::int64_t first, std::int64_t tokens) const;
   TensorView saved(SavedId id) const { return saved(id, 0, rows_); }
   /// The same for the x of a linear layer in the backward pass. The view has no memory if the layer
-  /// has saved its codes instead.
+  /// does not need x: it has saved its codes instead, or its weight is frozen.
   TensorView saved_x(SavedId id, std::int64_t first, std::int64_t tokens) const;
   TensorView saved_x(SavedId id) const { return saved_x(id, 0, rows_); }
   TensorView scratch(ScratchId id, std::int64_t tokens) const;
@@ -115,7 +115,7 @@ class Work {
   std::size_t operand_bytes_ = 0, buffer_bytes_ = 0;
   std::vector<std::unique_ptr<Linear>> linears_;  ///< in the order of the declaration
   std::vector<Placed> saved_, scratch_;
-  std::vector<bool> is_kept_as_codes_;  ///< of the saved tensors
+  std::vector<bool> is_needed_;  ///< of the saved tensors: the backward pass reads them
 
   RotaryTables rotary_;
 

@@ -1,5 +1,7 @@
 #include "src/train/amax_history.hpp"
 
+#include <utility>
+
 #include "src/io/hash.hpp"
 
 namespace fp8lab {
@@ -7,6 +9,10 @@ namespace fp8lab {
 std::string amax_history_name(const std::string& layer, Slot slot) {
   return layer + "/" +
          (is_second_orientation(slot) ? slot_name(slot) : tensor_name(tensor_of(slot)));
+}
+
+std::string amax_history_name(const std::string& module, const OperandDeclaration& operand) {
+  return module + "/" + operand.history_name();
 }
 
 std::optional<HistoryOwner> amax_history_owner(const std::string& name) {
@@ -43,34 +49,46 @@ AmaxHistories amax_histories(Backend& backend,
                              const std::vector<std::unique_ptr<Linear>>& linears) {
   AmaxHistories histories;
   for (const auto& linear : linears) {
-    for (const Slot slot : kSlots) {
-      const TensorView& view = linear->delayed_states()[slot];
+    const OperandSet& operands = linear->operands();
+    for (const OperandId id : operands.ids()) {
+      const TensorView& view = operands.delayed_state(id);
       if (view.empty()) continue;
-      AmaxHistory history{linear->recipe().slot(slot),
+      AmaxHistory history{operands.declaration(id).spec,
                           std::vector<float>(static_cast<std::size_t>(view.size())),
-                          linear->history_steps()[slot]};
+                          operands.history_steps(id)};
       backend.download(history.state.data(), view);
-      histories[amax_history_name(linear->name(), slot)] = std::move(history);
+      histories[amax_history_name(linear->name(), operands.declaration(id))] = std::move(history);
     }
   }
   return histories;
 }
 
 std::vector<std::string> continue_histories(Backend& backend, const AmaxHistories& histories,
+                                            const std::string& module, OperandSet& operands) {
+  std::vector<std::string> missing;
+  for (const OperandId id : operands.ids()) {
+    const TensorView& view = operands.delayed_state(id);
+    if (view.empty()) continue;
+    const OperandDeclaration& operand = operands.declaration(id);
+    const std::string name = amax_history_name(module, operand);
+    if (!continues(histories, name, operand.spec)) {
+      missing.push_back(name);
+      continue;
+    }
+    const AmaxHistory& history = histories.at(name);
+    backend.upload(view, history.state.data());
+    operands.continue_history(id, history.steps);
+  }
+  return missing;
+}
+
+std::vector<std::string> continue_histories(Backend& backend, const AmaxHistories& histories,
                                             const std::vector<std::unique_ptr<Linear>>& linears) {
   std::vector<std::string> missing;
   for (const auto& linear : linears) {
-    for (const Slot slot : kSlots) {
-      const TensorView& view = linear->delayed_states()[slot];
-      if (view.empty()) continue;
-      const std::string name = amax_history_name(linear->name(), slot);
-      if (!continues(histories, name, linear->recipe().slot(slot))) {
-        missing.push_back(name);
-        continue;
-      }
-      const AmaxHistory& history = histories.at(name);
-      backend.upload(view, history.state.data());
-      linear->continue_history(slot, history.steps);
+    for (std::string& name :
+         continue_histories(backend, histories, linear->name(), linear->operands())) {
+      missing.push_back(std::move(name));
     }
   }
   return missing;

@@ -34,6 +34,8 @@ using AmaxHistories = std::map<std::string, AmaxHistory>;
 
 /// The name in AmaxHistories of a layer's state of `slot` (history_slot).
 std::string amax_history_name(const std::string& layer, Slot slot);
+/// The same for a history of an operand of the module `module`.
+std::string amax_history_name(const std::string& module, const OperandDeclaration& operand);
 
 /// What amax_history_name was made from. Nothing for other names.
 struct HistoryOwner {
@@ -51,8 +53,11 @@ std::uint64_t hash_of(const AmaxHistories& histories);
 /// Copies out of the backend what the layers remember.
 AmaxHistories amax_histories(Backend& backend, const std::vector<std::unique_ptr<Linear>>& linears);
 
-/// Gives each delayed scale of `linears` the history with its name, if there is one that fits.
-/// Returns the names of those that got none.
+/// Gives each delayed scale of `operands`, those of the module `module`, the history with its name,
+/// if there is one that fits. Returns the names of those that got none.
+std::vector<std::string> continue_histories(Backend& backend, const AmaxHistories& histories,
+                                            const std::string& module, OperandSet& operands);
+/// The same for all of `linears`.
 std::vector<std::string> continue_histories(Backend& backend, const AmaxHistories& histories,
                                             const std::vector<std::unique_ptr<Linear>>& linears);
 

@@ -44,7 +44,7 @@ template <class Visit>
 void for_each_factor(const std::vector<std::unique_ptr<Linear>>& linears, Visit visit) {
   for (const auto& linear : linears) {
     for (const GemmRole role : kGemmRoles) {
-      const TensorView& factors = linear->smoothing_factors()[role];
+      const TensorView factors = linear->smoothing_factors()[role];
       if (factors.empty()) continue;
       visit(fmt::format("smoothing/{}/{}", linear->name(), gemm_role_name(role)), factors);
     }
@@ -161,9 +161,11 @@ void for_each_state(const CheckpointScope& scope,
   }
   visit("scalars", scope.scalars);
   for (const auto& linear : scope.linears) {
-    for (const Slot slot : kSlots) {
-      const TensorView& state = linear->delayed_states()[slot];
-      if (!state.empty()) visit(kDelayed + amax_history_name(linear->name(), slot), state);
+    const OperandSet& operands = linear->operands();
+    for (const OperandId id : operands.ids()) {
+      const TensorView& state = operands.delayed_state(id);
+      if (!state.empty())
+        visit(kDelayed + amax_history_name(linear->name(), operands.declaration(id)), state);
     }
   }
   for_each_factor(scope.linears, visit);
@@ -248,9 +250,10 @@ void load_checkpoint(const CheckpointFile& file, const CheckpointScope& scope) {
   const std::map<std::string, std::int64_t> steps =
       parse_history_steps(file.file().metadata(), file.file().path());
   for (const auto& linear : scope.linears) {
-    for (const Slot slot : kSlots) {
-      const auto found = steps.find(amax_history_name(linear->name(), slot));
-      if (found != steps.end()) linear->continue_history(slot, found->second);
+    OperandSet& operands = linear->operands();
+    for (const OperandId id : operands.ids()) {
+      const auto found = steps.find(amax_history_name(linear->name(), operands.declaration(id)));
+      if (found != steps.end()) operands.continue_history(id, found->second);
     }
   }
   refresh_working_copies(scope.backend, scope.parameters);

@@ -34,10 +34,12 @@ struct Source {
 std::string history_steps_text(const std::vector<std::unique_ptr<Linear>>& linears) {
   std::string text;
   for (const auto& linear : linears) {
-    for (const Slot slot : kSlots) {
-      if (linear->delayed_states()[slot].empty()) continue;
+    const OperandSet& operands = linear->operands();
+    for (const OperandId id : operands.ids()) {
+      if (operands.delayed_state(id).empty()) continue;
       text += fmt::format("{}{}={}", text.empty() ? "" : ",",
-                          amax_history_name(linear->name(), slot), linear->history_steps()[slot]);
+                          amax_history_name(linear->name(), operands.declaration(id)),
+                          operands.history_steps(id));
     }
   }
   return text;

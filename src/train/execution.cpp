@@ -28,7 +28,7 @@ std::string outstanding_gradient(Backend& backend, const Parameters& parameters)
   std::string name;
   double largest = -1;
   for (const Parameter& parameter : parameters.all()) {
-    if (parameter.gradient().dtype == DType::f64) continue;
+    if (!parameter.is_trained() || parameter.gradient().dtype == DType::f64) continue;
     std::vector<float> values(static_cast<std::size_t>(parameter.gradient().size()));
     download_floats(backend, parameter.gradient(), values);
     double squares = 0;

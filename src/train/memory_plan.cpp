@@ -29,6 +29,9 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
   MemoryPlan plan;
   RunMemory run(memory, config, load_recipe(config.recipe, config.recorded));
   plan.parameters = held();
+  for (const Parameter& parameter : run.parameters.all()) {
+    if (!parameter.is_trained()) plan.frozen_weights += parameter.declaration.size();
+  }
   const auto transformer =
       in_context(fmt::format("stage {}, recipe {}", stage.name, recipe.name),
                  [&] { return make_transformer(memory, run.parameters, config, stage, recipe); });

@@ -11,12 +11,13 @@ namespace fp8lab {
 
 /// Bytes a stage holds in backend memory, and those of its checkpoints.
 struct MemoryPlan {
-  std::int64_t parameters = 0;   ///< master, working copy, gradient and moments
-  std::int64_t activations = 0;  ///< that each layer saves for backward
-  std::int64_t operands = 0;     ///< quantized weights, codes kept for backward, scales, states
-  std::int64_t buffers = 0;      ///< that layers use one after another (Workspace)
-  std::int64_t caches = 0;       ///< of evaluations: key-value caches, a rollout recipe's model
-  std::int64_t checkpoint = 0;   ///< of a file beside them: weights, moments and states
+  std::int64_t parameters = 0;      ///< master, working copy, gradient and moments
+  std::int64_t activations = 0;     ///< that each layer saves for backward
+  std::int64_t operands = 0;        ///< quantized weights, codes kept for backward, scales, states
+  std::int64_t buffers = 0;         ///< that layers use one after another (Workspace)
+  std::int64_t caches = 0;          ///< of evaluations: key-value caches, a rollout recipe's model
+  std::int64_t checkpoint = 0;      ///< of a file beside them: weights, moments and states
+  std::int64_t frozen_weights = 0;  ///< number of weights without gradient and moments
   std::int64_t total() const { return parameters + activations + operands + buffers + caches; }
 };
 

@@ -134,7 +134,8 @@ PlaceTracker::PlaceTracker(const Parameters& parameters,
       if (!view->empty()) parameters_[view->data] = parameter.name();
     }
     for (const Parameters::GradientSet& gradients : parameters.gradient_sets()) {
-      parameters_[gradients[parameter.index].data] = parameter.name();
+      const TensorView& gradient = gradients[parameter.index];
+      if (!gradient.empty()) parameters_[gradient.data] = parameter.name();
     }
   }
   const auto& declared = parameters.declaration().linears();
@@ -143,7 +144,7 @@ PlaceTracker::PlaceTracker(const Parameters& parameters,
     linears_.push_back(linears[i]->name());
     weights_[weight.master().data] = weights_[weight.working().data] = i;
     for (const Parameters::GradientSet& gradients : parameters.gradient_sets()) {
-      gradients_[gradients[weight.index].data] = i;
+      if (weight.is_trained()) gradients_[gradients[weight.index].data] = i;
     }
     for (std::int64_t slot = 0; slot < linears[i]->statistics().rows; ++slot) {
       states_[linears[i]->statistics().row_range(slot, 1).data] = linears[i]->name();

@@ -186,6 +186,9 @@ std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
     text += fmt::format("warning: {}\n", warning);
   }
   const MemoryPlan memory = plan_memory(config, stage, recipe, backend);
+  if (memory.frozen_weights > 0) {
+    text += fmt::format("frozen: {} weights\n", memory.frozen_weights);
+  }
   text += fmt::format(
       "memory {:.1f} MiB: parameters and optimizer {:.1f}, activations {:.1f}, operands {:.1f}, "
       "buffers {:.1f}, caches {:.1f}\n",

@@ -34,7 +34,7 @@ void ShardSums::add_nodes(std::size_t left) {
   const Parameters::GradientSet& sums = parameters_.gradient_sets()[left];
   const Parameters::GradientSet& others = parameters_.gradient_sets()[left + 1];
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    backend_.run(ops::Add{sums[i], others[i], sums[i]});
+    if (!sums[i].empty()) backend_.run(ops::Add{sums[i], others[i], sums[i]});
   }
   const auto column = static_cast<std::int64_t>(left);
   const TensorView loss = losses_.columns(column, 1);
@@ -56,7 +56,10 @@ void ShardSums::add(std::int64_t shard) {
 
 void ShardSums::add_over_ranks() {
   if (ranks_.size() == 1) return;
-  std::vector<TensorView> tensors = parameters_.gradient_sets().front();
+  std::vector<TensorView> tensors;
+  for (const TensorView& gradient : parameters_.gradient_sets().front()) {
+    if (!gradient.empty()) tensors.push_back(gradient);
+  }
   tensors.push_back(loss_);
   ranks_.sum(backend_, tensors);
 }

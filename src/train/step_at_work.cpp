@@ -15,8 +15,9 @@ StepAtWork::StepAtWork(Backend& memory_of, const RunConfig& config, const StageC
       transformer(make_transformer(backend, memory.parameters, config, stage, recipe)) {
   // Scales that are taken from the tensor itself belong to the first steps of a history.
   for (const auto& layer : transformer->linears()) {
-    for (const Slot slot : kSlots) {
-      layer->continue_history(slot, layer->recipe().slot(slot).warmup_steps);
+    OperandSet& operands = layer->operands();
+    for (const OperandId id : operands.ids()) {
+      operands.continue_history(id, operands.declaration(id).spec.warmup_steps);
     }
   }
 }

@@ -254,7 +254,7 @@ void Trainer::record_nonfinite(const StepRecord& record) {
   if (watch_->record_nonfinite(*log_, record)) return;
   for (const Parameter& parameter : execution_->parameters().all()) {
     const TensorView& gradient = parameter.gradient();
-    if (gradient.dtype == DType::f64) continue;
+    if (!parameter.is_trained() || gradient.dtype == DType::f64) continue;
     std::vector<float> values(static_cast<std::size_t>(gradient.size()));
     download_floats(backend_, gradient, values);
     for (std::size_t i = 0; i < values.size(); ++i) {

@@ -144,6 +144,7 @@ RandomKey TrainingStep::key_of(std::uint64_t seed) const {
 void TrainingStep::round_gradients(std::uint64_t seed) const {
   const RandomKey key = key_of(seed);
   for (const Parameter& parameter : parameters.all()) {
+    if (!parameter.is_trained()) continue;
     parameters.round(parameter, StateRole::gradient, parameter.gradient(),
                      parameters.gradient_storage(), key);
   }
@@ -155,7 +156,9 @@ void TrainingStep::begin_update(const UpdateSpec& spec, std::uint64_t seed,
   repeat(kNorm, settings_of(spec, seed), [&] {
     round_gradients(seed);
     std::vector<TensorView> gradients;
-    for (const Parameter& parameter : parameters.all()) gradients.push_back(parameter.gradient());
+    for (const Parameter& parameter : parameters.all()) {
+      if (parameter.is_trained()) gradients.push_back(parameter.gradient());
+    }
     backend.run(ops::AccumulateSquareSum{gradients, block.scalars});
     backend.run(ops::BeginUpdate{spec, block.scalars});
   });
@@ -182,6 +185,7 @@ void TrainingStep::update(const UpdateSpec& spec, std::uint64_t seed, std::int64
 void TrainingStep::update_weights(const UpdateSpec& spec, const RandomKey& key,
                                   UpdateErrors* errors) const {
   for (const Parameter& parameter : parameters.all()) {
+    if (!parameter.is_trained()) continue;
     if (errors != nullptr) errors->before(parameter);
     update_parameter(parameter, spec, key, errors);
     if (errors != nullptr) errors->after(parameter);

@@ -76,7 +76,8 @@ TEST_CASE("optimizers survive their text and have hashes of their own") {
       "[optimizer]\nweights = \"fp16/tensor/pow2/stochastic\"\n",
       "[optimizer]\n[[optimizer.group]]\nmatch = \"embedding\"\nlearning_rate = 0.5\n"
       "[[optimizer.group]]\nmatch = \"layers.*.mlp\"\nweight_decay = 0.0\n",
-      "[optimizer]\n[[optimizer.group]]\nmatch = \"embedding\"\nweight_decay = 0.1\n"};
+      "[optimizer]\n[[optimizer.group]]\nmatch = \"embedding\"\nweight_decay = 0.1\n",
+      "[optimizer]\n[[optimizer.group]]\nmatch = \"embedding\"\nfrozen = true\n"};
   std::vector<std::string> hashes;
   for (const std::string& table : tables) {
     INFO(table);
@@ -116,7 +117,14 @@ TEST_CASE("keys of another rule: numbers stay silent, storage is refused") {
   CHECK_THAT(refusal("[optimizer]\n[[optimizer.group]]\nlearning_rate = 2.0\n"),
              Catch::Contains("match"));
   CHECK_THAT(refusal("[optimizer]\n[[optimizer.group]]\nmatch = \"layers\"\n"),
-             Catch::Contains("the group changes nothing"));
+             Catch::Contains("the group changes nothing") && Catch::Contains("frozen = true"));
+  CHECK_THAT(refusal("[optimizer]\n[[optimizer.group]]\nmatch = \"layers\"\nfrozen = true\n"
+                     "learning_rate = 0.5\n"),
+             Catch::Contains("learning_rate") && Catch::Contains("frozen = false"));
+  CHECK(with("[optimizer]\n[[optimizer.group]]\nmatch = \"layers\"\nlearning_rate = 0.5\n"
+             "frozen = false\n")
+            .hash ==
+        with("[optimizer]\n[[optimizer.group]]\nmatch = \"layers\"\nlearning_rate = 0.5\n").hash);
   const RunConfig kept =
       with("[optimizer]\n[[optimizer.group]]\nmatch = \"layers\"\nlearning_rate = 1.0\n");
   REQUIRE(kept.optimizer.groups.size() == 1);

@@ -81,11 +81,12 @@ class LayerAtWork {
     context.log_statistics = backend_->name() == "cpu";
     linear_->prepare_weights(context);
     for (context.micro_batch = 0; context.micro_batch < 2; ++context.micro_batch) {
+      context.adds_to_gradients = context.micro_batch > 0;
       linear_->forward(context, x_view, y_view);
       linear_->backward(context, x_view, dy_view, dx_view);
     }
-    linear_->update_delayed_scales();
-    linear_->end_step();
+    linear_->operands().update_delayed_scales();
+    linear_->operands().end_step();
     y = downloaded(y_view);
     dx = downloaded(dx_view);
     dw = downloaded(weight_.gradient());
