@@ -147,7 +147,7 @@ Mixture::Mixture(const DataSources& sources, std::uint64_t seed, std::uint32_t s
 }
 
 Batch Mixture::next(std::int64_t sequences, std::int64_t sequence_length) {
-  Batch batch(sequences, sequence_length, padding_);
+  Batch batch = Batch::padded(sequences, sequence_length, padding_);
   chosen_.clear();
   for (std::int64_t s = 0; s < sequences; ++s) {
     chosen_.push_back(schedule_.next());

@@ -21,11 +21,11 @@ void add_text(const Batch& batch, Xxh3Stream& text) {
   const auto add = [&](const auto& column, std::size_t first) {
     text.update(column.data() + first, length * sizeof(column[0]));
   };
-  for (std::size_t first = 0; first < batch.tokens.size(); first += length) {
-    add(batch.tokens, first);
-    add(batch.targets, first);
-    add(batch.weights, first);
-    add(batch.document_start, first);
+  for (std::size_t first = 0; first < batch[kTokens].size(); first += length) {
+    add(batch[kTokens], first);
+    add(batch[kTargets], first);
+    add(batch[kTargetWeights], first);
+    add(batch[kDocumentStarts], first);
     add(batch.documents, first);
   }
 }
@@ -72,10 +72,12 @@ HeldOutLosses HeldOutPass::run(const StepContext& context,
                                 if (look) look(batch, chunk);
                               });
     download_floats(backend, transformer.token_losses(), losses);
+    const auto& weights = batch[kTargetWeights];
+    const auto& targets = batch[kTargets];
     for (std::size_t i = 0; i < losses.size(); ++i) {
-      if (batch.weights[i] == 0.0f) continue;
+      if (weights[i] == 0.0f) continue;
       const auto sequence = i / static_cast<std::size_t>(shape.sequence_length);
-      visit({mixture.chosen()[sequence], batch.documents[i], batch.targets[i],
+      visit({mixture.chosen()[sequence], batch.documents[i], targets[i],
              static_cast<double>(losses[i])});
     }
   }

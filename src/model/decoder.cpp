@@ -42,17 +42,19 @@ Embedding::Embedding(Declaration& declaration, const ModelConfig& model)
 }
 
 Residual Embedding::forward(Work& work, const TensorView& out) const {
-  work.run(ops::EmbeddingForward{work.tokens(), work.parameter(tokens_).working(), out});
+  work.run(ops::EmbeddingForward{work.column(kTokens), work.parameter(tokens_).working(), out});
   if (!positions_) return {out};
   const TensorView rows = work.scratch(position_rows_);
-  work.run(ops::EmbeddingForward{work.positions(), work.parameter(*positions_).working(), rows});
+  work.run(
+      ops::EmbeddingForward{work.column(kPositions), work.parameter(*positions_).working(), rows});
   return {out, Residual::Summands{out, rows}};
 }
 
 void Embedding::backward(Work& work, const TensorView& dout) const {
-  work.run(ops::EmbeddingBackward{work.tokens(), dout, work.parameter(tokens_).gradient()});
+  work.run(ops::EmbeddingBackward{work.column(kTokens), dout, work.parameter(tokens_).gradient()});
   if (!positions_) return;
-  work.run(ops::EmbeddingBackward{work.positions(), dout, work.parameter(*positions_).gradient()});
+  work.run(ops::EmbeddingBackward{work.column(kPositions), dout,
+                                  work.parameter(*positions_).gradient()});
 }
 
 DecoderLayer::DecoderLayer(Declaration& declaration, const ModelConfig& model, std::int64_t index)

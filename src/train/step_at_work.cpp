@@ -39,17 +39,17 @@ void StepAtWork::take_losses(std::span<const Batch> batches) {
 }
 
 Batch random_batch(const StageConfig& stage, std::int64_t vocab_size) {
-  Batch batch(stage.micro_batch_sequences, stage.sequence_length, 0);
+  Batch batch = Batch::padded(stage.micro_batch_sequences, stage.sequence_length, 0);
   RandomSequence random(1, 0);
-  for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
-    batch.tokens[i] = static_cast<std::int32_t>(random.between(0, vocab_size - 1));
-    batch.targets[i] = static_cast<std::int32_t>(random.between(0, vocab_size - 1));
-    batch.weights[i] = 1.0f;
-    batch.positions[i] =
+  const std::size_t count = batch[kTokens].size();
+  for (std::size_t i = 0; i < count; ++i) {
+    batch[kTokens][i] = static_cast<std::int32_t>(random.between(0, vocab_size - 1));
+    batch[kTargets][i] = static_cast<std::int32_t>(random.between(0, vocab_size - 1));
+    batch[kPositions][i] =
         static_cast<std::int32_t>(i) % static_cast<std::int32_t>(stage.sequence_length);
-    batch.document_start[i] = 0;
   }
-  batch.trained_tokens = static_cast<std::int64_t>(batch.tokens.size());
+  batch[kTargetWeights].assign(count, 1.0f);
+  batch.trained_tokens = static_cast<std::int64_t>(count);
   return batch;
 }
 

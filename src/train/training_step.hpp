@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "emulation/backend.hpp"
-#include "src/data/dataset.hpp"
+#include "src/data/batch.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
 #include "src/train/shard_sums.hpp"
