@@ -7,10 +7,16 @@
 namespace fp8lab {
 
 void Columns::add(const ColumnSpec& column) {
-  FP8LAB_ASSERT(!has(column));
+  FP8LAB_ASSERT(!has(column) && (column.record_key.empty() || column.type == DType::f32));
   Entry& entry = entries_.emplace_back();
   entry.spec = column;
   if (column.type == DType::f32) entry.values = std::vector<float>();
+}
+
+std::vector<ColumnSpec> Columns::specs() const {
+  std::vector<ColumnSpec> specs;
+  for (const Entry& entry : entries_) specs.push_back(entry.spec);
+  return specs;
 }
 
 std::size_t Columns::index_of(const ColumnSpec& column) const {

@@ -53,6 +53,7 @@ class Columns {
  public:
   /// Adds a column without values.
   void add(const ColumnSpec& column);
+  std::vector<ColumnSpec> specs() const;
   bool has(const ColumnSpec& column) const { return index_of(column) < entries_.size(); }
   /// The address of the first value, of the column's type; null without values. Precondition, also
   /// below: the column is there.

@@ -53,6 +53,19 @@ DocumentView Dataset::current() const {
   return corpus_->document(order_[static_cast<std::size_t>(cursor_.document)]);
 }
 
+void Dataset::fill_values(Batch& batch, std::size_t first, std::size_t count) const {
+  const auto index = order_[static_cast<std::size_t>(cursor_.document)];
+  const std::vector<float>& weights = batch[kTargetWeights];
+  for (const ColumnSpec& column : batch.specs()) {
+    if (column.record_key.empty()) continue;
+    const float value = corpus_->value(index, column);
+    std::vector<float>& values = batch[Column<float>(column.name)];
+    for (std::size_t i = first; i < first + count; ++i) {
+      values[i] = weights[i] != 0.0f ? value : 0.0f;
+    }
+  }
+}
+
 void Dataset::fill_sequence(Batch& batch, std::int64_t sequence) {
   const std::int64_t length = batch.sequence_length;
   const auto base = static_cast<std::size_t>(sequence * length);
@@ -87,6 +100,7 @@ void Dataset::fill_sequence(Batch& batch, std::int64_t sequence) {
       batch.documents[to] = index;
       batch.trained_tokens += trained ? 1 : 0;
     }
+    fill_values(batch, base + static_cast<std::size_t>(filled), static_cast<std::size_t>(count));
     filled += count;
     cursor_.offset += count;
     if (cursor_.offset >= inputs || form_ == DataForm::prompt_response) advance_document();

@@ -39,6 +39,9 @@ class Dataset {
   void shuffle();
   DocumentView current() const;
   void advance_document();
+  /// Fills the columns that have numbers of documents for `count` tokens of the present document,
+  /// whose first one is token `first` of the batch.
+  void fill_values(Batch& batch, std::size_t first, std::size_t count) const;
 
   std::shared_ptr<const Corpus> corpus_;
   DataForm form_;
