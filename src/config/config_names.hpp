@@ -50,6 +50,10 @@ inline constexpr std::array<Named<StageKind>, 3> kStageKindNames = {{
     {"sft", StageKind::sft},
 }};
 
+inline constexpr std::array<Named<ObjectiveKind>, 1> kObjectiveKindNames = {{
+    {"cross_entropy", ObjectiveKind::cross_entropy},
+}};
+
 inline constexpr std::array<Named<DecayShape>, 3> kDecayShapeNames = {{
     {"cosine", DecayShape::cosine},
     {"linear", DecayShape::linear},

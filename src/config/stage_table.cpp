@@ -43,6 +43,15 @@ const Table<LearningRateSchedule>& learning_rate_table() {
   return table;
 }
 
+const Table<ObjectiveConfig>& objective_table() {
+  using S = ObjectiveConfig;
+  static const Table<S> table{{
+      choice("kind", &S::kind, kObjectiveKindNames,
+             "loss: cross-entropy of the trained tokens"),
+  }};
+  return table;
+}
+
 /// Evaluates on held-out problems if the data are generated; for files there is no
 /// way to hold documents back.
 EvalConfig usual_eval(const StageConfig& stage) {
@@ -233,6 +242,8 @@ const Table<StageConfig>& stage_table() {
       {shared(MemberTable("learning_rate", &S::learning_rate, learning_rate_table,
                           "schedule of the learning rate over the steps of the stage")
                   .starts(usual_learning_rate)),
+       shared(MemberTable("objective", &S::objective, objective_table,
+                          "what the steps of the stage minimize")),
        shared(TableList("stress", &S::stress, stress_table,
                         "disturbances that test a recipe, the same for every recipe")),
        shared(FormerOutliers()),

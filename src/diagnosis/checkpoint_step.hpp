@@ -62,6 +62,7 @@ struct CheckpointAtWork {
 
   Backend& backend;
   RunMemory memory;
+  std::unique_ptr<Objective> objective;
   std::unique_ptr<Transformer> transformer;
 };
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "emulation/base/error.hpp"
-#include "src/objectives/cross_entropy.hpp"
+#include "src/objectives/objective.hpp"
 
 namespace fp8lab {
 
@@ -120,7 +120,7 @@ void Generator::accept(const std::vector<Slot*>& slots, const std::vector<std::i
   std::vector<float> losses(config.log_probabilities ? slots.size() : 0);
   if (config.log_probabilities) {
     transformer_.set_targets(tokens);
-    objectives::cross_entropy(transformer_, scalars_, objectives::Leaves::logits);
+    likelihood().run(transformer_, scalars_, Leaves::logits);
     download_floats(backend_, transformer_.token_losses(), losses);
   }
   for (std::size_t i = 0; i < slots.size(); ++i) {

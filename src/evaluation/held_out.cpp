@@ -8,7 +8,7 @@
 
 #include "src/evaluation/stop.hpp"
 #include "src/io/hash.hpp"
-#include "src/objectives/cross_entropy.hpp"
+#include "src/objectives/objective.hpp"
 
 namespace fp8lab {
 namespace {
@@ -67,10 +67,10 @@ HeldOutLosses HeldOutPass::run(const StepContext& context,
     add_text(batch, text);
     transformer.load(batch);
     transformer.forward(context);
-    objectives::cross_entropy(transformer, scalars, objectives::Leaves::logits,
-                              [&](const Transformer::LogitChunk& chunk) {
-                                if (look) look(batch, chunk);
-                              });
+    likelihood().run(transformer, scalars, Leaves::logits,
+                     [&](const Transformer::LogitChunk& chunk) {
+                       if (look) look(batch, chunk);
+                     });
     download_floats(backend, transformer.token_losses(), losses);
     const auto& weights = batch[kTargetWeights];
     const auto& targets = batch[kTargets];

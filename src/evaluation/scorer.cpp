@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "emulation/base/error.hpp"
-#include "src/objectives/cross_entropy.hpp"
+#include "src/objectives/objective.hpp"
 
 namespace fp8lab {
 namespace {
@@ -89,7 +89,7 @@ std::vector<std::vector<double>> Scorer::score(const StepContext& context,
     const std::vector<Place> places = pack(texts, next, packing, batch);
     transformer_.load(batch);
     transformer_.forward(context);
-    objectives::cross_entropy(transformer_, scalars_, objectives::Leaves::logits);
+    likelihood().run(transformer_, scalars_, Leaves::logits);
     download_floats(backend_, transformer_.token_losses(), losses);
     for (const Place& at : places) {
       const ScoredText& text = texts[at.text];

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/objectives/cross_entropy.hpp"
+#include "src/objectives/objective.hpp"
 #include "src/train/training_step.hpp"
 
 namespace fp8lab {
@@ -96,7 +96,7 @@ std::vector<float> ModelSession::logits(const Batch& batch) {
 }
 
 TrainingStep ModelSession::training_step(Transformer& transformer) {
-  return {backend_, parameters_, transformer, block_};
+  return {backend_, parameters_, transformer, block_, likelihood()};
 }
 
 double ModelSession::loss(const Batch& batch) {
@@ -104,7 +104,7 @@ double ModelSession::loss(const Batch& batch) {
   Transformer& transformer = prepare(batch);
   begin_step(backend_, block_.scalars, 0.0, batch.trained_tokens);
   transformer.forward(context());
-  objectives::cross_entropy(transformer, block_.scalars, objectives::Leaves::logits);
+  likelihood().run(transformer, block_.scalars, Leaves::logits);
   transformer.discard_amaxes();
   return training_step(transformer).results().mean_loss();
 }

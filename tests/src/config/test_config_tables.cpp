@@ -103,6 +103,7 @@ const std::vector<std::vector<Assignment>>& samples() {
 TEST_CASE("the canonical text has no defaults and means the same") {
   CHECK(canonical_text(with({})).find("optimizer") == std::string::npos);
   CHECK(canonical_text(with({{"optimizer.beta1", "0.9"}})) == canonical_text(with({})));
+  CHECK(with({{"stages.one.objective.kind", "cross_entropy"}}).hash == with({}).hash);
   CHECK(canonical_text(with({{"optimizer.beta1", "0.8"}})).find("[optimizer]\nbeta1 = 0.8\n") !=
         std::string::npos);
   const auto check = [](const RunConfig& config) {
