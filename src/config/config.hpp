@@ -232,7 +232,7 @@ struct FallbackConfig {
 };
 
 /// What a stage minimizes (src/objectives).
-enum class ObjectiveKind : std::uint8_t { cross_entropy };
+enum class ObjectiveKind : std::uint8_t { cross_entropy, policy_gradient };
 
 struct ObjectiveConfig {
   ObjectiveKind kind = ObjectiveKind::cross_entropy;

@@ -50,8 +50,9 @@ inline constexpr std::array<Named<StageKind>, 3> kStageKindNames = {{
     {"sft", StageKind::sft},
 }};
 
-inline constexpr std::array<Named<ObjectiveKind>, 1> kObjectiveKindNames = {{
+inline constexpr std::array<Named<ObjectiveKind>, 2> kObjectiveKindNames = {{
     {"cross_entropy", ObjectiveKind::cross_entropy},
+    {"policy_gradient", ObjectiveKind::policy_gradient},
 }};
 
 inline constexpr std::array<Named<DecayShape>, 3> kDecayShapeNames = {{

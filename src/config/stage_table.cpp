@@ -47,7 +47,8 @@ const Table<ObjectiveConfig>& objective_table() {
   using S = ObjectiveConfig;
   static const Table<S> table{{
       choice("kind", &S::kind, kObjectiveKindNames,
-             "loss: cross-entropy of the trained tokens"),
+             "loss: cross-entropy of the trained tokens, or cross-entropy times the number "
+             "\"advantage\" of each JSON-lines record"),
   }};
   return table;
 }
@@ -175,6 +176,13 @@ void check_stage(const TomlReader& reader, const StageConfig& stage) {
   }
   check_recipe_name(reader, stage.recipe);
   check_recipe_at(reader, stage);
+  if (stage.objective.kind == ObjectiveKind::policy_gradient && stage.fallback &&
+      stage.fallback->when.loss_spike > 0) {
+    inner_reader(*inner_reader(reader, "fallback"), "when")
+        ->fail("loss_spike",
+               "compares losses with their mean, which advantages may make zero or negative; "
+               "accepted: gradient_norm, saturation, nonfinite");
+  }
   if (stage.batch_sequences % stage.micro_batch_sequences != 0) {
     reader.fail("micro_batch_sequences",
                 fmt::format("{} does not divide batch_sequences = {}", stage.micro_batch_sequences,

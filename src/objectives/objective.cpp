@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
-#include <string>
 #include <utility>
 
 #include "src/objectives/cross_entropy.hpp"
+#include "src/objectives/policy_gradient.hpp"
 
 namespace fp8lab {
 
@@ -35,6 +34,7 @@ void Objective::run(Transformer& model, const TensorView& scalars, Leaves leaves
 std::unique_ptr<Objective> make_objective(const ObjectiveConfig& config) {
   switch (config.kind) {
     case ObjectiveKind::cross_entropy: return std::make_unique<CrossEntropy>();
+    case ObjectiveKind::policy_gradient: return std::make_unique<PolicyGradient>();
   }
   throw Error("unknown objective");
 }

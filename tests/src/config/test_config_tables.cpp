@@ -77,6 +77,7 @@ const std::vector<std::vector<Assignment>>& samples() {
       {{"model.hidden_size", "128"}, {"stages.one.batch_sequences", "8"}},
       {{"stages.one.batch_sequences", "8"}, {"stages.one.micro_batch_sequences", "2"}},
       {{"stages.one.steps", "3"}},
+      {{"stages.two.objective.kind", "policy_gradient"}},
       {{"optimizer.kind", "lion"}, {"optimizer.first_moment", "e4m3fn/1x128/expand"}},
       {{"optimizer.weights", "fp16/tensor/pow2"}, {"optimizer.update_moments", "unrounded"}},
       {{"optimizer.group", "[{match = \"embedding\", learning_rate = 0.5}]"}},
