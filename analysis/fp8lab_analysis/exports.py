@@ -46,8 +46,9 @@ def scalars(run: Run) -> Iterator[Scalar]:
     """Yields every number of a run over its steps: metrics, evaluations, scores, and for each slot
     the mean over its quantized operands. Not in the order of steps."""
     metrics, held_out = run.metrics, run.evaluations
-    for name in METRICS:
-        for step, seconds, value in zip(metrics.step, metrics.seconds, getattr(metrics, name)):
+    columns = {name: getattr(metrics, name) for name in METRICS} | metrics.objective
+    for name, values in columns.items():
+        for step, seconds, value in zip(metrics.step, metrics.seconds, values):
             yield Scalar((int(step), float(seconds), f"metrics/{name}", float(value)))
     for step, seconds, loss, match in zip(
         held_out.step, _seconds(run, held_out.step), held_out.loss, held_out.exact_match

@@ -186,8 +186,9 @@ def _stages(columns: Mapping[str, Any], rows: int, group: str, stages: int) -> I
 
 def _read_metrics(file: h5py.File, stages: int) -> Metrics:
     columns = read_columns(file, "metrics", ("step", *METRICS))
+    others = sorted(set(columns) - {"step", *METRICS})
     hashes = read_columns(file, "hashes", ("weights",)).get("weights", np.zeros(0, dtype=np.uint64))
-    rows = _written_rows(columns, METRICS)
+    rows = _written_rows(columns, (*METRICS, *others))
     weights = np.zeros(rows, dtype=np.uint64)
     weights[: min(rows, hashes.size)] = numbers(hashes, "/hashes/weights")[:rows]
     return Metrics(
@@ -199,6 +200,7 @@ def _read_metrics(file: h5py.File, stages: int) -> Metrics:
         learning_rate=_floats(columns, "learning_rate", rows),
         seconds=_floats(columns, "seconds", rows),
         weight_hash=weights,
+        objective={name: _floats(columns, name, rows) for name in others},
     )
 
 

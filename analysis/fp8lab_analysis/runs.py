@@ -60,6 +60,8 @@ class Metrics:
     learning_rate: Floats
     seconds: Floats
     weight_hash: npt.NDArray[np.uint64]  # 0: not logged
+    # What the objectives of the stages log, by name; NaN in stages of another objective.
+    objective: dict[str, Floats] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return int(self.step.size)

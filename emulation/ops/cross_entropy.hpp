@@ -7,7 +7,7 @@
 
 namespace fp8lab::ops {
 
-/// Masked token cross-entropy. targets (1, T) i32, weights (1, T) f32 (0 or 1), logits (T, V),
+/// Masked token cross-entropy. targets (1, T) i32, weights (1, T) f32 (any finite), logits (T, V),
 /// token_loss (1, T) f32, dlogits (may alias logits; empty: evaluation only).
 ///
 /// Per token of weight w != 0 with target g: m = max(z), NaN ignored;  e = exp2((z - m) * kLog2E);

@@ -57,7 +57,7 @@ std::vector<RecipeGradient> gradient_errors(Backend& backend, const ModelConfig&
       StepContext context;
       context.seed = seed;
       context.log_statistics = true;
-      const TrainingStep step{backend, parameters, transformer, block};
+      const TrainingStep step{backend, parameters, transformer, block, likelihood()};
       step.accumulate(context, batches, 0.0);
       result.statistics = step.results(false, true).statistics;
       for (const Parameter& parameter : parameters.all()) {

@@ -10,7 +10,7 @@
 #include "emulation/backend.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "src/config/config.hpp"
-#include "src/data/dataset.hpp"
+#include "src/data/batch.hpp"
 #include "src/model/model_tensors.hpp"
 #include "src/model/transformer.hpp"
 #include "src/train/amax_history.hpp"

@@ -108,8 +108,8 @@ AttentionSink find_sink(Backend& backend, const ops::AttentionForward& op,
 Outliers find_outliers(AssessedModel& model, const Recipe& recipe, const Batch& batch) {
   Outliers result;
   const std::int64_t rows = batch.sequence_length;
-  const std::vector<std::int32_t> starts(batch.document_start.begin(),
-                                         batch.document_start.begin() + rows);
+  const std::vector<std::int32_t>& all = batch[kDocumentStarts];
+  const std::vector<std::int32_t> starts(all.begin(), all.begin() + rows);
   model.under(recipe, [&](Transformer& transformer) {
     model.products().watch(
         transformer.linears(),

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "src/assessment/assessed_model.hpp"
-#include "src/data/dataset.hpp"
+#include "src/data/batch.hpp"
 
 namespace fp8lab {
 

@@ -108,15 +108,15 @@ ordered_json to_json(const std::vector<AssessedDocument>& documents) {
 /// Returns the text of token `index` of the batch; empty if ids cannot be decoded to text.
 std::string text_of(const Vocabulary& vocabulary, const Batch& batch, std::int64_t index) {
   if (!vocabulary.has_text()) return {};
-  return vocabulary.decode({batch.tokens[static_cast<std::size_t>(index)]});
+  return vocabulary.decode({batch[kTokens][static_cast<std::size_t>(index)]});
 }
 
 ordered_json token_json(const Vocabulary& vocabulary, const Batch& batch, std::int64_t index) {
   const auto at = static_cast<std::size_t>(index);
   return {{"index", index},
-          {"id", batch.tokens[at]},
+          {"id", batch[kTokens][at]},
           {"text", text_of(vocabulary, batch, index)},
-          {"position", batch.positions[at]}};
+          {"position", batch[kPositions][at]}};
 }
 
 ordered_json to_json(const Outliers& outliers, const AssessedModel& model, const Batch& batch,

@@ -83,7 +83,8 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
   model.require_unchanged(recipe_part(stage, run.stage_recipe()), run.recipe.hash,
                           "start the run anew");
   const DataSources data =
-      open_sources(model.places.training_data(stage), model.vocabulary, "stage " + stage.name);
+      open_sources(model.places.training_data(stage), model.vocabulary, "stage " + stage.name,
+                   make_objective(stage.objective)->own_columns());
   model.require_unchanged("training data of stage " + stage.name, content_hash(data),
                           "start the run anew");
   print_notes(vocabulary_notes(data, model.vocabulary));

@@ -248,6 +248,14 @@ struct FallbackConfig {
   bool operator==(const FallbackConfig&) const = default;
 };
 
+/// What a stage minimizes (src/objectives).
+enum class ObjectiveKind : std::uint8_t { cross_entropy, policy_gradient };
+
+struct ObjectiveConfig {
+  ObjectiveKind kind = ObjectiveKind::cross_entropy;
+  bool operator==(const ObjectiveConfig&) const = default;
+};
+
 struct StageConfig {
   std::string name;
   StageKind kind = StageKind::pretrain;
@@ -257,6 +265,7 @@ struct StageConfig {
   std::int64_t micro_batch_sequences = 4;  ///< sequences in one pass; divides the batch
   std::int64_t sequence_length = 256;
   LearningRateSchedule learning_rate;
+  ObjectiveConfig objective;
   std::optional<EvalConfig> eval;
   std::vector<StressConfig> stress;
   std::string recipe;           ///< name or file; empty: the run's recipe

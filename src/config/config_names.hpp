@@ -55,6 +55,11 @@ inline constexpr std::array<Named<StageKind>, 3> kStageKindNames = {{
     {"sft", StageKind::sft},
 }};
 
+inline constexpr std::array<Named<ObjectiveKind>, 2> kObjectiveKindNames = {{
+    {"cross_entropy", ObjectiveKind::cross_entropy},
+    {"policy_gradient", ObjectiveKind::policy_gradient},
+}};
+
 inline constexpr std::array<Named<DecayShape>, 3> kDecayShapeNames = {{
     {"cosine", DecayShape::cosine},
     {"linear", DecayShape::linear},

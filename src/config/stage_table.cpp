@@ -43,6 +43,16 @@ const Table<LearningRateSchedule>& learning_rate_table() {
   return table;
 }
 
+const Table<ObjectiveConfig>& objective_table() {
+  using S = ObjectiveConfig;
+  static const Table<S> table{{
+      choice("kind", &S::kind, kObjectiveKindNames,
+             "loss: cross-entropy of the trained tokens, or cross-entropy times the number "
+             "\"advantage\" of each JSON-lines record"),
+  }};
+  return table;
+}
+
 /// Evaluates on held-out problems if the data are generated; for files there is no
 /// way to hold documents back.
 EvalConfig usual_eval(const StageConfig& stage) {
@@ -166,6 +176,13 @@ void check_stage(const TomlReader& reader, const StageConfig& stage) {
   }
   check_recipe_name(reader, stage.recipe);
   check_recipe_at(reader, stage);
+  if (stage.objective.kind == ObjectiveKind::policy_gradient && stage.fallback &&
+      stage.fallback->when.loss_spike > 0) {
+    inner_reader(*inner_reader(reader, "fallback"), "when")
+        ->fail("loss_spike",
+               "compares losses with their mean, which advantages may make zero or negative; "
+               "accepted: gradient_norm, saturation, nonfinite");
+  }
   if (stage.batch_sequences % stage.micro_batch_sequences != 0) {
     reader.fail("micro_batch_sequences",
                 fmt::format("{} does not divide batch_sequences = {}", stage.micro_batch_sequences,
@@ -233,6 +250,8 @@ const Table<StageConfig>& stage_table() {
       {shared(MemberTable("learning_rate", &S::learning_rate, learning_rate_table,
                           "schedule of the learning rate over the steps of the stage")
                   .starts(usual_learning_rate)),
+       shared(MemberTable("objective", &S::objective, objective_table,
+                          "what the steps of the stage minimize")),
        shared(TableList("stress", &S::stress, stress_table,
                         "disturbances that test a recipe, the same for every recipe")),
        shared(FormerOutliers()),

@@ -11,6 +11,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/config_names.hpp"
+#include "src/data/document_values.hpp"
 #include "src/data/text_shards.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
@@ -242,7 +243,26 @@ std::shared_ptr<const Corpus> open_text(const SourceConfig& source, DataForm for
   return std::make_shared<ShardCorpus>(shards, form, record_of(source));
 }
 
+/// Of the tokens alone.
+std::shared_ptr<const Corpus> open_documents(const SourceConfig& source, DataForm form,
+                                             const std::filesystem::path& tokenizer) {
+  if (source.kind == DataKind::tokens) return std::make_shared<ShardCorpus>(source, form);
+  const bool is_text = source.kind == DataKind::text || source.kind == DataKind::jsonl;
+  if (is_text && !tokenizer.empty()) return open_text(source, form, tokenizer);
+  SourceRecord record = record_of(source);
+  const std::string name = record.path.empty() ? record.name : record.path;
+  try {
+    return make_corpus(load_documents(source, form), std::move(record));
+  } catch (const std::bad_alloc&) {
+    throw RuntimeFailure(name + ": out of memory: its documents do not fit");
+  }
+}
+
 }  // namespace
+
+float Corpus::value(std::int64_t, const ColumnSpec&) const {
+  throw Error("the documents have no numbers of their own");
+}
 
 std::int64_t prompt_length(const DocumentView& document) {
   std::int64_t length = document.size;
@@ -256,17 +276,10 @@ std::shared_ptr<const Corpus> make_corpus(std::vector<Document> documents, Sourc
 }
 
 std::shared_ptr<const Corpus> open_corpus(const SourceConfig& source, DataForm form,
-                                          const std::filesystem::path& tokenizer) {
-  if (source.kind == DataKind::tokens) return std::make_shared<ShardCorpus>(source, form);
-  const bool is_text = source.kind == DataKind::text || source.kind == DataKind::jsonl;
-  if (is_text && !tokenizer.empty()) return open_text(source, form, tokenizer);
-  SourceRecord record = record_of(source);
-  const std::string name = record.path.empty() ? record.name : record.path;
-  try {
-    return make_corpus(load_documents(source, form), std::move(record));
-  } catch (const std::bad_alloc&) {
-    throw RuntimeFailure(name + ": out of memory: its documents do not fit");
-  }
+                                          const std::filesystem::path& tokenizer,
+                                          std::span<const ColumnSpec> columns) {
+  require_records(source, columns);
+  return with_values(open_documents(source, form, tokenizer), source, columns);
 }
 
 }  // namespace fp8lab

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "src/config/config.hpp"
+#include "src/data/batch.hpp"
 #include "src/data/documents.hpp"
 #include "src/data/token_shard.hpp"
 #include "src/data/vocabulary.hpp"
@@ -32,6 +34,9 @@ class Corpus {
   virtual std::int64_t size() const = 0;
   /// Returns document `index` in [0, size()); valid as long as the corpus.
   virtual DocumentView document(std::int64_t index) const = 0;
+  /// Returns the number of document `index` under the record key of `column`. Precondition: the
+  /// corpus was opened with the column.
+  virtual float value(std::int64_t index, const ColumnSpec& column) const;
   /// Returns the expected response of a prompt-response document, as text. Throws Error if the ids
   /// cannot be decoded to text.
   virtual std::string reference(std::int64_t index) const = 0;
@@ -52,8 +57,10 @@ std::shared_ptr<const Corpus> make_corpus(std::vector<Document> documents,
 
 /// Opens a source: files of tokens are mapped, others are read or generated. Text and JSON lines
 /// are encoded by the tokenizer in the folder `tokenizer` (text_shards), or as bytes if it is
-/// empty. Throws Error that names the file for malformed input, and if the chosen range is empty.
+/// empty. The documents have the numbers of those of `columns` with a record key. Throws Error that
+/// names the file for malformed input, and if the chosen range is empty.
 std::shared_ptr<const Corpus> open_corpus(const SourceConfig& source, DataForm form,
-                                          const std::filesystem::path& tokenizer = {});
+                                          const std::filesystem::path& tokenizer = {},
+                                          std::span<const ColumnSpec> columns = {});
 
 }  // namespace fp8lab

@@ -11,16 +11,6 @@
 
 namespace fp8lab {
 
-Batch::Batch(std::int64_t sequence_count, std::int64_t length, std::int32_t padding)
-    : sequences(sequence_count), sequence_length(length) {
-  const auto count = static_cast<std::size_t>(sequences * sequence_length);
-  tokens.assign(count, padding);
-  targets.assign(count, padding);
-  weights.assign(count, 0.0f);
-  positions.assign(count, 0);
-  document_start.assign(count, 0);
-}
-
 Dataset::Dataset(std::shared_ptr<const Corpus> corpus, DataForm form, std::uint64_t seed,
                  std::uint32_t stream)
     : corpus_(std::move(corpus)), form_(form), seed_(seed), stream_(stream) {
@@ -63,11 +53,27 @@ DocumentView Dataset::current() const {
   return corpus_->document(order_[static_cast<std::size_t>(cursor_.document)]);
 }
 
+void Dataset::fill_values(Batch& batch, std::size_t first, std::size_t count) const {
+  const auto index = order_[static_cast<std::size_t>(cursor_.document)];
+  const std::vector<float>& weights = batch[kTargetWeights];
+  for (const ColumnSpec& column : batch.specs()) {
+    if (column.record_key.empty()) continue;
+    const float value = corpus_->value(index, column);
+    std::vector<float>& values = batch[Column<float>(column.name)];
+    for (std::size_t i = first; i < first + count; ++i) {
+      values[i] = weights[i] != 0.0f ? value : 0.0f;
+    }
+  }
+}
+
 void Dataset::fill_sequence(Batch& batch, std::int64_t sequence) {
   const std::int64_t length = batch.sequence_length;
   const auto base = static_cast<std::size_t>(sequence * length);
   std::int64_t filled = 0;
-  batch.documents.resize(batch.tokens.size(), -1);
+  auto &tokens = batch[kTokens], &targets = batch[kTargets];
+  auto &positions = batch[kPositions], &starts = batch[kDocumentStarts];
+  std::vector<float>& weights = batch[kTargetWeights];
+  batch.documents.resize(tokens.size(), -1);
   while (filled < length) {
     const auto index = order_[static_cast<std::size_t>(cursor_.document)];
     const DocumentView document = current();
@@ -86,27 +92,28 @@ void Dataset::fill_sequence(Batch& batch, std::int64_t sequence) {
       const std::int64_t from = cursor_.offset + i;
       const std::size_t to = base + static_cast<std::size_t>(filled + i);
       const bool trained = document.trained(from + 1);
-      batch.tokens[to] = document.token(from);
-      batch.targets[to] = document.token(from + 1);
-      batch.weights[to] = trained ? 1.0f : 0.0f;
-      batch.positions[to] = static_cast<std::int32_t>(i);
-      batch.document_start[to] = static_cast<std::int32_t>(filled);
+      tokens[to] = document.token(from);
+      targets[to] = document.token(from + 1);
+      weights[to] = trained ? 1.0f : 0.0f;
+      positions[to] = static_cast<std::int32_t>(i);
+      starts[to] = static_cast<std::int32_t>(filled);
       batch.documents[to] = index;
       batch.trained_tokens += trained ? 1 : 0;
     }
+    fill_values(batch, base + static_cast<std::size_t>(filled), static_cast<std::size_t>(count));
     filled += count;
     cursor_.offset += count;
     if (cursor_.offset >= inputs || form_ == DataForm::prompt_response) advance_document();
   }
   for (std::int64_t i = filled; i < length; ++i) {
     const std::size_t to = base + static_cast<std::size_t>(i);
-    batch.positions[to] = static_cast<std::int32_t>(i - filled);
-    batch.document_start[to] = static_cast<std::int32_t>(filled);
+    positions[to] = static_cast<std::int32_t>(i - filled);
+    starts[to] = static_cast<std::int32_t>(filled);
   }
 }
 
 Batch Dataset::next(std::int64_t sequences, std::int64_t sequence_length) {
-  Batch batch(sequences, sequence_length, corpus_->vocabulary().padding());
+  Batch batch = Batch::padded(sequences, sequence_length, corpus_->vocabulary().padding());
   for (std::int64_t s = 0; s < sequences; ++s) fill_sequence(batch, s);
   return batch;
 }

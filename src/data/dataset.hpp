@@ -1,33 +1,14 @@
-// Batches of packed sequences in a deterministic order.
+// Fills batches with packed sequences in a deterministic order.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "src/data/batch.hpp"
 #include "src/data/corpus.hpp"
 
 namespace fp8lab {
-
-/// `sequences` rows of `sequence_length` tokens, flattened. Attention stays within a document
-/// (document_start), and the positions of each document start at 0.
-struct Batch {
-  std::int64_t sequences = 0;
-  std::int64_t sequence_length = 0;
-  std::vector<std::int32_t> tokens;
-  std::vector<std::int32_t> targets;         ///< next token in the same document
-  std::vector<float> weights;                ///< 1 if the target is trained on, else 0
-  std::vector<std::int32_t> positions;       ///< position within the document
-  std::vector<std::int32_t> document_start;  ///< first token of the document, in the row
-  /// Index of each token's document in its source; -1: padding. Empty if the
-  /// documents are not counted.
-  std::vector<std::int64_t> documents;
-  std::int64_t trained_tokens = 0;  ///< sum of weights
-
-  Batch() = default;
-  /// Creates a batch of padding, which is not trained on.
-  Batch(std::int64_t sequences, std::int64_t sequence_length, std::int32_t padding);
-};
 
 /// Position in the stream of one source; part of a checkpoint.
 struct DataCursor {
@@ -58,6 +39,9 @@ class Dataset {
   void shuffle();
   DocumentView current() const;
   void advance_document();
+  /// Fills the columns that have numbers of documents for `count` tokens of the present document,
+  /// whose first one is token `first` of the batch.
+  void fill_values(Batch& batch, std::size_t first, std::size_t count) const;
 
   std::shared_ptr<const Corpus> corpus_;
   DataForm form_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "emulation/base/error.hpp"
 #include "src/data/random.hpp"
@@ -93,7 +94,7 @@ void MixtureSchedule::seek(std::int64_t sequences) {
 }
 
 DataSources open_sources(const DataConfig& config, const ModelVocabulary& model,
-                         const std::string& where) {
+                         const std::string& where, std::span<const ColumnSpec> columns) {
   DataSources sources;
   sources.form = config.form;
   for (const SourceConfig& source : config.sources) {
@@ -103,7 +104,7 @@ DataSources open_sources(const DataConfig& config, const ModelVocabulary& model,
         std::all_of(paths.begin(), paths.end(), [](auto& path) { return is_file(path); })) {
       check_vocabulary(Vocabulary::bytes(), model, where, files_of(source));
     }
-    sources.corpora.push_back(open_corpus(source, config.form, model.tokenizer_folder()));
+    sources.corpora.push_back(open_corpus(source, config.form, model.tokenizer_folder(), columns));
     sources.weights.push_back(source.weight);
     check_vocabulary(sources.corpora.back()->vocabulary(), model, where, files_of(source));
   }
@@ -137,17 +138,19 @@ void check_targets(const DataSources& sources, std::int64_t sequence_length,
   }
 }
 
-Mixture::Mixture(const DataSources& sources, std::uint64_t seed, std::uint32_t stream)
+Mixture::Mixture(const DataSources& sources, std::uint64_t seed, std::uint32_t stream,
+                 std::vector<ColumnSpec> columns)
     : corpora_(sources.corpora),
       schedule_(sources.weights, seed, stream),
-      padding_(sources.vocabulary().padding()) {
+      padding_(sources.vocabulary().padding()),
+      columns_(std::move(columns)) {
   for (std::size_t i = 0; i < sources.corpora.size(); ++i) {
     datasets_.emplace_back(sources.corpora[i], sources.form, seed, stream_of(stream, i));
   }
 }
 
 Batch Mixture::next(std::int64_t sequences, std::int64_t sequence_length) {
-  Batch batch(sequences, sequence_length, padding_);
+  Batch batch = Batch::padded(sequences, sequence_length, padding_, columns_);
   chosen_.clear();
   for (std::int64_t s = 0; s < sequences; ++s) {
     chosen_.push_back(schedule_.next());

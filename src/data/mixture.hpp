@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,10 +56,11 @@ struct StageSources {
 /// of an unknown tokenizer.
 void check_one_tokenizer(const std::vector<StageSources>& stages);
 
-/// Opens every source. Throws Error if their tokenizers differ, and if check_vocabulary refuses
-/// them for `model`; `where` names the stage.
+/// Opens every source, with the numbers of documents that `columns` need (open_corpus). Throws
+/// Error if their tokenizers differ, and if check_vocabulary refuses them for `model`; `where`
+/// names the stage.
 DataSources open_sources(const DataConfig& config, const ModelVocabulary& model,
-                         const std::string& where);
+                         const std::string& where, std::span<const ColumnSpec> columns = {});
 
 /// Returns each distinct vocabulary_note of the sources.
 std::vector<std::string> vocabulary_notes(const DataSources& sources, const ModelVocabulary& model);
@@ -78,7 +80,9 @@ struct StreamPosition {
 /// are those of its Dataset.
 class Mixture {
  public:
-  Mixture(const DataSources& sources, std::uint64_t seed, std::uint32_t stream);
+  /// `columns` are those of the batches beside kBatchColumns; the sources were opened with them.
+  Mixture(const DataSources& sources, std::uint64_t seed, std::uint32_t stream,
+          std::vector<ColumnSpec> columns = {});
 
   /// Throws RuntimeFailure if a file has been written to since it was opened.
   Batch next(std::int64_t sequences, std::int64_t sequence_length);
@@ -94,6 +98,7 @@ class Mixture {
   std::vector<Dataset> datasets_;
   MixtureSchedule schedule_;
   std::int32_t padding_;
+  std::vector<ColumnSpec> columns_;
   std::vector<std::size_t> chosen_;
 };
 

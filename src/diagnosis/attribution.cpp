@@ -82,9 +82,13 @@ class GradientError {
     load_parameters(*open_checkpoint_tensors(run_.checkpoint, run_.config.model),
                     run_.checkpoint->path(), parameters);
     const StageConfig& stage = run_.stage();
-    Transformer transformer(
-        backend, parameters, run_.config.model, recipe,
-        BatchShape{stage.micro_batch_sequences, stage.sequence_length, run_.config.attention});
+    const std::unique_ptr<Objective> objective = make_objective(stage.objective);
+    Transformer transformer(backend, parameters, run_.config.model, recipe,
+                            BatchShape{stage.micro_batch_sequences,
+                                       stage.sequence_length,
+                                       run_.config.attention,
+                                       {},
+                                       objective->own_columns()});
     if (has_states) {
       if (recipe_.hash == run_.recipe.hash) {
         load_quantizer_states(*run_.checkpoint, backend, transformer.linears());
@@ -94,7 +98,7 @@ class GradientError {
     const StepBlock block(backend);
     StepContext context = step_.context;
     context.log_statistics = false;
-    const TrainingStep training{backend, parameters, transformer, block};
+    const TrainingStep training{backend, parameters, transformer, block, *objective};
     StressedStep stressed = stress_next_step(backend, parameters, run_);
     training.accumulate(context, {&step_.batch, 1}, 0.0);
     stressed.end();

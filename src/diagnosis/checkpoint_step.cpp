@@ -85,6 +85,7 @@ StressedStep stress_next_step(Backend& backend, Parameters& parameters,
 CheckpointAtWork::CheckpointAtWork(Backend& memory_of, const CheckpointedRun& run)
     : backend(memory_of),
       memory(backend, run.config, load_recipe(run.config.recipe, run.config.recorded)),
+      objective(make_objective(run.stage().objective)),
       transformer(
           make_transformer(backend, memory.parameters, run.config, run.stage(), run.recipe)) {
   load_checkpoint(*run.checkpoint,
@@ -93,7 +94,7 @@ CheckpointAtWork::CheckpointAtWork(Backend& memory_of, const CheckpointedRun& ru
 }
 
 void CheckpointAtWork::take(const StepBatch& step) {
-  const TrainingStep training{backend, memory.parameters, *transformer, memory.step};
+  const TrainingStep training{backend, memory.parameters, *transformer, memory.step, *objective};
   training.accumulate(step.context, {&step.batch, 1}, 0.0);
   transformer->discard_amaxes();
 }

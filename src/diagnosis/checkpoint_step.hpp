@@ -63,6 +63,7 @@ struct CheckpointAtWork {
 
   Backend& backend;
   RunMemory memory;
+  std::unique_ptr<Objective> objective;
   std::unique_ptr<Transformer> transformer;
 };
 

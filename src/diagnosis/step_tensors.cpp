@@ -44,7 +44,7 @@ void measure(const std::vector<float>& values, StepTensor& tensor) {
 class TensorObserver final : public OperationObserver {
  public:
   TensorObserver(Backend& backend, const CheckpointAtWork& work)
-      : backend_(backend), tracker_(work.memory.parameters, work.transformer->linears()) {}
+      : backend_(backend), tracker_(work.memory.parameters, *work.transformer) {}
 
   void after(const AnyOperation& op) override {
     const Place place = tracker_.next(op);

@@ -46,6 +46,8 @@ HeldOutLoss::Source summarise(std::string name, const Corpus& corpus, const Loss
 void add_tokens(Backend& backend, const TensorView& logits, const Batch& batch, std::int64_t begin,
                 Sharpness& sharpness) {
   constexpr std::int64_t kValues = std::int64_t{1} << 22;
+  const auto& weights = batch[kTargetWeights];
+  const auto& targets = batch[kTargets];
   const std::int64_t together = std::max<std::int64_t>(1, kValues / logits.cols);
   std::vector<float> values;
   for (std::int64_t first = 0; first < logits.rows; first += together) {
@@ -58,14 +60,13 @@ void add_tokens(Backend& backend, const TensorView& logits, const Batch& batch, 
     std::vector<Sharpness::Token> measured(static_cast<std::size_t>(rows));
 #pragma omp parallel for schedule(dynamic)
     for (std::int64_t row = 0; row < rows; ++row) {
-      if (batch.weights[token_of(row)] == 0.0f) continue;
+      if (weights[token_of(row)] == 0.0f) continue;
       const auto at = static_cast<std::size_t>(row * logits.cols);
-      measured[static_cast<std::size_t>(row)] =
-          sharpness.measure({values.data() + at, static_cast<std::size_t>(logits.cols)},
-                            batch.targets[token_of(row)]);
+      measured[static_cast<std::size_t>(row)] = sharpness.measure(
+          {values.data() + at, static_cast<std::size_t>(logits.cols)}, targets[token_of(row)]);
     }
     for (std::int64_t row = 0; row < rows; ++row) {
-      if (batch.weights[token_of(row)] == 0.0f) continue;
+      if (weights[token_of(row)] == 0.0f) continue;
       sharpness.add(measured[static_cast<std::size_t>(row)]);
     }
   }

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "emulation/base/error.hpp"
-#include "src/objectives/cross_entropy.hpp"
+#include "src/objectives/objective.hpp"
 
 namespace fp8lab {
 
@@ -62,16 +62,16 @@ std::vector<Generator::Slot*> Generator::advance(const StepContext& context, std
       std::int64_t count = std::min(slot.length() - slot.cached, room - waiting);
       if (chunk > 0) count = std::min(count, chunk);
       for (std::int64_t i = 0; i < count; ++i, ++slot.cached) {
-        batch.tokens.push_back(slot.token(slot.cached));
-        batch.positions.push_back(static_cast<std::int32_t>(slot.cached));
+        batch[kTokens].push_back(slot.token(slot.cached));
+        batch[kPositions].push_back(static_cast<std::int32_t>(slot.cached));
       }
       room -= count;
       if (slot.cached == slot.length()) {
-        batch.wanted.push_back(static_cast<std::int32_t>(batch.tokens.size()) - 1);
+        batch.wanted.push_back(static_cast<std::int32_t>(batch[kTokens].size()) - 1);
         complete.push_back(&slot);
       }
     }
-    batch.query_start.push_back(static_cast<std::int32_t>(batch.tokens.size()));
+    batch.query_start.push_back(static_cast<std::int32_t>(batch[kTokens].size()));
   }
   transformer_.load(batch, cache_);
   transformer_.forward(context);
@@ -120,7 +120,7 @@ void Generator::accept(const std::vector<Slot*>& slots, const std::vector<std::i
   std::vector<float> losses(config.log_probabilities ? slots.size() : 0);
   if (config.log_probabilities) {
     transformer_.set_targets(tokens);
-    objectives::cross_entropy(transformer_, scalars_, objectives::Leaves::logits);
+    likelihood().run(transformer_, scalars_, Leaves::logits);
     download_floats(backend_, transformer_.token_losses(), losses);
   }
   for (std::size_t i = 0; i < slots.size(); ++i) {

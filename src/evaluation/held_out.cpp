@@ -8,7 +8,7 @@
 
 #include "src/evaluation/stop.hpp"
 #include "src/io/hash.hpp"
-#include "src/objectives/cross_entropy.hpp"
+#include "src/objectives/objective.hpp"
 
 namespace fp8lab {
 namespace {
@@ -21,11 +21,11 @@ void add_text(const Batch& batch, Xxh3Stream& text) {
   const auto add = [&](const auto& column, std::size_t first) {
     text.update(column.data() + first, length * sizeof(column[0]));
   };
-  for (std::size_t first = 0; first < batch.tokens.size(); first += length) {
-    add(batch.tokens, first);
-    add(batch.targets, first);
-    add(batch.weights, first);
-    add(batch.document_start, first);
+  for (std::size_t first = 0; first < batch[kTokens].size(); first += length) {
+    add(batch[kTokens], first);
+    add(batch[kTargets], first);
+    add(batch[kTargetWeights], first);
+    add(batch[kDocumentStarts], first);
     add(batch.documents, first);
   }
 }
@@ -67,15 +67,17 @@ HeldOutLosses HeldOutPass::run(const StepContext& context,
     add_text(batch, text);
     transformer.load(batch);
     transformer.forward(context);
-    objectives::cross_entropy(transformer, scalars, objectives::Leaves::logits,
-                              [&](const Transformer::LogitChunk& chunk) {
-                                if (look) look(batch, chunk);
-                              });
+    likelihood().run(transformer, scalars, Leaves::logits,
+                     [&](const Transformer::LogitChunk& chunk) {
+                       if (look) look(batch, chunk);
+                     });
     download_floats(backend, transformer.token_losses(), losses);
+    const auto& weights = batch[kTargetWeights];
+    const auto& targets = batch[kTargets];
     for (std::size_t i = 0; i < losses.size(); ++i) {
-      if (batch.weights[i] == 0.0f) continue;
+      if (weights[i] == 0.0f) continue;
       const auto sequence = i / static_cast<std::size_t>(shape.sequence_length);
-      visit({mixture.chosen()[sequence], batch.documents[i], batch.targets[i],
+      visit({mixture.chosen()[sequence], batch.documents[i], targets[i],
              static_cast<double>(losses[i])});
     }
   }

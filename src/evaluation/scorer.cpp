@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "emulation/base/error.hpp"
-#include "src/objectives/cross_entropy.hpp"
+#include "src/objectives/objective.hpp"
 
 namespace fp8lab {
 namespace {
@@ -20,9 +20,9 @@ void place(const ScoredText& text, std::int64_t base, std::int64_t start, Batch&
     const auto to = static_cast<std::size_t>(base + start + i);
     const auto from = static_cast<std::size_t>(i);
     const bool scored = i + 1 >= text.first;
-    batch.tokens[to] = text.tokens[from];
-    batch.targets[to] = text.tokens[from + 1];
-    batch.weights[to] = scored ? 1.0f : 0.0f;
+    batch[kTokens][to] = text.tokens[from];
+    batch[kTargets][to] = text.tokens[from + 1];
+    batch[kTargetWeights][to] = scored ? 1.0f : 0.0f;
     batch.trained_tokens += scored ? 1 : 0;
   }
 }
@@ -31,8 +31,8 @@ void place(const ScoredText& text, std::int64_t base, std::int64_t start, Batch&
 void mark_document(std::int64_t base, std::int64_t first, std::int64_t last, Batch& batch) {
   for (std::int64_t i = first; i < last; ++i) {
     const auto to = static_cast<std::size_t>(base + i);
-    batch.positions[to] = static_cast<std::int32_t>(i - first);
-    batch.document_start[to] = static_cast<std::int32_t>(first);
+    batch[kPositions][to] = static_cast<std::int32_t>(i - first);
+    batch[kDocumentStarts][to] = static_cast<std::int32_t>(first);
   }
 }
 
@@ -85,11 +85,11 @@ std::vector<std::vector<double>> Scorer::score(const StepContext& context,
   std::vector<float> losses(static_cast<std::size_t>(shape.tokens()));
   for (std::size_t next = 0; next < texts.size();) {
     throw_if_raised(stop_);
-    Batch batch(shape.sequences, shape.sequence_length, padding_);
+    Batch batch = Batch::padded(shape.sequences, shape.sequence_length, padding_);
     const std::vector<Place> places = pack(texts, next, packing, batch);
     transformer_.load(batch);
     transformer_.forward(context);
-    objectives::cross_entropy(transformer_, scalars_, objectives::Leaves::logits);
+    likelihood().run(transformer_, scalars_, Leaves::logits);
     download_floats(backend_, transformer_.token_losses(), losses);
     for (const Place& at : places) {
       const ScoredText& text = texts[at.text];

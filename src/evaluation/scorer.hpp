@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/data/dataset.hpp"
+#include "src/data/batch.hpp"
 #include "src/evaluation/stop.hpp"
 #include "src/model/transformer.hpp"
 

@@ -45,10 +45,15 @@ class RowWriter {
     next_ = 0;
     ++pending_rows_;
   }
-  /// Appends one row: one number or text for each dataset.
+  /// Appends the row's values for the next datasets, one number or text each.
+  template <class... Values>
+  void put_all(const Values&... values) {
+    (put(values), ...);
+  }
+  /// The same for all datasets of a row.
   template <class... Values>
   void put_row(const Values&... values) {
-    (put(values), ...);
+    put_all(values...);
     end_row();
   }
   /// Appends `count` rows of a single dataset.
@@ -139,10 +144,12 @@ class Hdf5RunLog final : public RunLog {
  public:
   /// Creates all groups, attributes and datasets in the file `temporary`; publish() renames it.
   Hdf5RunLog(FileLock lock, std::filesystem::path path, const std::filesystem::path& temporary,
-             const RunMeta& meta, const std::vector<TensorName>& tensors)
+             const RunMeta& meta, const std::vector<TensorName>& tensors,
+             const std::vector<MetricColumn>& metrics)
       : lock_(std::move(lock)),
         path_(std::move(path)),
         tensors_(static_cast<std::int64_t>(tensors.size())),
+        metrics_(metrics.size()),
         file_(Hdf5File::create(temporary, path_)) {
     write_meta(file_, meta);
     for (const char* group : {"/metrics", "/hashes", "/eval", "/scores", "/tensors", "/events",
@@ -151,7 +158,7 @@ class Hdf5RunLog final : public RunLog {
     }
     write_tensor_names(file_, tensors);
     for (const RowGroup group : kRowGroups) {
-      groups_.emplace_back(file_, row_datasets(group, tensors_));
+      groups_.emplace_back(file_, row_datasets(group, tensors_, metrics));
     }
     sample_values_.emplace(file_, std::vector{sample_values_dataset()});
     complete_.emplace(file_, std::vector{complete_dataset()});
@@ -183,9 +190,12 @@ class Hdf5RunLog final : public RunLog {
   void copy_rows(const Hdf5File& source, std::int64_t step);
 
   void append(const StepRecord& record) override {
-    writer(RowGroup::metrics)
-        .put_row(record.step, record.stage, record.tokens, record.loss, record.grad_norm,
+    FP8LAB_ASSERT(record.objective.size() == metrics_);
+    RowWriter& rows = writer(RowGroup::metrics);
+    rows.put_all(record.step, record.stage, record.tokens, record.loss, record.grad_norm,
                  record.learning_rate, record.seconds, record.weight_hash);
+    for (const double value : record.objective) rows.put(value);
+    rows.end_row();
   }
 
   void append(const EvalRecord& record) override {
@@ -267,6 +277,7 @@ class Hdf5RunLog final : public RunLog {
   FileLock lock_;
   std::filesystem::path path_;
   std::int64_t tensors_;
+  std::size_t metrics_;  ///< metric columns
   Hdf5File file_;
   std::vector<RowWriter> groups_;  ///< in the order of kRowGroups
   std::optional<RowWriter> sample_values_;
@@ -363,14 +374,16 @@ FileLock RunLog::lock(const std::filesystem::path& path) {
 
 std::unique_ptr<RunLog> RunLog::create(const std::filesystem::path& path, const RunMeta& meta,
                                        const std::vector<TensorName>& tensors,
-                                       std::optional<FileLock> held) {
+                                       std::optional<FileLock> held,
+                                       const std::vector<MetricColumn>& metrics) {
   make_directories(path.parent_path());
   FileLock lock = held ? std::move(*held) : RunLog::lock(path);
   if (is_present(path)) {
     throw Error(path.string() + ": this run file exists; resume it or write to another directory");
   }
   TemporaryFile temporary(construction_site(path));
-  auto log = std::make_unique<Hdf5RunLog>(std::move(lock), path, temporary.path(), meta, tensors);
+  auto log =
+      std::make_unique<Hdf5RunLog>(std::move(lock), path, temporary.path(), meta, tensors, metrics);
   log->publish(temporary);
   return log;
 }
@@ -380,7 +393,7 @@ void RunLog::close_killed(const std::filesystem::path& path, FileLock held) {
   const RunMeta meta = read_meta(old);
   const std::vector<TensorName> tensors = read_tensor_names(old);
   TemporaryFile temporary(construction_site(path));
-  Hdf5RunLog log(std::move(held), path, temporary.path(), meta, tensors);
+  Hdf5RunLog log(std::move(held), path, temporary.path(), meta, tensors, read_metric_columns(old));
   log.copy_rows(old, std::numeric_limits<std::int64_t>::max());
   log.copy_completion(old);
   log.publish(temporary);
@@ -401,7 +414,8 @@ std::unique_ptr<RunLog> RunLog::resume(const std::filesystem::path& path, std::i
                             path.string(), step, last));
   }
   TemporaryFile temporary(construction_site(path));
-  auto log = std::make_unique<Hdf5RunLog>(std::move(lock), path, temporary.path(), meta, tensors);
+  auto log = std::make_unique<Hdf5RunLog>(std::move(lock), path, temporary.path(), meta, tensors,
+                                          read_metric_columns(old));
   log->copy_rows(old, step);
   const auto dropped = static_cast<std::int64_t>(steps.size()) - rows_until(steps, step);
   log->append(EventRecord{

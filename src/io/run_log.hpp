@@ -47,6 +47,14 @@ struct RunMeta {
 /// Throws Error for the meta of a file whose version cannot be resumed.
 void require_continuable(const RunMeta& meta, const std::filesystem::path& path);
 
+/// A column of /metrics beside those of every run: a number that the objective of a stage logs.
+struct MetricColumn {
+  std::string name;  ///< of the dataset; none of those in README.md of this folder
+  std::string units;
+  std::string description;
+  bool operator==(const MetricColumn&) const = default;
+};
+
 /// One row of /metrics. `step` counts optimizer steps of the whole run from 1.
 struct StepRecord {
   std::int64_t step = 0;
@@ -58,6 +66,8 @@ struct StepRecord {
   double seconds = 0;  ///< wall time since the start of the run, summed over resumes
   std::uint64_t weight_hash =
       0;  ///< XXH3-64 of all master weights in parameter order; 0: not taken
+  /// Of the metric columns of the run, in their order; NaN where another stage logs them.
+  std::vector<double> objective{};
 };
 
 /// One row of /eval.
@@ -129,11 +139,12 @@ struct CheckpointRecord {
 /// file or has another writer.
 class RunLog {
  public:
-  /// Creates `path` with every dataset and attribute, then starts SWMR.
-  /// Precondition: `path` does not exist.
+  /// Creates `path` with every dataset and attribute, then starts SWMR. `metrics`, ordered by name,
+  /// are those of every StepRecord. Precondition: `path` does not exist.
   static std::unique_ptr<RunLog> create(const std::filesystem::path& path, const RunMeta& meta,
                                         const std::vector<TensorName>& tensors,
-                                        std::optional<FileLock> held = std::nullopt);
+                                        std::optional<FileLock> held = std::nullopt,
+                                        const std::vector<MetricColumn>& metrics = {});
 
   /// Resumes `path` after `step`: copies every row up to and including `step` into a new file,
   /// renames it over the old one and adds a "resume" event. Works after a kill -9. Throws Error if

@@ -35,8 +35,9 @@ std::vector<Row> start_rows(const Hdf5File& file, RowGroup group) {
   return rows;
 }
 
-std::vector<StepRecord> read_metrics(const Hdf5File& file) {
-  const std::vector<DatasetSpec> specs = row_datasets(RowGroup::metrics, 0);
+std::vector<StepRecord> read_metrics(const Hdf5File& file,
+                                     const std::vector<MetricColumn>& objective) {
+  const std::vector<DatasetSpec> specs = row_datasets(RowGroup::metrics, 0, objective);
   auto rows = start_rows<StepRecord>(file, RowGroup::metrics);
   read_column<std::int32_t>(file, specs[1], rows, &StepRecord::stage);
   read_column<std::int64_t>(file, specs[2], rows, &StepRecord::tokens);
@@ -45,6 +46,11 @@ std::vector<StepRecord> read_metrics(const Hdf5File& file) {
   read_column<double>(file, specs[5], rows, &StepRecord::learning_rate);
   read_column<double>(file, specs[6], rows, &StepRecord::seconds);
   read_column<std::uint64_t>(file, specs[7], rows, &StepRecord::weight_hash);
+  std::vector<double> values(rows.size());
+  for (std::size_t column = specs.size() - objective.size(); column < specs.size(); ++column) {
+    file.open_dataset(specs[column]).read(values.data(), 0, static_cast<std::int64_t>(rows.size()));
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].objective.push_back(values[i]);
+  }
   return rows;
 }
 
@@ -123,7 +129,8 @@ RunData read_run(const std::filesystem::path& path) {
   run.meta = read_meta(file);
   run.complete = read_completion(file, run.final_weight_hash);
   run.tensors = read_tensor_names(file);
-  run.metrics = read_metrics(file);
+  run.objective = read_metric_columns(file);
+  run.metrics = read_metrics(file, run.objective);
   run.eval = read_eval(file);
   run.scores = read_scores(file);
   run.documents = read_documents(file);

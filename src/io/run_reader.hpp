@@ -15,6 +15,7 @@ struct RunData {
   RunMeta meta;
   std::vector<TensorName> tensors;
   std::vector<StepRecord> metrics;
+  std::vector<MetricColumn> objective;  ///< columns of StepRecord::objective, ordered by name
   std::vector<EvalRecord> eval;
   std::vector<ScoreRecord> scores;
   std::vector<DocumentRecord> documents;  ///< none in files of before

@@ -53,8 +53,10 @@ DatasetSpec words(const char* path, std::size_t size, const char* units, const c
       .path = path, .type = text, .units = units, .description = description, .text_size = size};
 }
 
-std::vector<DatasetSpec> metrics_datasets() {
-  return {
+constexpr char kMetrics[] = "/metrics/";
+
+std::vector<DatasetSpec> metrics_datasets(const std::vector<MetricColumn>& metrics) {
+  std::vector<DatasetSpec> specs = {
       step_dataset("/metrics/step"),
       number("/metrics/stage", i32, "index", "index into stage_names of /meta"),
       number("/metrics/tokens", i64, "token", "unmasked tokens trained so far"),
@@ -64,6 +66,14 @@ std::vector<DatasetSpec> metrics_datasets() {
       number("/metrics/seconds", f64, "s", "wall time since the start, resumes added up"),
       number("/hashes/weights", u64, "hash", "sum of hash_term over all weights, 0: not taken"),
   };
+  for (const MetricColumn& metric : metrics) {
+    DatasetSpec& spec = specs.emplace_back();
+    spec.path = kMetrics + metric.name;
+    spec.type = f64;
+    spec.units = metric.units;
+    spec.description = metric.description;
+  }
+  return specs;
 }
 
 std::vector<DatasetSpec> eval_datasets() {
@@ -211,9 +221,24 @@ DatasetSpec statistic_dataset(const StatisticField& field, std::int64_t tensors)
   return spec;
 }
 
-std::vector<DatasetSpec> row_datasets(RowGroup group, std::int64_t tensors) {
+std::vector<MetricColumn> read_metric_columns(const Hdf5File& file) {
+  const std::vector<DatasetSpec> usual = metrics_datasets({});
+  std::vector<MetricColumn> metrics;
+  for (const std::string& name : file.link_names("/metrics")) {
+    const std::string path = kMetrics + name;
+    const bool is_usual = std::any_of(usual.begin(), usual.end(),
+                                      [&](const DatasetSpec& spec) { return spec.path == path; });
+    if (is_usual || !file.has(path)) continue;
+    metrics.push_back(
+        {name, file.text_attribute(path, "units"), file.text_attribute(path, "description")});
+  }
+  return metrics;
+}
+
+std::vector<DatasetSpec> row_datasets(RowGroup group, std::int64_t tensors,
+                                      const std::vector<MetricColumn>& metrics) {
   switch (group) {
-    case RowGroup::metrics: return metrics_datasets();
+    case RowGroup::metrics: return metrics_datasets(metrics);
     case RowGroup::eval: return eval_datasets();
     case RowGroup::scores: return scores_datasets();
     case RowGroup::tensors: return tensors_datasets(tensors);
@@ -356,7 +381,9 @@ std::string unknown_rows(const DatasetSpec& spec, std::int64_t rows) {
 }
 
 std::vector<std::int64_t> read_steps(const Hdf5File& file, RowGroup group, std::int64_t tensors) {
-  const std::vector<DatasetSpec> specs = row_datasets(group, tensors);
+  const bool has_metrics = group == RowGroup::metrics;
+  const std::vector<DatasetSpec> specs = row_datasets(
+      group, tensors, has_metrics ? read_metric_columns(file) : std::vector<MetricColumn>{});
   if (is_later(specs.front().path) && !file.has(specs.front().path)) return {};
   std::vector<std::int64_t> steps = read_all<std::int64_t>(file, specs.front());
   auto rows = static_cast<std::int64_t>(steps.size());

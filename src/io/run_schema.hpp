@@ -35,8 +35,13 @@ inline constexpr RowGroup kRowGroups[] = {
     RowGroup::checkpoints, RowGroup::warnings, RowGroup::documents};
 
 /// Returns the datasets of a group in the order in which run_log.cpp fills them; `step` is the
-/// first. `tensors` is the number of logged operands.
-std::vector<DatasetSpec> row_datasets(RowGroup group, std::int64_t tensors);
+/// first. `tensors` is the number of logged operands; `metrics` follow the other columns of
+/// /metrics.
+std::vector<DatasetSpec> row_datasets(RowGroup group, std::int64_t tensors,
+                                      const std::vector<MetricColumn>& metrics = {});
+
+/// Returns the columns of /metrics that not every run has, ordered by name.
+std::vector<MetricColumn> read_metric_columns(const Hdf5File& file);
 
 /// Return /samples/values, whose rows are elements, and /complete.
 DatasetSpec sample_values_dataset();

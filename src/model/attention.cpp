@@ -94,14 +94,15 @@ void Attention::normalise_heads_backward(Work& work, const QkvViews& gradients) 
 void Attention::rotate(Work& work, const QkvViews& views, bool inverse) const {
   if (!is_rotated_) return;
   const RotaryTables& tables = work.rotary();
-  work.run(ops::Rope{views.qk, work.positions(), tables.cosine, tables.sine, head_dim_, inverse});
+  work.run(
+      ops::Rope{views.qk, work.column(kPositions), tables.cosine, tables.sine, head_dim_, inverse});
 }
 
 void Attention::attend(Work& work, const QkvViews& views) const {
   AttentionShape shape = attention_shape(work);
   const KvCache* cache = work.cache();
   if (cache == nullptr) {
-    work.run(ops::AttentionForward{shape, views.q, views.k, views.v, work.document_start(),
+    work.run(ops::AttentionForward{shape, views.q, views.k, views.v, work.column(kDocumentStarts),
                                    work.saved(attended_), work.saved(lse_)});
     return;
   }
@@ -128,8 +129,8 @@ void Attention::backward(Work& work, const TensorView& x, const TensorView& dout
   work.linear(o_).backward(work.context(), attended, dout, d_attended);
   const QkvViews views = inputs(work), gradients = split(d_qkv);
   work.run(ops::AttentionBackward{attention_shape(work), views.q, views.k, views.v,
-                                  work.document_start(), attended, work.saved(lse_), d_attended,
-                                  gradients.q, gradients.k, gradients.v});
+                                  work.column(kDocumentStarts), attended, work.saved(lse_),
+                                  d_attended, gradients.q, gradients.k, gradients.v});
   rotate(work, gradients, true);
   if (head_norms_) normalise_heads_backward(work, gradients);
   work.linear(qkv_).backward(work.context(), x, d_qkv, dx);

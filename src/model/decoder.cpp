@@ -42,10 +42,11 @@ Embedding::Embedding(Declaration& declaration, const ModelConfig& model)
 }
 
 Residual Embedding::forward(Work& work, const TensorView& out) const {
-  work.run(ops::EmbeddingForward{work.tokens(), work.parameter(tokens_).working(), out});
+  work.run(ops::EmbeddingForward{work.column(kTokens), work.parameter(tokens_).working(), out});
   if (!positions_) return {out};
   const TensorView rows = work.scratch(position_rows_);
-  work.run(ops::EmbeddingForward{work.positions(), work.parameter(*positions_).working(), rows});
+  work.run(
+      ops::EmbeddingForward{work.column(kPositions), work.parameter(*positions_).working(), rows});
   return {out, Residual::Summands{out, rows}};
 }
 
@@ -53,8 +54,8 @@ void Embedding::backward(Work& work, const TensorView& dout) const {
   const auto add_rows = [&](const TensorView& indices, const Parameter& rows) {
     if (rows.is_trained()) work.run(ops::EmbeddingBackward{indices, dout, rows.gradient()});
   };
-  add_rows(work.tokens(), work.parameter(tokens_));
-  if (positions_) add_rows(work.positions(), work.parameter(*positions_));
+  add_rows(work.column(kTokens), work.parameter(tokens_));
+  if (positions_) add_rows(work.column(kPositions), work.parameter(*positions_));
 }
 
 DecoderLayer::DecoderLayer(Declaration& declaration, const ModelConfig& model, std::int64_t index)

@@ -15,4 +15,10 @@ KvCache::KvCache(Backend& backend, const ModelConfig& model, DType dtype, std::i
   }
 }
 
+CachedBatch::CachedBatch() {
+  for (const ColumnSpec& column : kBatchColumns) {
+    if (column.is_cached) add(column);
+  }
+}
+
 }  // namespace fp8lab

@@ -6,6 +6,7 @@
 
 #include "emulation/backend.hpp"
 #include "src/config/config.hpp"
+#include "src/data/batch.hpp"
 
 namespace fp8lab {
 
@@ -34,10 +35,10 @@ class KvCache {
   TensorView query_start_, cached_;
 };
 
-/// New tokens of sequences in a cache, sequence by sequence.
-struct CachedBatch {
-  std::vector<std::int32_t> tokens;
-  std::vector<std::int32_t> positions;    ///< within the sequence
+/// New tokens of sequences in a cache, sequence by sequence; positions are those in the sequence.
+struct CachedBatch : Columns {
+  CachedBatch();  ///< of the columns that are cached
+
   std::vector<std::int32_t> query_start;  ///< first token of each sequence, and their number
   std::vector<std::int32_t> cached;       ///< tokens of each sequence that the cache holds already
   std::vector<std::int32_t> wanted;       ///< tokens, ascending, whose logits are asked for

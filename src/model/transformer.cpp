@@ -31,10 +31,8 @@ void Transformer::for_each_chunk(bool is_differentiated,
                                  const std::function<void(const LogitChunk&)>& objective) {
   for (const Decoder::Chunk& chunk : decoder_.chunks(work_)) {
     if (has_chunks()) decoder_.head_forward(work_, chunk);
-    objective({chunk.first, decoder_.logits(work_, chunk),
-               work_.targets().columns(chunk.first, chunk.count),
-               work_.target_weights().columns(chunk.first, chunk.count),
-               decoder_.token_losses(work_, chunk), chunk.first + chunk.count == work_.outputs()});
+    objective({chunk.first, decoder_.logits(work_, chunk), decoder_.token_losses(work_, chunk),
+               chunk.first + chunk.count == work_.outputs()});
     if (has_chunks() && is_differentiated) decoder_.head_backward(work_, chunk);
   }
 }

@@ -34,13 +34,19 @@ class Transformer {
   /// The forward pass of the loaded batch: up to its logits, or up to the head if the logits are
   /// computed in chunks.
   void forward(const StepContext& context);
-  /// The input of an objective: the logits of tokens [first, first + logits.rows), with the
-  /// targets, weights and losses of these tokens.
+  /// The input of an objective: the logits of tokens [first, first + logits.rows), and the memory
+  /// for the losses of these tokens.
   struct LogitChunk {
     std::int64_t first = 0;
-    TensorView logits, targets, target_weights, token_losses;
+    TensorView logits, token_losses;
     bool is_last = false;
   };
+  /// A column of the loaded batch for the tokens of a chunk, (1, logits.rows) in its own type.
+  TensorView column(const ColumnSpec& spec, const LogitChunk& chunk) const {
+    return work_.column(spec).columns(chunk.first, chunk.logits.rows);
+  }
+  /// Where the columns of a batch are uploaded to.
+  const std::vector<Work::LoadedColumn>& columns() const { return work_.columns(); }
   /// After forward(): calls `objective` on the logits of all tokens. Above BatchShape::logit_rows()
   /// tokens, the logits are computed chunk by chunk. If `is_differentiated`, the objective replaces
   /// logits by their gradient, and the head's backward pass of a chunk runs before the next chunk.

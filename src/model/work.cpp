@@ -2,6 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace fp8lab {
 namespace {
 
@@ -109,10 +112,12 @@ void Work::allocate_activations(bool training) {
 
 void Work::allocate_tokens() {
   const std::int64_t t = shape_.tokens();
-  for (TensorView* vector : {&tokens_, &targets_, &positions_, &document_start_, &wanted_}) {
-    *vector = backend_.allocate(DType::i32, 1, t);
-  }
-  weights_ = backend_.allocate(DType::f32, 1, t);
+  const auto add = [&](const ColumnSpec& column) {
+    columns_.push_back({column, backend_.allocate(column.type, 1, t)});
+  };
+  std::for_each(std::begin(kBatchColumns), std::end(kBatchColumns), add);
+  std::for_each(shape_.columns.begin(), shape_.columns.end(), add);
+  wanted_ = backend_.allocate(DType::i32, 1, t);
 }
 
 void Work::build_linears(const ModelConfig& model, const Recipe& recipe, Purpose purpose) {
@@ -132,26 +137,34 @@ void Work::build_linears(const ModelConfig& model, const Recipe& recipe, Purpose
   }
 }
 
+void Work::begin_load(std::int64_t rows, std::int64_t outputs, const KvCache* cache) {
+  rows_ = rows;
+  outputs_ = outputs;
+  cache_ = cache;
+  for (LoadedColumn& column : columns_) column.is_loaded = false;
+}
+
+void Work::upload(const Columns& batch) {
+  for (LoadedColumn& column : columns_) {
+    if (!batch.has(column.spec)) continue;
+    backend_.upload(part_of(column), batch.data(column.spec));
+    column.is_loaded = true;
+  }
+}
+
 void Work::load(const Batch& batch) {
   FP8LAB_ASSERT(batch.sequences == shape_.sequences &&
                 batch.sequence_length == shape_.sequence_length);
-  backend_.upload(tokens_, batch.tokens.data());
-  backend_.upload(targets_, batch.targets.data());
-  backend_.upload(weights_, batch.weights.data());
-  backend_.upload(positions_, batch.positions.data());
-  backend_.upload(document_start_, batch.document_start.data());
-  rows_ = outputs_ = shape_.tokens();
-  cache_ = nullptr;
+  begin_load(shape_.tokens(), shape_.tokens(), nullptr);
+  upload(batch);
 }
 
 void Work::load(const CachedBatch& batch, const KvCache& cache) {
-  rows_ = static_cast<std::int64_t>(batch.tokens.size());
-  outputs_ = static_cast<std::int64_t>(batch.wanted.size());
+  begin_load(static_cast<std::int64_t>(batch[kTokens].size()),
+             static_cast<std::int64_t>(batch.wanted.size()), &cache);
   FP8LAB_ASSERT(rows_ > 0 && rows_ <= shape_.tokens() && outputs_ <= rows_);
   FP8LAB_ASSERT(static_cast<std::int64_t>(batch.cached.size()) == cache.sequences());
-  cache_ = &cache;
-  backend_.upload(tokens(), batch.tokens.data());
-  backend_.upload(positions(), batch.positions.data());
+  upload(batch);
   if (outputs_ > 0) backend_.upload(wanted(), batch.wanted.data());
   backend_.upload(cache.query_start(), batch.query_start.data());
   backend_.upload(cache.cached(), batch.cached.data());
@@ -159,9 +172,20 @@ void Work::load(const CachedBatch& batch, const KvCache& cache) {
 
 void Work::set_targets(const std::vector<std::int32_t>& targets) {
   FP8LAB_ASSERT(static_cast<std::int64_t>(targets.size()) == outputs_);
-  const std::vector<float> weights(targets.size(), 1.0f);
-  backend_.upload(this->targets(), targets.data());
-  backend_.upload(target_weights(), weights.data());
+  Columns wanted;
+  wanted.add(kTargets);
+  wanted.add(kTargetWeights);
+  wanted[kTargets] = targets;
+  wanted[kTargetWeights].assign(targets.size(), 1.0f);
+  upload(wanted);
+}
+
+TensorView Work::column(const ColumnSpec& spec) const {
+  const auto found =
+      std::find_if(columns_.begin(), columns_.end(),
+                   [&](const LoadedColumn& column) { return column.spec.name == spec.name; });
+  FP8LAB_ASSERT(found != columns_.end() && found->is_loaded);
+  return part_of(*found);
 }
 
 TensorView Work::saved(SavedId id, std::int64_t first, std::int64_t tokens) const {

@@ -10,7 +10,7 @@
 
 #include "emulation/backend.hpp"
 #include "src/config/config.hpp"
-#include "src/data/dataset.hpp"
+#include "src/data/batch.hpp"
 #include "src/model/declaration.hpp"
 #include "src/model/kv_cache.hpp"
 #include "src/model/linear.hpp"
@@ -27,6 +27,7 @@ struct BatchShape {
   std::int64_t sequence_length = 0;
   AttentionConfig attention;
   MemoryConfig memory{};
+  std::vector<ColumnSpec> columns{};  ///< of the batches, beside kBatchColumns
   std::int64_t tokens() const { return sequences * sequence_length; }
   /// The largest number of tokens whose logits are in memory at once.
   std::int64_t logit_rows() const {
@@ -41,18 +42,24 @@ class Work {
        const ModelConfig& model, const Recipe& recipe, const BatchShape& shape, Purpose purpose);
 
   // --- tokens ---------------------------------------------------------------------------------
+  /// Uploads the columns of the batch that there is memory for: kBatchColumns and shape().columns.
   void load(const Batch& batch);
   void load(const CachedBatch& batch, const KvCache& cache);
   void set_targets(const std::vector<std::int32_t>& targets);
 
   std::int64_t rows() const { return rows_; }        ///< loaded tokens
   std::int64_t outputs() const { return outputs_; }  ///< tokens whose logits are computed
-  TensorView tokens() const { return tokens_.columns(0, rows_); }        ///< (1, rows) i32
-  TensorView positions() const { return positions_.columns(0, rows_); }  ///< (1, rows) i32
-  TensorView document_start() const { return document_start_; }          ///< (1, T) i32
-  TensorView wanted() const { return wanted_.columns(0, outputs_); }     ///< (1, outputs) i32
-  TensorView targets() const { return targets_.columns(0, outputs_); }   ///< (1, outputs) i32
-  TensorView target_weights() const { return weights_.columns(0, outputs_); }
+  TensorView wanted() const { return wanted_.columns(0, outputs_); }  ///< (1, outputs) i32
+  /// A column of the loaded tokens in its own type: (1, rows) if it is cached, else (1, outputs).
+  /// Precondition: it is loaded.
+  TensorView column(const ColumnSpec& spec) const;
+  /// Memory of a column.
+  struct LoadedColumn {
+    ColumnSpec spec;
+    TensorView memory;  ///< (1, T)
+    bool is_loaded = false;
+  };
+  const std::vector<LoadedColumn>& columns() const { return columns_; }
   /// The cache that the loaded tokens belong to; null without one.
   const KvCache* cache() const { return cache_; }
 
@@ -105,6 +112,12 @@ class Work {
   void allocate_activations(bool training);
   TensorView memory_of(const Placed& placed) const;
   void allocate_tokens();
+  void begin_load(std::int64_t rows, std::int64_t outputs, const KvCache* cache);
+  void upload(const Columns& batch);
+  /// The part of a column's memory for the loaded tokens.
+  TensorView part_of(const LoadedColumn& column) const {
+    return column.memory.columns(0, column.spec.is_cached ? rows_ : outputs_);
+  }
 
   Backend& backend_;
   const Parameters& parameters_;
@@ -122,7 +135,8 @@ class Work {
   StepContext context_;
   std::int64_t rows_ = 0, outputs_ = 0;
   const KvCache* cache_ = nullptr;
-  TensorView tokens_, targets_, weights_, positions_, document_start_, wanted_;
+  std::vector<LoadedColumn> columns_;
+  TensorView wanted_;
 };
 
 }  // namespace fp8lab

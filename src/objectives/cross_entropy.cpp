@@ -1,16 +1,16 @@
 #include "src/objectives/cross_entropy.hpp"
 
-namespace fp8lab::objectives {
+namespace fp8lab {
 
-void cross_entropy(Transformer& model, const TensorView& scalars, Leaves leaves,
-                   const std::function<void(const Transformer::LogitChunk&)>& look) {
-  const bool is_differentiated = leaves == Leaves::gradient;
-  model.for_each_chunk(is_differentiated, [&](const Transformer::LogitChunk& chunk) {
-    model.run(ops::CrossEntropy{chunk.logits, chunk.targets, chunk.target_weights, scalars,
-                                chunk.token_losses, is_differentiated ? chunk.logits : TensorView{},
-                                chunk.is_last ? model.token_losses() : TensorView{}});
-    if (look) look(chunk);
-  });
+void CrossEntropy::run_chunk(Transformer& model, const Transformer::LogitChunk& chunk,
+                             const Results& results) const {
+  model.run(ops::CrossEntropy{.logits = chunk.logits,
+                              .targets = model.column(kTargets, chunk),
+                              .weights = model.column(weights_, chunk),
+                              .scalars = results.scalars,
+                              .token_loss = chunk.token_losses,
+                              .dlogits = results.gradient,
+                              .summed = results.summed});
 }
 
-}  // namespace fp8lab::objectives
+}  // namespace fp8lab

@@ -1,25 +1,28 @@
 // Cross-entropy over the tokens that have a target: all tokens of running text, and only those of
-// the answers in supervised fine-tuning (Batch::weights).
+// the answers in supervised fine-tuning (kTargetWeights):
+//   L = -1/N sum_t w_t log p(target_t | tokens of the document up to t),   N trained tokens.
 #pragma once
 
-#include <cstdint>
-#include <functional>
+#include <vector>
 
-#include "src/model/transformer.hpp"
+#include "src/objectives/objective.hpp"
 
-namespace fp8lab::objectives {
+namespace fp8lab {
 
-/// What an objective writes into the logits buffer.
-enum class Leaves : std::uint8_t {
-  logits,
-  gradient,  ///< gradient of the mean over all trained tokens of the step (scalars[kInverseTokens])
+class CrossEntropy : public Objective {
+ public:
+  /// `weights` are w, one for each token, 0 where none is trained on. Loss and gradient are rounded
+  /// as by ops::CrossEntropy.
+  explicit CrossEntropy(const Column<float>& weights = kTargetWeights) : weights_(weights) {}
+
+  std::vector<ColumnSpec> columns() const override { return {kTargets, weights_}; }
+
+ protected:
+  void run_chunk(Transformer& model, const Transformer::LogitChunk& chunk,
+                 const Results& results) const override;
+
+ private:
+  Column<float> weights_;
 };
 
-/// Adds the loss of the batch, in nats, to scalars[kLossSum]. Precondition: forward() has run.
-/// token_losses() are its terms, added in the same order however the logits are chunked.
-/// backward() may follow only with Leaves::gradient. `look` is called with each chunk of logits
-/// before the next one overwrites it.
-void cross_entropy(Transformer& model, const TensorView& scalars, Leaves leaves,
-                   const std::function<void(const Transformer::LogitChunk&)>& look = {});
-
-}  // namespace fp8lab::objectives
+}  // namespace fp8lab

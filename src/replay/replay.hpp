@@ -49,7 +49,7 @@ class Replay {
   StepTaken step(OperationObserver* observer = nullptr);
 
   // Between prepare() and step():
-  PlaceTracker places() { return {execution_.parameters(), execution_.transformer().linears()}; }
+  PlaceTracker places() { return {execution_.parameters(), execution_.transformer()}; }
   /// Returns the hashes of all tensors that the step reads but does not write first: the state
   /// stored in a checkpoint, and the working copies of the weights.
   std::vector<std::uint64_t> state_hashes();

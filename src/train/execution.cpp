@@ -44,7 +44,8 @@ std::string outstanding_gradient(Backend& backend, const Parameters& parameters)
 
 Mixture training_stream(const DataSources& data, const RunConfig& config,
                         const StageConfig& stage) {
-  return {data, config.seed, kDataStream + static_cast<std::uint32_t>(stage.kind)};
+  return {data, config.seed, kDataStream + static_cast<std::uint32_t>(stage.kind),
+          make_objective(stage.objective)->own_columns()};
 }
 
 Execution::Execution(const RunConfig& config, Backend& backend,
@@ -158,6 +159,7 @@ std::vector<EventRecord> Execution::begin_stage() {
   const StageConfig& config = stage();
   std::vector<EventRecord> events;
   mark_ = backend_.memory_mark();
+  objective_ = make_objective(config.objective);
   make_model();
   const bool resumed = position_.streams.size() == i + 1;
   if (!resumed) position_.streams.push_back(first_position());
@@ -241,6 +243,17 @@ StepRecord Execution::record_of(const StepResults& results, std::int64_t trained
   return record;
 }
 
+std::vector<double> Execution::metrics_of_step(std::span<const Batch> batches) const {
+  const std::vector<MetricColumn> all = metrics_of(config_), own = objective_->metrics();
+  const std::vector<double> measured = objective_->measure(batches);
+  std::vector<double> values(all.size(), std::numeric_limits<double>::quiet_NaN());
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const auto place = std::find(all.begin(), all.end(), own[i]);
+    values.at(static_cast<std::size_t>(place - all.begin())) = measured.at(i);
+  }
+  return values;
+}
+
 void Execution::fall_back(StepTaken& taken) {
   const FallbackConfig& fallback = *stage().fallback;
   const StepSigns signs = signs_of(taken.record, taken);
@@ -269,8 +282,8 @@ StepTaken Execution::step(const InspectStep& inspect) {
   context.seed = config_.seed;
   context.step = static_cast<std::uint32_t>(position_.step + 1);
   context.log_statistics = ranks_.rank() == 0 && is_due(config_.logging.statistics_every_steps);
-  const TrainingStep step{backend_, memory_->parameters, *transformer_, memory_->step,
-                          &memory_->shards};
+  const TrainingStep step{backend_,      memory_->parameters, *transformer_,
+                          memory_->step, *objective_,         &memory_->shards};
   const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
   StepTaken taken;
   StressedStep stressed(backend_, memory_->parameters, config, position_.stage_step, config_.seed);
@@ -311,6 +324,7 @@ StepTaken Execution::step(const InspectStep& inspect) {
       step.results(config_.logging.hash_every_step, context.log_statistics && !inspected);
   if (!inspected) taken.statistics = std::move(results.statistics);
   taken.record = record_of(results, taken.trained_tokens);
+  taken.record.objective = metrics_of_step(batches);
   if (may_fall) fall_back(taken);
 
   ++position_.step;

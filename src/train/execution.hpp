@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "src/evaluation/evaluator.hpp"
 #include "src/io/run_log.hpp"
 #include "src/model/transformer.hpp"
+#include "src/objectives/objective.hpp"
 #include "src/train/amax_history.hpp"
 #include "src/train/checkpoint_writer.hpp"
 #include "src/train/fallback.hpp"
@@ -138,6 +140,8 @@ class Execution {
   void say(const std::string& phase) const;
   /// The record of the step at work, which `results` are of.
   StepRecord record_of(const StepResults& results, std::int64_t trained_tokens) const;
+  /// What the objective of the stage logs of a step, in the order of metrics_of().
+  std::vector<double> metrics_of_step(std::span<const Batch> batches) const;
 
   RunConfig config_;
   std::unique_ptr<Backend> own_backend_;  ///< where the run replaces sources of error
@@ -151,6 +155,7 @@ class Execution {
   std::vector<std::string> notes_;
   std::int64_t most_memory_ = 0;  ///< of the largest stage, in backend memory
   std::unique_ptr<RunMemory> memory_;
+  std::unique_ptr<Objective> objective_;  ///< of the stage at work
   std::unique_ptr<Transformer> transformer_;
   std::size_t mark_ = 0;       ///< of the backend's memory, before the stage's
   OpenCheckpoint checkpoint_;  ///< that the next stage goes on from; or null

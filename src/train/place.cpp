@@ -1,6 +1,5 @@
 #include "src/train/place.hpp"
 
-#include <array>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -125,8 +124,10 @@ std::string kind_of(const AnyOperation& op) {
                     op);
 }
 
-PlaceTracker::PlaceTracker(const Parameters& parameters,
-                           const std::vector<std::unique_ptr<Linear>>& linears) {
+PlaceTracker::PlaceTracker(const Parameters& parameters, const Transformer& transformer) {
+  for (const Work::LoadedColumn& column : transformer.columns()) {
+    columns_[column.memory.data] = column.spec.name;
+  }
   for (const Parameter& parameter : parameters.all()) {
     for (const TensorView* view :
          {&parameter.master(), &parameter.working(), &parameter.tensors.first_moment.codes,
@@ -139,6 +140,7 @@ PlaceTracker::PlaceTracker(const Parameters& parameters,
     }
   }
   const auto& declared = parameters.declaration().linears();
+  const std::vector<std::unique_ptr<Linear>>& linears = transformer.linears();
   for (std::size_t i = 0; i < linears.size(); ++i) {
     const Parameter& weight = parameters[declared[i].weight];
     linears_.push_back(linears[i]->name());
@@ -184,12 +186,7 @@ Place PlaceTracker::next(const AnyOperation& op) {
   }
   if (is_one_of<Upload>(op)) {
     if (place_.phase == Phase::backward) ++place_.micro_batch;
-    if (place_.phase != Phase::load) uploads_ = 0;
     place_.phase = Phase::load;
-    const Upload& upload = *std::get<const Upload*>(op);
-    // Step scalars and the number of the step come before the tokens of the first micro-batch.
-    const bool is_batch = upload.destination.dtype == DType::i32 && upload.destination.cols > 1;
-    if (is_batch || uploads_ > 0) ++uploads_;
   } else if (is_one_of<ops::StoreState, ops::AccumulateSquareSum, ops::BeginUpdate,
                        ops::UpdateDelayedScale>(op)) {
     place_.phase = Phase::update;
@@ -234,11 +231,10 @@ std::string PlaceTracker::part_of(const AnyOperation& op, const OperationOutput&
 
 std::string_view PlaceTracker::uploaded(const AnyOperation& op) const {
   if (!is_one_of<Upload>(op) || stressed(op) != nullptr) return {};
-  constexpr std::array<std::string_view, 5> kBatch = {"tokens", "targets", "target weights",
-                                                      "positions", "document starts"};
   const TensorView& view = std::get<const Upload*>(op)->destination;
-  if (uploads_ == 0) return view.dtype == DType::i32 ? "step number" : "step scalars";
-  return kBatch[static_cast<std::size_t>(uploads_ - 1) % kBatch.size()];
+  const auto column = columns_.find(view.data);
+  if (column != columns_.end()) return column->second;
+  return view.dtype == DType::i32 ? "step number" : "step scalars";
 }
 
 }  // namespace fp8lab

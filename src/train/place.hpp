@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "emulation/recording/observed_backend.hpp"
-#include "src/model/linear.hpp"
 #include "src/model/parameters.hpp"
+#include "src/model/transformer.hpp"
 
 namespace fp8lab {
 
@@ -36,17 +36,19 @@ struct Place {
 std::string kind_of(const AnyOperation& op);
 
 /// Follows the operations of one step. It knows layers by the memory of their parameters and by the
-/// random keys of their quantizers, and what has neither by the layer before it.
+/// random keys of their quantizers, and what has neither by the layer before it; columns of a batch
+/// by the memory that they are uploaded to.
 class PlaceTracker {
  public:
-  PlaceTracker(const Parameters& parameters, const std::vector<std::unique_ptr<Linear>>& linears);
+  PlaceTracker(const Parameters& parameters, const Transformer& transformer);
 
   /// The place of the next operation.
   Place next(const AnyOperation& op);
   /// Which operand of which GEMM an output is part of: "fprop.x"; the tensor of a delayed state,
   /// "x". Empty for others. After the operation.
   std::string part_of(const AnyOperation& op, const OperationOutput& output) const;
-  /// What an upload brings; empty for what is no upload.
+  /// What an upload brings: the name of a column (ColumnSpec), "step scalars" or "step number";
+  /// empty for what is no upload.
   std::string_view uploaded(const AnyOperation& op) const;
 
  private:
@@ -54,14 +56,14 @@ class PlaceTracker {
   /// The weight or gradient that an upload or a copy changes; null for all else.
   const std::string* stressed(const AnyOperation& op) const;
 
-  std::map<const void*, std::string> parameters_;  ///< by master, working copy and gradient
-  std::map<const void*, std::size_t> weights_;     ///< linear layers by their weights
-  std::map<const void*, std::size_t> gradients_;   ///< and by the gradients of these
-  std::map<const void*, std::string> states_;      ///< delayed states, factors, statistics
+  std::map<const void*, std::string> parameters_;    ///< by master, working copy and gradient
+  std::map<const void*, std::size_t> weights_;       ///< linear layers by their weights
+  std::map<const void*, std::size_t> gradients_;     ///< and by the gradients of these
+  std::map<const void*, std::string> states_;        ///< delayed states, factors, statistics
+  std::map<const void*, std::string_view> columns_;  ///< names of the batch's columns
   std::vector<std::string> linears_;
   Place place_;
   std::string last_;  ///< the name of the last operation that has one
-  std::int64_t uploads_ = 0;
 };
 
 }  // namespace fp8lab

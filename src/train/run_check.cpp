@@ -16,6 +16,7 @@
 #include "src/evaluation/held_out.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
+#include "src/objectives/objective.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/identity.hpp"
 #include "src/train/memory_plan.hpp"
@@ -164,8 +165,8 @@ std::vector<OpenedStage> open_stages(const RunConfig& config, const Backend* bac
     const StageConfig& stage = config.stages[i];
     OpenedStage& opened = stages[i];
     const std::string where = "stage " + stage.name;
-    opened.train = open(stage.data, model, where);
-    if (stage.eval) opened.eval = open(stage.eval->data, model, where);
+    opened.train = open(stage.data, model, where, make_objective(stage.objective)->own_columns());
+    if (stage.eval) opened.eval = open(stage.eval->data, model, where, {});
     check_targets(opened.train, stage.sequence_length, where);
     sources.push_back({where, &opened.train});
     if (!opened.eval) continue;
@@ -208,12 +209,17 @@ Backend& RunCheck::backend(const std::string& name) {
 }
 
 const DataSources& RunCheck::sources(const DataConfig& config, const ModelVocabulary& model,
-                                     const std::string& where) {
+                                     const std::string& where,
+                                     std::span<const ColumnSpec> columns) {
+  std::vector<std::string> names;
+  for (const ColumnSpec& column : columns) names.emplace_back(column.name);
   for (const Opened& opened : opened_) {
-    if (opened.config == config && opened.model == model) return *opened.sources;
+    const bool is_same =
+        opened.config == config && opened.model == model && opened.columns == names;
+    if (is_same) return *opened.sources;
   }
-  auto sources = std::make_unique<DataSources>(open_sources(config, model, where));
-  opened_.push_back({config, model, std::move(sources)});
+  auto sources = std::make_unique<DataSources>(open_sources(config, model, where, columns));
+  opened_.push_back({config, model, std::move(names), std::move(sources)});
   return *opened_.back().sources;
 }
 
@@ -241,9 +247,9 @@ void RunCheck::check(const RunConfig& config, const RunDirectory& directory, boo
 }
 
 OpenData RunCheck::opener() {
-  return [this](const DataConfig& data, const ModelVocabulary& model, const std::string& where) {
-    return sources(data, model, where);
-  };
+  return
+      [this](const DataConfig& data, const ModelVocabulary& model, const std::string& where,
+             std::span<const ColumnSpec> columns) { return sources(data, model, where, columns); };
 }
 
 const Identity& RunCheck::initial_state(const RunConfig& config) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,9 +31,10 @@ struct OpenedStage {
   EvaluationInputs inputs;
 };
 
-/// How the data of a stage are opened; `where` names it.
-using OpenData = std::function<DataSources(const DataConfig& data, const ModelVocabulary& model,
-                                           const std::string& where)>;
+/// How the data of a stage are opened, with columns of its objective; `where` names it.
+using OpenData =
+    std::function<DataSources(const DataConfig& data, const ModelVocabulary& model,
+                              const std::string& where, std::span<const ColumnSpec> columns)>;
 
 /// Everything of a run but its weights, opened: what training and a plan of it read before the
 /// first step. `model`: whose ids the initial weights know. Throws Error when a stage's recipe does
@@ -86,12 +88,13 @@ class RunCheck {
  private:
   Backend& backend(const std::string& name);
   const DataSources& sources(const DataConfig& config, const ModelVocabulary& model,
-                             const std::string& where);
+                             const std::string& where, std::span<const ColumnSpec> columns);
   OpenData opener();
 
   struct Opened {
     DataConfig config;
     ModelVocabulary model;
+    std::vector<std::string> columns;  ///< their names
     std::unique_ptr<DataSources> sources;
   };
   MakeBackend make_backend_;

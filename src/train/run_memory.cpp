@@ -1,6 +1,7 @@
 #include "src/train/run_memory.hpp"
 
 #include "src/error_sources/run_sources.hpp"
+#include "src/objectives/objective.hpp"
 
 namespace fp8lab {
 
@@ -18,7 +19,7 @@ std::unique_ptr<Transformer> make_transformer(Backend& backend, const Parameters
                                               const RunConfig& config, const StageConfig& stage,
                                               const Recipe& recipe) {
   const BatchShape shape{stage.micro_batch_sequences, stage.sequence_length, config.attention,
-                         config.memory};
+                         config.memory, make_objective(stage.objective)->own_columns()};
   return std::make_unique<Transformer>(backend, parameters, config.model,
                                        without_exact_sources(config, recipe), shape);
 }

@@ -18,6 +18,7 @@
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/run_reader.hpp"
+#include "src/objectives/objective.hpp"
 
 namespace fp8lab {
 namespace {
@@ -81,9 +82,9 @@ std::string part_of(const Identity& identity, const std::string& name) {
 }
 
 bool has_content(const SourceConfig& source, DataForm form, const fs::path& tokenizer,
-                 const std::string& hash) {
+                 const std::string& hash, std::span<const ColumnSpec> columns) {
   try {
-    return hex16(open_corpus(source, form, tokenizer)->hash()) == hash;
+    return hex16(open_corpus(source, form, tokenizer, columns)->hash()) == hash;
   } catch (const Error&) {
     return false;
   }
@@ -171,7 +172,8 @@ Error RunPlaces::missing(const fs::path& recorded, const std::string& what, cons
 }
 
 SourceConfig RunPlaces::located(const SourceConfig& source, DataForm form, const std::string& hash,
-                                const std::string& what) const {
+                                const std::string& what,
+                                std::span<const ColumnSpec> columns) const {
   SourceConfig first = source;
   bool is_sure = true;
   for (fs::path& path : first.paths) {
@@ -183,7 +185,7 @@ SourceConfig RunPlaces::located(const SourceConfig& source, DataForm form, const
   if (is_sure || hash.empty()) return first;
   fs::path tokenizer = initial_folder();
   if (!is_file(tokenizer / "tokenizer.json")) tokenizer.clear();
-  if (has_content(first, form, tokenizer, hash)) return first;
+  if (has_content(first, form, tokenizer, hash, columns)) return first;
   const std::size_t count = places_of(source.paths.front()).size();
   for (std::size_t place = 0; place < count; ++place) {
     SourceConfig other = source;
@@ -193,27 +195,28 @@ SourceConfig RunPlaces::located(const SourceConfig& source, DataForm form, const
       is_there = is_there && place < places.size() && is_present(places[place]);
       if (is_there) path = places[place];
     }
-    if (is_there && has_content(other, form, tokenizer, hash)) return other;
+    if (is_there && has_content(other, form, tokenizer, hash, columns)) return other;
   }
   throw missing(source.paths.front(), what, hash, kLookIn);
 }
 
 DataConfig RunPlaces::located(DataConfig data, const std::string& stage, const std::string& use,
-                              const std::string& what) const {
+                              const std::string& what, std::span<const ColumnSpec> columns) const {
   const std::vector<std::string> hashes = recorded_hashes(meta_, stage, use);
   for (std::size_t i = 0; i < data.sources.size(); ++i) {
     const std::string hash = hashes.size() == data.sources.size() ? hashes[i] : std::string();
-    data.sources[i] = located(data.sources[i], data.form, hash, what + stage);
+    data.sources[i] = located(data.sources[i], data.form, hash, what + stage, columns);
   }
   return data;
 }
 
 DataConfig RunPlaces::training_data(const StageConfig& stage) const {
-  return located(stage.data, stage.name, "train", "training data of stage ");
+  return located(stage.data, stage.name, "train", "training data of stage ",
+                 make_objective(stage.objective)->own_columns());
 }
 
 DataConfig RunPlaces::evaluation_data(const StageConfig& stage) const {
-  return located(stage.eval->data, stage.name, "eval", "evaluation data of stage ");
+  return located(stage.eval->data, stage.name, "eval", "evaluation data of stage ", {});
 }
 
 fs::path RunPlaces::questions(const StageConfig& stage) const {

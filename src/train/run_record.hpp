@@ -3,10 +3,12 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "src/config/config.hpp"
+#include "src/data/batch.hpp"
 #include "src/io/run_log.hpp"
 
 namespace fp8lab {
@@ -65,10 +67,11 @@ class RunPlaces {
   std::filesystem::path initial_folder(int runs_before) const;
   /// All places of a path, whether there is something or not.
   std::vector<std::filesystem::path> places_of(const std::filesystem::path& recorded) const;
+  /// With `columns`, as the data were opened, whose numbers are part of their hashes.
   DataConfig located(DataConfig data, const std::string& stage, const std::string& use,
-                     const std::string& what) const;
+                     const std::string& what, std::span<const ColumnSpec> columns) const;
   SourceConfig located(const SourceConfig& source, DataForm form, const std::string& hash,
-                       const std::string& what) const;
+                       const std::string& what, std::span<const ColumnSpec> columns) const;
 
   RunMeta meta_;
   std::filesystem::path run_file_;

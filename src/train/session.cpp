@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/objectives/cross_entropy.hpp"
+#include "src/objectives/objective.hpp"
 #include "src/train/training_step.hpp"
 
 namespace fp8lab {
@@ -32,22 +32,20 @@ Batch make_batch(std::vector<std::int32_t> tokens, std::vector<std::int32_t> tar
     if (token >= 0 && token < vocab_size) continue;
     throw Error(fmt::format("token {} is not in the vocabulary of {}", token, vocab_size));
   }
-  Batch batch;
-  batch.sequences = sequences;
-  batch.sequence_length = count / sequences;
-  batch.tokens = std::move(tokens);
-  batch.targets = std::move(targets);
-  batch.document_start.assign(batch.tokens.size(), 0);
+  Batch batch(sequences, count / sequences);
+  batch[kDocumentStarts].assign(tokens.size(), 0);
   for (std::int64_t i = 0; i < count; ++i) {
-    std::int32_t& target = batch.targets[static_cast<std::size_t>(i)];
+    std::int32_t& target = targets[static_cast<std::size_t>(i)];
     if (target >= vocab_size) {
       throw Error(fmt::format("target {} is not in the vocabulary of {}", target, vocab_size));
     }
-    batch.positions.push_back(static_cast<std::int32_t>(i % batch.sequence_length));
-    batch.weights.push_back(target >= 0 ? 1.0f : 0.0f);
+    batch[kPositions].push_back(static_cast<std::int32_t>(i % batch.sequence_length));
+    batch[kTargetWeights].push_back(target >= 0 ? 1.0f : 0.0f);
     batch.trained_tokens += target >= 0 ? 1 : 0;
     target = std::max(target, 0);
   }
+  batch[kTokens] = std::move(tokens);
+  batch[kTargets] = std::move(targets);
   return batch;
 }
 
@@ -98,7 +96,7 @@ std::vector<float> ModelSession::logits(const Batch& batch) {
 }
 
 TrainingStep ModelSession::training_step(Transformer& transformer) {
-  return {backend_, parameters_, transformer, block_};
+  return {backend_, parameters_, transformer, block_, likelihood()};
 }
 
 double ModelSession::loss(const Batch& batch) {
@@ -106,7 +104,7 @@ double ModelSession::loss(const Batch& batch) {
   Transformer& transformer = prepare(batch);
   begin_step(backend_, block_.scalars, 0.0, batch.trained_tokens);
   transformer.forward(context());
-  objectives::cross_entropy(transformer, block_.scalars, objectives::Leaves::logits);
+  likelihood().run(transformer, block_.scalars, Leaves::logits);
   transformer.discard_amaxes();
   return training_step(transformer).results().mean_loss();
 }

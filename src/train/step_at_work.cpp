@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "src/data/random.hpp"
-#include "src/objectives/cross_entropy.hpp"
 
 namespace fp8lab {
 
@@ -12,6 +11,7 @@ StepAtWork::StepAtWork(Backend& memory_of, const RunConfig& config, const StageC
                        const Recipe& recipe)
     : backend(memory_of),
       memory(backend, config, load_recipe(config.recipe, config.recorded)),
+      objective(make_objective(stage.objective)),
       transformer(make_transformer(backend, memory.parameters, config, stage, recipe)) {
   // Scales that are taken from the tensor itself belong to the first steps of a history.
   for (const auto& layer : transformer->linears()) {
@@ -35,22 +35,24 @@ void StepAtWork::take_losses(std::span<const Batch> batches) {
   for (const Batch& batch : batches) {
     transformer->load(batch);
     transformer->forward(context);
-    objectives::cross_entropy(*transformer, memory.step.scalars, objectives::Leaves::logits);
+    likelihood().run(*transformer, memory.step.scalars, Leaves::logits);
   }
 }
 
 Batch random_batch(const StageConfig& stage, std::int64_t vocab_size) {
-  Batch batch(stage.micro_batch_sequences, stage.sequence_length, 0);
+  const std::vector<ColumnSpec> own = make_objective(stage.objective)->own_columns();
+  Batch batch = Batch::padded(stage.micro_batch_sequences, stage.sequence_length, 0, own);
   RandomSequence random(1, 0);
-  for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
-    batch.tokens[i] = static_cast<std::int32_t>(random.between(0, vocab_size - 1));
-    batch.targets[i] = static_cast<std::int32_t>(random.between(0, vocab_size - 1));
-    batch.weights[i] = 1.0f;
-    batch.positions[i] =
+  const std::size_t count = batch[kTokens].size();
+  for (std::size_t i = 0; i < count; ++i) {
+    batch[kTokens][i] = static_cast<std::int32_t>(random.between(0, vocab_size - 1));
+    batch[kTargets][i] = static_cast<std::int32_t>(random.between(0, vocab_size - 1));
+    batch[kPositions][i] =
         static_cast<std::int32_t>(i) % static_cast<std::int32_t>(stage.sequence_length);
-    batch.document_start[i] = 0;
   }
-  batch.trained_tokens = static_cast<std::int64_t>(batch.tokens.size());
+  batch[kTargetWeights].assign(count, 1.0f);
+  for (const ColumnSpec& column : own) batch[Column<float>(column.name)].assign(count, 1.0f);
+  batch.trained_tokens = static_cast<std::int64_t>(count);
   return batch;
 }
 

@@ -19,15 +19,17 @@ struct StepAtWork {
   /// Enqueues the forward passes of a held-out loss, weights prepared once.
   void take_losses(std::span<const Batch> batches);
   TrainingStep step() {
-    return {backend, memory.parameters, *transformer, memory.step, &memory.shards};
+    return {backend, memory.parameters, *transformer, memory.step, *objective, &memory.shards};
   }
 
   Backend& backend;
   RunMemory memory;
+  std::unique_ptr<Objective> objective;
   std::unique_ptr<Transformer> transformer;
 };
 
-/// A micro-batch of random tokens and targets, documents as long as sequences.
+/// A micro-batch of random tokens and targets, documents as long as sequences; columns of the
+/// objective are 1.
 Batch random_batch(const StageConfig& stage, std::int64_t vocab_size);
 
 /// Uniform matrices of the deviation that initial weights have: the speed of an emulated GEMM, and

@@ -67,12 +67,13 @@ std::vector<float> sample_around(const std::vector<float>& values, std::size_t e
 }
 
 FaultFinder::FaultFinder(Backend& backend, const Parameters& parameters,
-                         const std::vector<std::unique_ptr<Linear>>& linears, FaultKind kind,
+                         const Transformer& transformer, FaultKind kind,
                          std::vector<double> usual_amax)
     : backend_(backend),
-      tracker_(parameters, linears),
+      tracker_(parameters, transformer),
       kind_(kind),
       usual_amax_(std::move(usual_amax)) {
+  const std::vector<std::unique_ptr<Linear>>& linears = transformer.linears();
   FP8LAB_ASSERT(usual_amax_.size() == linears.size() * kSlots.size());
   for (std::size_t i = 0; i < linears.size(); ++i) {
     for (const Slot slot : kSlots) {

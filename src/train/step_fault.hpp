@@ -43,10 +43,9 @@ enum class FaultKind : std::uint8_t {
 /// enqueued operation by operation. Downloads what it needs: of no use in a step that counts.
 class FaultFinder final : public OperationObserver {
  public:
-  /// `usual_amax` has a number for each slot of each of `linears`, NaN where it is not known.
-  FaultFinder(Backend& backend, const Parameters& parameters,
-              const std::vector<std::unique_ptr<Linear>>& linears, FaultKind kind,
-              std::vector<double> usual_amax);
+  /// `usual_amax` has a number for each slot of each linear layer, NaN where it is not known.
+  FaultFinder(Backend& backend, const Parameters& parameters, const Transformer& transformer,
+              FaultKind kind, std::vector<double> usual_amax);
 
   void after(const AnyOperation& op) override;
   /// After the step. Nothing where no operation or operand stands out.

@@ -38,9 +38,8 @@ void take(StepAtWork& step, const RunConfig& config, std::span<const Batch> batc
 
 /// A batch of the right shape for a backend that reads no values.
 Batch unread_batch(const StageConfig& stage) {
-  Batch batch;
-  batch.sequences = stage.micro_batch_sequences;
-  batch.sequence_length = stage.sequence_length;
+  Batch batch(stage.micro_batch_sequences, stage.sequence_length,
+              make_objective(stage.objective)->own_columns());
   batch.trained_tokens = batch.sequences * batch.sequence_length;
   return batch;
 }

@@ -168,8 +168,8 @@ std::unique_ptr<RunLog> Trainer::told(std::unique_ptr<RunLog> log) const {
 bool Trainer::open_log() {
   FileLock lock = directory_.lock(options_.resume);
   if (!options_.resume) {
-    log_ =
-        told(RunLog::create(directory_.run_file(), make_meta(), tensor_names(), std::move(lock)));
+    log_ = told(RunLog::create(directory_.run_file(), make_meta(), tensor_names(), std::move(lock),
+                               metrics_of(config_)));
     return true;
   }
   const Identity& identity = execution_->identity();

@@ -6,8 +6,6 @@
 #include <array>
 #include <iterator>
 
-#include "src/objectives/cross_entropy.hpp"
-
 namespace fp8lab {
 
 namespace {
@@ -112,7 +110,7 @@ void TrainingStep::take_batch(const StepContext& context, const Batch& batch, st
       transformer.prepare_weights(of_step);
     }
     transformer.forward(context);
-    objectives::cross_entropy(transformer, block.scalars, objectives::Leaves::gradient);
+    objective.run(transformer, block.scalars, Leaves::gradient);
     transformer.backward(context);
     if (shards != nullptr && ends_shard) shards->add(shard);
   });

@@ -12,9 +12,10 @@
 #include <vector>
 
 #include "emulation/backend.hpp"
-#include "src/data/dataset.hpp"
+#include "src/data/batch.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
+#include "src/objectives/objective.hpp"
 #include "src/train/shard_sums.hpp"
 #include "src/train/update_errors.hpp"
 
@@ -52,6 +53,7 @@ struct TrainingStep {
   Parameters& parameters;
   Transformer& transformer;
   const StepBlock& block;
+  const Objective& objective;
   ShardSums* shards = nullptr;  ///< null: one shard, on one rank
 
   /// Computes the gradients of the mean loss over all trained tokens of `batches`, the

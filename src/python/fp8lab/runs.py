@@ -64,6 +64,8 @@ class Run:
     metrics: dict[str, NDArray[Any]]
     """One row per optimizer step: step, stage, tokens, loss (nats/token), grad_norm, ...
 
+    A run with objectives that log more has their columns too, NaN in stages of another objective.
+
     The loss of a step without trained tokens is NaN; /events has a row `no_targets` for it.
     """
     eval: dict[str, NDArray[Any]]
@@ -242,6 +244,8 @@ def _rows(file: Any, group: str) -> dict[str, Any]:
     """Returns the columns of a group, texts as lists; empty columns if an older file lacks it."""
     datasets = {name: f"{group}/{name}" for name in COLUMNS[group]}
     if group == "metrics":
+        own = sorted(set(file[group]) - {"step", *datasets})  # what the objectives of stages log
+        datasets.update({name: f"{group}/{name}" for name in own})
         datasets["weight_hash"] = "hashes/weights"
     if group in LATER and group not in file:
         columns: dict[str, Any] = {name: [] for name in COLUMNS[group]}

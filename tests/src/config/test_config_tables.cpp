@@ -77,6 +77,7 @@ const std::vector<std::vector<Assignment>>& samples() {
       {{"model.hidden_size", "128"}, {"stages.one.batch_sequences", "8"}},
       {{"stages.one.batch_sequences", "8"}, {"stages.one.micro_batch_sequences", "2"}},
       {{"stages.one.steps", "3"}},
+      {{"stages.two.objective.kind", "policy_gradient"}},
       {{"optimizer.kind", "lion"}, {"optimizer.first_moment", "e4m3fn/1x128/expand"}},
       {{"optimizer.weights", "fp16/tensor/pow2"}, {"optimizer.update_moments", "unrounded"}},
       {{"optimizer.group", "[{match = \"embedding\", learning_rate = 0.5}]"}},
@@ -103,6 +104,7 @@ const std::vector<std::vector<Assignment>>& samples() {
 TEST_CASE("the canonical text has no defaults and means the same") {
   CHECK(canonical_text(with({})).find("optimizer") == std::string::npos);
   CHECK(canonical_text(with({{"optimizer.beta1", "0.9"}})) == canonical_text(with({})));
+  CHECK(with({{"stages.one.objective.kind", "cross_entropy"}}).hash == with({}).hash);
   CHECK(canonical_text(with({{"optimizer.beta1", "0.8"}})).find("[optimizer]\nbeta1 = 0.8\n") !=
         std::string::npos);
   const auto check = [](const RunConfig& config) {

@@ -266,21 +266,21 @@ TEST_CASE("running text is cut at the end of a sequence and goes on in the next 
   Dataset dataset(make_corpus({document(11, 'a')}), DataForm::running_text, 1, 0);
   const Batch batch = dataset.next(2, 6);  // 10 inputs a document
   CHECK(batch.trained_tokens == 12);
-  CHECK(batch.positions == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 1});
-  CHECK(batch.document_start == std::vector<std::int32_t>{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4});
-  CHECK(batch.targets[5] == 'a');
-  CHECK(batch.targets[9] == ByteTokenizer::kEnd);
-  CHECK(batch.tokens[10] == ByteTokenizer::kBegin);
+  CHECK(batch[kPositions] == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 1});
+  CHECK(batch[kDocumentStarts] == std::vector<std::int32_t>{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4});
+  CHECK(batch[kTargets][5] == 'a');
+  CHECK(batch[kTargets][9] == ByteTokenizer::kEnd);
+  CHECK(batch[kTokens][10] == ByteTokenizer::kBegin);
 }
 
 TEST_CASE("prompt-response documents stay whole and their prompts are not trained on") {
   Dataset dataset(make_corpus({document(6, 'a', 3)}), DataForm::prompt_response, 1, 0);
   const Batch batch = dataset.next(1, 12);  // two documents of 5 inputs, then padding
   const std::vector<float> one = {0, 0, 1, 1, 1};
-  for (std::size_t i = 0; i < 10; ++i) CHECK(batch.weights[i] == one[i % 5]);
-  CHECK(batch.tokens[10] == ByteTokenizer::kPadding);
-  CHECK(batch.weights[10] == 0.0f);
-  CHECK(batch.document_start[10] == 10);
+  for (std::size_t i = 0; i < 10; ++i) CHECK(batch[kTargetWeights][i] == one[i % 5]);
+  CHECK(batch[kTokens][10] == ByteTokenizer::kPadding);
+  CHECK(batch[kTargetWeights][10] == 0.0f);
+  CHECK(batch[kDocumentStarts][10] == 10);
   CHECK(batch.trained_tokens == 6);
 }
 
@@ -290,7 +290,7 @@ TEST_CASE("an epoch visits every document once, in an order of its own, and a cu
   Dataset dataset(make_corpus(documents), DataForm::running_text, 11, 2);
   const auto epoch = [&] {
     std::vector<std::int32_t> order;
-    for (int i = 0; i < 40; ++i) order.push_back(dataset.next(1, 4).tokens[1]);
+    for (int i = 0; i < 40; ++i) order.push_back(dataset.next(1, 4)[kTokens][1]);
     return order;
   };
   const std::vector<std::int32_t> first = epoch(), second = epoch();
@@ -301,8 +301,8 @@ TEST_CASE("an epoch visits every document once, in an order of its own, and a cu
   resumed.seek(dataset.cursor());
   for (int i = 0; i < 30; ++i) {
     const Batch expected = dataset.next(2, 9), actual = resumed.next(2, 9);
-    CHECK(actual.tokens == expected.tokens);
-    CHECK(actual.document_start == expected.document_start);
+    CHECK(actual[kTokens] == expected[kTokens]);
+    CHECK(actual[kDocumentStarts] == expected[kDocumentStarts]);
   }
   CHECK_THROWS_AS(resumed.seek({0, 40, 0}), Error);
 }

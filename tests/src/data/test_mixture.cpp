@@ -83,8 +83,8 @@ TEST_CASE("every sequence of a mixture is of one source, in the proportions of t
     const Batch batch = mixture.next(2, 16);
     for (std::size_t row = 0; row < 2; ++row) {
       const std::set<std::int32_t> seen(
-          batch.tokens.begin() + static_cast<std::ptrdiff_t>(row * 16),
-          batch.tokens.begin() + static_cast<std::ptrdiff_t>(row * 16 + 16));
+          batch[kTokens].begin() + static_cast<std::ptrdiff_t>(row * 16),
+          batch[kTokens].begin() + static_cast<std::ptrdiff_t>(row * 16 + 16));
       REQUIRE(seen.size() == 1);
       tokens[static_cast<std::size_t>(*seen.begin() / 10 - 1)] += 16;
     }
@@ -108,9 +108,9 @@ TEST_CASE("a mixture resumes with the same bits, whatever the batch sizes were")
   CHECK(whole.position().sequences == sequences);
   for (int i = 0; i < 50; ++i) {
     const Batch expected = whole.next(3, 11), actual = resumed.next(3, 11);
-    CHECK(actual.tokens == expected.tokens);
-    CHECK(actual.positions == expected.positions);
-    CHECK(actual.document_start == expected.document_start);
+    CHECK(actual[kTokens] == expected[kTokens]);
+    CHECK(actual[kPositions] == expected[kPositions]);
+    CHECK(actual[kDocumentStarts] == expected[kDocumentStarts]);
   }
   CHECK(resumed.position().cursors[1].epoch > 2);
   CHECK_THROWS_WITH(resumed.seek({1, {{0, 0, 0}}}), Catch::Contains("1 sources do not fit"));
@@ -126,9 +126,9 @@ TEST_CASE("one source alone gives the batches of its dataset") {
   Dataset dataset(one.corpora[0], DataForm::running_text, 7, 0x5eed);
   for (int i = 0; i < 20; ++i) {
     const Batch expected = dataset.next(2, 9), actual = mixture.next(2, 9);
-    CHECK(actual.tokens == expected.tokens);
-    CHECK(actual.targets == expected.targets);
-    CHECK(actual.document_start == expected.document_start);
+    CHECK(actual[kTokens] == expected[kTokens]);
+    CHECK(actual[kTargets] == expected[kTargets]);
+    CHECK(actual[kDocumentStarts] == expected[kDocumentStarts]);
   }
 }
 

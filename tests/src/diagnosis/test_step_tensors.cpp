@@ -36,7 +36,7 @@ TEST_CASE("every tensor of a step is measured where it is written") {
   const std::vector<float> weights = work.memory.parameters.download(table);
   const StepBatch step = run.next_step();
   double sum = 0, squares = 0, amax = 0;
-  for (const std::int32_t token : step.batch.tokens) {
+  for (const std::int32_t token : step.batch[kTokens]) {
     for (std::int64_t i = 0; i < table.declaration.cols; ++i) {
       const auto at = static_cast<std::size_t>(token * table.declaration.cols + i);
       const double value = static_cast<double>(weights[at]);
@@ -49,7 +49,7 @@ TEST_CASE("every tensor of a step is measured where it is written") {
   REQUIRE(embedded.size() == 1);
   const StepTensor& embedding = embedded.front();
   const auto count = static_cast<double>(embedding.rows * embedding.cols);
-  CHECK(count == static_cast<double>(step.batch.tokens.size()) * 64);
+  CHECK(count == static_cast<double>(step.batch[kTokens].size()) * 64);
   // The working copy is in bf16.
   CHECK(embedding.mean == Approx(sum / count).margin(1e-4));
   CHECK(embedding.deviation == Approx(std::sqrt(squares / count)).epsilon(0.01));
@@ -67,8 +67,8 @@ TEST_CASE("every tensor of a step is measured where it is written") {
   }
   // The gradient of the logits: rows of tokens that are masked.
   double masked = 0;
-  for (const float weight : step.batch.weights) masked += weight == 0.0f ? 1.0 : 0.0;
-  const double share = masked / static_cast<double>(step.batch.weights.size());
+  for (const float weight : step.batch[kTargetWeights]) masked += weight == 0.0f ? 1.0 : 0.0;
+  const double share = masked / static_cast<double>(step.batch[kTargetWeights].size());
   CHECK(share > 0.1);
   int gradients = 0;
   for (const StepTensor& tensor : tensors) {

@@ -76,8 +76,8 @@ TEST_CASE("sums by document are those of the tokens, bit for bit") {
   Mixture mixture(fixture.data, 0, 0xe7a1);
   for (int pass = 0; pass < 8; ++pass) {
     const Batch batch = mixture.next(2, kLength);
-    for (std::size_t i = 0; i < batch.targets.size(); ++i) {
-      if (batch.weights[i] != 0.0f) {
+    for (std::size_t i = 0; i < batch[kTargets].size(); ++i) {
+      if (batch[kTargetWeights][i] != 0.0f) {
         order.emplace_back(mixture.chosen()[i / kLength], batch.documents[i]);
       }
     }

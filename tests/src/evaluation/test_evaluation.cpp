@@ -249,9 +249,9 @@ TEST_CASE("greedy completions are those of full forward passes") {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     std::vector<std::int32_t> tokens = prompts[i].tokens;
     for (const std::int32_t token : found[i].tokens) {
-      Batch batch(1, kLength, ByteTokenizer::kPadding);
-      std::copy(tokens.begin(), tokens.end(), batch.tokens.begin());
-      std::iota(batch.positions.begin(), batch.positions.end(), 0);
+      Batch batch = Batch::padded(1, kLength, ByteTokenizer::kPadding);
+      std::copy(tokens.begin(), tokens.end(), batch[kTokens].begin());
+      std::iota(batch[kPositions].begin(), batch[kPositions].end(), 0);
       fixture.transformer->load(batch);
       fixture.transformer->forward(StepContext{});
       std::vector<std::int32_t> best(static_cast<std::size_t>(kLength));

@@ -180,13 +180,13 @@ TEST_CASE("sharpness is that of the tokens that have a target, each with its own
   download_floats(*fixture.backend, view, logits);
   Sharpness expected(config.sharpness);
   std::int64_t masked = 0;
-  for (std::size_t i = 0; i < batch.targets.size(); ++i) {
-    if (batch.weights[i] == 0.0f) {
+  for (std::size_t i = 0; i < batch[kTargets].size(); ++i) {
+    if (batch[kTargetWeights][i] == 0.0f) {
       ++masked;
       continue;
     }
     const auto cols = static_cast<std::size_t>(view.cols);
-    expected.add({logits.data() + i * cols, cols}, batch.targets[i]);
+    expected.add({logits.data() + i * cols, cols}, batch[kTargets][i]);
   }
   CHECK(masked > 0);
   CHECK(expected.tokens() == batch.trained_tokens);

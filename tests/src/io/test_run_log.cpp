@@ -47,6 +47,43 @@ std::string error_of(Call call) {
 
 }  // namespace
 
+TEST_CASE("run log: what objectives log has columns of its own, also after a resume") {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch / "run.h5";
+  const std::vector<MetricColumn> columns = {{"advantage", "1", "mean of the step"},
+                                             {"entropy", "nats/token", "of the policy"}};
+  const auto row = [](std::int64_t step) {
+    StepRecord record = example_step(step);
+    record.objective = {0.25 * static_cast<double>(step), -static_cast<double>(step)};
+    return record;
+  };
+  {
+    const auto log = RunLog::create(path, example_meta(), {}, std::nullopt, columns);
+    for (std::int64_t step = 1; step <= 4; ++step) log->append(row(step));
+  }
+  {
+    const auto log = RunLog::resume(path, 3);
+    log->append(row(4));
+    log->append(row(5));
+    log->complete(1);
+  }
+  const RunData run = read_run(path);
+  CHECK(run.objective == columns);
+  check_steps(run, 5);
+  for (const StepRecord& record : run.metrics) {
+    CHECK(record.objective == row(record.step).objective);
+  }
+  RunLog::close_killed(path, RunLog::lock(path));
+  CHECK(read_run(path).objective == columns);
+
+  // A run whose objectives log nothing has the layout of before.
+  RunLog::create(scratch / "plain.h5", example_meta(), {})->append(example_step(1));
+  CHECK(read_run(scratch / "plain.h5").objective.empty());
+  CHECK(Hdf5File::open(scratch / "plain.h5").link_names("/metrics") ==
+        std::vector<std::string>{"grad_norm", "learning_rate", "loss", "seconds", "stage", "step",
+                                 "tokens"});
+}
+
 TEST_CASE("run log: every field survives a round trip") {
   const ScratchDirectory scratch;
   const fs::path path = scratch / "sub" / "run.h5";

@@ -9,7 +9,7 @@
 #include "src/data/tokenizer.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
-#include "src/objectives/cross_entropy.hpp"
+#include "src/objectives/objective.hpp"
 
 namespace fp8lab::test {
 
@@ -107,8 +107,7 @@ class ModelAtWork {
     const StepContext context;
     transformer->prepare_weights(context);
     transformer->forward(context);
-    objectives::cross_entropy(*transformer, scalars,
-                              gradient ? objectives::Leaves::gradient : objectives::Leaves::logits);
+    likelihood().run(*transformer, scalars, gradient ? Leaves::gradient : Leaves::logits);
     return scalar(StepScalar::kLossSum) * scalar(StepScalar::kInverseTokens);
   }
 

@@ -17,12 +17,12 @@ namespace {
 constexpr std::int64_t kLength = 70, kSequences = 3;
 
 Batch random_tokens(const ModelConfig& model) {
-  Batch batch(kSequences, kLength, 0);
+  Batch batch = Batch::padded(kSequences, kLength, 0);
   std::mt19937 generator(11);
-  for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
-    batch.tokens[i] =
+  for (std::size_t i = 0; i < batch[kTokens].size(); ++i) {
+    batch[kTokens][i] =
         static_cast<std::int32_t>(generator() % static_cast<unsigned>(model.vocab_size));
-    batch.positions[i] = static_cast<std::int32_t>(i % kLength);
+    batch[kPositions][i] = static_cast<std::int32_t>(i % kLength);
   }
   batch.trained_tokens = 1;
   return batch;
@@ -48,13 +48,13 @@ class Pieces {
       for (std::int64_t i = 0; i < count; ++i, ++done) {
         const std::int64_t row = b * kLength + done;
         if (generator_() % 2 == 0) {
-          piece.wanted.push_back(static_cast<std::int32_t>(piece.tokens.size()));
+          piece.wanted.push_back(static_cast<std::int32_t>(piece[kTokens].size()));
           rows.push_back(row);
         }
-        piece.tokens.push_back(batch_.tokens[static_cast<std::size_t>(row)]);
-        piece.positions.push_back(done);
+        piece[kTokens].push_back(batch_[kTokens][static_cast<std::size_t>(row)]);
+        piece[kPositions].push_back(done);
       }
-      piece.query_start.push_back(static_cast<std::int32_t>(piece.tokens.size()));
+      piece.query_start.push_back(static_cast<std::int32_t>(piece[kTokens].size()));
     }
     return piece;
   }
@@ -93,7 +93,7 @@ Outcome compare(const std::string& backend, const ModelConfig& model, const Reci
   std::vector<std::int64_t> rows;
   while (!pieces.done()) {
     const CachedBatch piece = pieces.next(rows);
-    if (piece.tokens.empty()) continue;
+    if (piece[kTokens].empty()) continue;
     decoder.load(piece, cache);
     decoder.forward(StepContext{});
     if (rows.empty()) continue;

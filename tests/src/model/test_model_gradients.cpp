@@ -142,14 +142,14 @@ TEST_CASE("a masked prompt token has no gradient and another document cannot be 
   Batch changed = work.batch;
   // The second document of the first sequence begins where document_start first changes.
   std::size_t second = 0;
-  while (changed.document_start[second] == 0) ++second;
+  while (changed[kDocumentStarts][second] == 0) ++second;
   REQUIRE(second < static_cast<std::size_t>(changed.sequence_length));
-  for (std::size_t i = 0; i < second; ++i) changed.tokens[i] = (changed.tokens[i] + 17) % 256;
+  for (std::size_t i = 0; i < second; ++i) changed[kTokens][i] = (changed[kTokens][i] + 17) % 256;
   work.load(changed);
   const std::vector<double> after = token_losses();
   bool first_document_changed = false;
   for (std::size_t i = 0; i < before.size(); ++i) {
-    if (work.batch.weights[i] == 0.0f) CHECK(before[i] == 0.0);
+    if (work.batch[kTargetWeights][i] == 0.0f) CHECK(before[i] == 0.0);
     if (i < second) {
       first_document_changed = first_document_changed || before[i] != after[i];
     } else {

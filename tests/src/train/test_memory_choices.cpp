@@ -90,7 +90,7 @@ Trail train(const ModelConfig& model, const Recipe& recipe, const MemoryConfig& 
   Transformer transformer(backend, parameters, model, recipe,
                           BatchShape{kSequences, kLength, {}, memory});
   const StepBlock block(backend);
-  const TrainingStep step{backend, parameters, transformer, block};
+  const TrainingStep step{backend, parameters, transformer, block, likelihood()};
   Counter counter;
   backend.observe(&counter);
   Trail trail;
@@ -247,7 +247,7 @@ Passed pass(const ModelConfig& model, const Recipe& recipe, std::int64_t loss_ch
                                       dataset.next(kSequences, kLongLength)};
   StepContext context;
   context.step = 1;
-  const TrainingStep step{backend, parameters, transformer, block};
+  const TrainingStep step{backend, parameters, transformer, block, likelihood()};
   step.accumulate(context, batches, 1e-3);
   Passed passed;
   passed.loss = step.results().mean_loss();

@@ -45,7 +45,7 @@ class Training {
 
   UpdateErrors step() {
     const Batch batch = dataset_.next(2, 24);
-    const TrainingStep step{*backend, parameters, *transformer_, block_};
+    const TrainingStep step{*backend, parameters, *transformer_, block_, likelihood()};
     StepContext context;
     context.seed = kSeed;
     context.step = ++number_;

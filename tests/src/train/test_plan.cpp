@@ -78,7 +78,7 @@ void check_memory(const RunConfig& config, const StageConfig& stage, const Recip
                                             *data, inputs);
   }
   const std::vector<Batch> batches = {first_batch(stage)};
-  const TrainingStep step{*backend, run.parameters, *transformer, run.step};
+  const TrainingStep step{*backend, run.parameters, *transformer, run.step, likelihood()};
   step.update(config.optimizer.update, 1, step.accumulate(StepContext{}, batches, 1e-3));
   if (evaluator) evaluator->evaluate(StepContext{}, true);
   CHECK(held() == plan.total());

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "src/backend/factory.hpp"
-#include "src/objectives/cross_entropy.hpp"
+#include "src/objectives/objective.hpp"
 #include "src/train/execution.hpp"
 #include "src/train/ranks.hpp"
 #include "src/train/training_step.hpp"
@@ -164,7 +164,8 @@ TEST_CASE("the sum over shards is the tree that the specification draws") {
   const auto transformer = make_transformer(*backend, memory.parameters, config, stage, recipe);
   StepContext context;
   context.seed = 5;
-  const TrainingStep step{*backend, memory.parameters, *transformer, memory.step, &memory.shards};
+  const TrainingStep step{*backend,    memory.parameters, *transformer,
+                          memory.step, likelihood(),      &memory.shards};
   const std::int64_t tokens = step.accumulate(context, batches, 1e-3);
   const std::vector<float> gradients = gradients_of(*backend, memory.parameters);
   const double loss = step.results().scalar(StepScalar::kLossSum);
@@ -181,7 +182,7 @@ TEST_CASE("the sum over shards is the tree that the specification draws") {
       context.adds_to_gradients = i > 0;
       transformer->load(batches[context.micro_batch]);
       transformer->forward(context);
-      objectives::cross_entropy(*transformer, memory.step.scalars, objectives::Leaves::gradient);
+      likelihood().run(*transformer, memory.step.scalars, Leaves::gradient);
       transformer->backward(context);
     }
     nodes.push_back(gradients_of(*backend, memory.parameters));

@@ -26,7 +26,7 @@ struct StepToTake {
         transformer(backend, parameters, fp8lab::test::small_model(), recipe,
                     BatchShape{2, 24, {}}),
         block(backend),
-        step{backend, parameters, transformer, block} {
+        step{backend, parameters, transformer, block, likelihood()} {
     parameters.initialize(7);
     Dataset dataset(make_corpus(fp8lab::test::sample_documents()), DataForm::running_text, 3, 0);
     for (int i = 0; i < 2; ++i) batches.push_back(dataset.next(2, 24));
@@ -43,7 +43,7 @@ struct StepToTake {
 
   std::optional<StepFault> look(FaultKind kind, const StepResults& results,
                                 const std::vector<double>& usual) {
-    FaultFinder finder(backend, parameters, transformer.linears(), kind, usual);
+    FaultFinder finder(backend, parameters, transformer, kind, usual);
     backend.observe(&finder);
     StepContext measured = context;
     measured.log_statistics = true;

@@ -5,7 +5,7 @@
 
 #include "emulation/recording/stand_in.hpp"
 #include "emulation/recording/work_log.hpp"
-#include "src/objectives/cross_entropy.hpp"
+#include "src/objectives/objective.hpp"
 #include "src/train/training_step.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
@@ -88,7 +88,7 @@ TEST_CASE("random bits of a training step follow its number") {
     StepContext context;
     context.seed = 5;
     context.step = number;
-    TrainingStep{*work.backend, work.parameters, *work.transformer, block}.accumulate(
+    TrainingStep{*work.backend, work.parameters, *work.transformer, block, likelihood()}.accumulate(
         context, std::span(&work.batch, 1), 1e-3);
     return gradients(work);
   };
@@ -105,7 +105,7 @@ TEST_CASE("random bits of a training step follow its number") {
   work.transformer->prepare_weights(context);
   work.transformer->load(work.batch);
   work.transformer->forward(context);
-  objectives::cross_entropy(*work.transformer, block.scalars, objectives::Leaves::gradient);
+  likelihood().run(*work.transformer, block.scalars, Leaves::gradient);
   work.transformer->backward(context);
   CHECK(third == gradients(work));
 }
@@ -124,7 +124,7 @@ TEST_CASE("what a step gives to be repeated is the same every time") {
   Dataset dataset(make_corpus(fp8lab::test::sample_documents()), DataForm::running_text, 3, 0);
   Transformer transformer(backend, parameters, model, recipe, BatchShape{2, 32, {}});
   const StepBlock block(backend);
-  const TrainingStep step{backend, parameters, transformer, block};
+  const TrainingStep step{backend, parameters, transformer, block, likelihood()};
   UpdateSpec spec;
   const auto take = [&](std::uint32_t number, bool logged) {
     const std::vector<Batch> batches = {dataset.next(2, 32), dataset.next(2, 32)};
