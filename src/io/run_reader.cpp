@@ -229,7 +229,7 @@ RunStatus read_run_status(const std::filesystem::path& path) {
 double read_elapsed(const std::filesystem::path& path, std::int64_t step) {
   const Hdf5File file = Hdf5File::open(path);
   double seconds = 0;
-  for (const StepRecord& row : read_metrics(file)) {
+  for (const StepRecord& row : read_metrics(file, {})) {
     if (row.step <= step) seconds = row.seconds;
   }
   for (const CheckpointRecord& row : read_run_status(path).checkpoints) {
