@@ -58,6 +58,16 @@ function(fp8lab_precompile target)
   target_precompile_headers(${target} REUSE_FROM ${precompiled})
 endfunction()
 
+option(FP8LAB_UNITE "Compile the sources of a folder in batches: for builds of everything" ON)
+
+# fp8lab_unite(TARGET): its sources are compiled in batches, which read the headers and instantiate
+# the templates that they share once.
+function(fp8lab_unite target)
+  if(FP8LAB_UNITE)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+  endif()
+endfunction()
+
 # fp8lab_compile_lightly(TARGET...): for code without loops over data. -O3 of it would take half as
 # long again to compile, for nothing.
 function(fp8lab_compile_lightly)
@@ -66,16 +76,20 @@ function(fp8lab_compile_lightly)
   endforeach()
 endfunction()
 
-# fp8lab_add_library(NAME source... [LIBS public...] [PRIVATE private...] [LIGHT]): the static library
-# fp8lab_NAME of one folder. LIBS are the folders that it may include; LIGHT: code without loops over
-# data.
+# fp8lab_add_library(NAME source... [LIBS public...] [PRIVATE private...] [LIGHT] [SINGLY]): the static
+# library fp8lab_NAME of one folder. LIBS are the folders that it may include; LIGHT: code without
+# loops over data; SINGLY: each source by itself, for code whose speed is measured, so that what the
+# compiler inlines does not depend on its neighbours.
 function(fp8lab_add_library name)
-  cmake_parse_arguments(arg "LIGHT" "" "LIBS;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "LIGHT;SINGLY" "" "LIBS;PRIVATE" ${ARGN})
   add_library(fp8lab_${name} STATIC ${arg_UNPARSED_ARGUMENTS})
   set_target_properties(fp8lab_${name} PROPERTIES
     POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name})
   target_link_libraries(fp8lab_${name}
     PUBLIC ${arg_LIBS} PRIVATE $<BUILD_INTERFACE:fp8lab_options> ${arg_PRIVATE})
+  if(NOT arg_SINGLY)
+    fp8lab_unite(fp8lab_${name})
+  endif()
   set(flags "")
   if(arg_LIGHT)
     fp8lab_compile_lightly(fp8lab_${name})
