@@ -58,13 +58,13 @@ function(fp8lab_precompile target)
   target_precompile_headers(${target} REUSE_FROM ${precompiled})
 endfunction()
 
-option(FP8LAB_UNITE "Compile the sources of a folder in batches: for builds of everything" ON)
+option(FP8LAB_UNITE "Compile the sources of a folder as one: for builds of everything" ON)
 
-# fp8lab_unite(TARGET): its sources are compiled in batches, which read the headers and instantiate
-# the templates that they share once.
+# fp8lab_unite(TARGET): its sources are compiled as one, which reads the headers and instantiates the
+# templates that they share once.
 function(fp8lab_unite target)
   if(FP8LAB_UNITE)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
   endif()
 endfunction()
 
