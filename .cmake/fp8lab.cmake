@@ -31,34 +31,41 @@ if(FP8LAB_PRECOMPILE)
     $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overread;-Wno-stringop-overflow;-Wno-array-bounds>)
 endif()
 
-# fp8lab_precompile(TARGET [LIGHT] [OPENMP] [PIC]): .cmake/precompiled.hpp, compiled once for all
-# targets with the same of these flags.
+# fp8lab_precompile(TARGET [LIGHT]): .cmake/precompiled.hpp, compiled once for all targets at -O3 and
+# once for all light ones. A header compiled so serves sources with its flags alone, so that these
+# targets are all position-independent and have the flag of OpenMP, whether they need them or not.
 function(fp8lab_precompile target)
   if(NOT FP8LAB_PRECOMPILE)
     return()
   endif()
+  set(flags "$<$<COMPILE_LANGUAGE:CXX>:-fPIC;${OpenMP_CXX_FLAGS}>")
   set(precompiled fp8lab_precompiled)
-  foreach(flag IN ITEMS LIGHT OPENMP PIC)
-    set(with_${flag} OFF)
-    if(flag IN_LIST ARGN)
-      set(with_${flag} ON)
-      string(TOLOWER "_${flag}" suffix)
-      string(APPEND precompiled ${suffix})
-    endif()
-  endforeach()
+  if("LIGHT" IN_LIST ARGN)
+    string(APPEND precompiled "_light")
+  endif()
   if(NOT TARGET ${precompiled})
     file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/generated/precompiled.cpp" CONTENT "")
     add_library(${precompiled} OBJECT "${CMAKE_BINARY_DIR}/generated/precompiled.cpp")
-    target_link_libraries(${precompiled} PRIVATE fp8lab_options fmt::fmt
-      $<$<BOOL:${with_OPENMP}>:OpenMP::OpenMP_CXX>)
-    set_target_properties(${precompiled} PROPERTIES POSITION_INDEPENDENT_CODE ${with_PIC})
-    if(with_LIGHT)
+    target_link_libraries(${precompiled} PRIVATE fp8lab_options fmt::fmt)
+    target_compile_options(${precompiled} PRIVATE "${flags}")
+    if("LIGHT" IN_LIST ARGN)
       fp8lab_compile_lightly(${precompiled})
     endif()
     target_precompile_headers(${precompiled} PRIVATE
       "$<$<COMPILE_LANGUAGE:CXX>:${CMAKE_SOURCE_DIR}/.cmake/precompiled.hpp>")
   endif()
+  target_compile_options(${target} PRIVATE "${flags}")
   target_precompile_headers(${target} REUSE_FROM ${precompiled})
+endfunction()
+
+option(FP8LAB_UNITE "Compile the sources of a folder as one: for builds of everything" ON)
+
+# fp8lab_unite(TARGET): its sources are compiled as one, which reads the headers and instantiates the
+# templates that they share once.
+function(fp8lab_unite target)
+  if(FP8LAB_UNITE)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  endif()
 endfunction()
 
 # fp8lab_compile_lightly(TARGET...): for code without loops over data. -O3 of it would take half as
@@ -69,23 +76,24 @@ function(fp8lab_compile_lightly)
   endforeach()
 endfunction()
 
-# fp8lab_add_library(NAME source... [LIBS public...] [PRIVATE private...] [LIGHT]): the static library
-# fp8lab_NAME of one folder. LIBS are the folders that it may include; LIGHT: code without loops over
-# data.
+# fp8lab_add_library(NAME source... [LIBS public...] [PRIVATE private...] [LIGHT] [SINGLY]): the static
+# library fp8lab_NAME of one folder. LIBS are the folders that it may include; LIGHT: code without
+# loops over data; SINGLY: each source by itself, for code whose speed is measured, so that what the
+# compiler inlines does not depend on its neighbours.
 function(fp8lab_add_library name)
-  cmake_parse_arguments(arg "LIGHT" "" "LIBS;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "LIGHT;SINGLY" "" "LIBS;PRIVATE" ${ARGN})
   add_library(fp8lab_${name} STATIC ${arg_UNPARSED_ARGUMENTS})
   set_target_properties(fp8lab_${name} PROPERTIES
     POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name})
   target_link_libraries(fp8lab_${name}
     PUBLIC ${arg_LIBS} PRIVATE $<BUILD_INTERFACE:fp8lab_options> ${arg_PRIVATE})
-  set(flags PIC)
+  if(NOT arg_SINGLY)
+    fp8lab_unite(fp8lab_${name})
+  endif()
+  set(flags "")
   if(arg_LIGHT)
     fp8lab_compile_lightly(fp8lab_${name})
-    list(APPEND flags LIGHT)
-  endif()
-  if("OpenMP::OpenMP_CXX" IN_LIST arg_PRIVATE)
-    list(APPEND flags OPENMP)
+    set(flags LIGHT)
   endif()
   if("fmt::fmt" IN_LIST arg_PRIVATE)  # the precompiled headers hold fmt, with its definitions
     fp8lab_precompile(fp8lab_${name} ${flags})
@@ -166,14 +174,23 @@ endfunction()
 
 # fp8lab_add_test(NAME tier source... [SPEC cases] [LIBS lib...]): one Catch2 executable, every case,
 # or every one of a Catch2 test spec, a ctest with the label of its tier: ci, exhaustive, gpu or slow.
+# Tests of src are compiled lightly: what they compute, they compute in the libraries. Others have
+# loops of their own, which -O3 makes little faster and takes half as long again to compile.
 # A case counts as skipped that says that it has no device or no folder of data (FP8LAB_...).
 function(fp8lab_add_test name tier)
   cmake_parse_arguments(arg "" "SPEC" "LIBS" ${ARGN})
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE fp8lab_options fp8lab_catch_main ${arg_LIBS})
   target_compile_definitions(${name} PRIVATE FP8LAB_TEST_DATA="${CMAKE_SOURCE_DIR}/tests")
-  if(FP8LAB_PRECOMPILE AND NOT "OpenMP::OpenMP_CXX" IN_LIST arg_LIBS)
-    target_precompile_headers(${name} REUSE_FROM fp8lab_catch_precompiled)
+  set(level 2)
+  if("${arg_UNPARSED_ARGUMENTS}" MATCHES "^src/")
+    set(level 1)
+  endif()
+  if(NOT tier STREQUAL "exhaustive")
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O${level}>)
+    if(FP8LAB_PRECOMPILE AND NOT "OpenMP::OpenMP_CXX" IN_LIST arg_LIBS)
+      target_precompile_headers(${name} REUSE_FROM fp8lab_catch_precompiled_O${level})
+    endif()
   endif()
   catch_discover_tests(${name} TEST_SPEC "${arg_SPEC}" TEST_PREFIX "${name}: " PROPERTIES LABELS ${tier}
     SKIP_REGULAR_EXPRESSION "skipped: (no CUDA device|FP8LAB_)")

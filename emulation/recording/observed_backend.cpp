@@ -1,13 +1,10 @@
 #include "emulation/recording/observed_backend.hpp"
 
 namespace fp8lab {
-namespace {
 
 std::vector<OperationOutput> outputs_of(const Upload& upload) {
   return {{"destination", upload.destination}};
 }
-
-}  // namespace
 
 std::vector<OperationOutput> outputs_of(const AnyOperation& op) {
   return std::visit([](const auto* one) { return outputs_of(*one); }, op);

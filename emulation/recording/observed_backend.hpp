@@ -25,6 +25,7 @@ using AnyOperation = std::variant<FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 #undef FP8LAB_OPERATION
 
 /// Returns all tensors that an operation or an upload writes.
+std::vector<OperationOutput> outputs_of(const Upload& upload);
 std::vector<OperationOutput> outputs_of(const AnyOperation& op);
 
 /// Sees each operation before and after it runs. It may use the backend's memory: no other

@@ -115,7 +115,7 @@ constexpr std::array<Named<OutputKind>, 2> kOutputNames{
 constexpr std::array<Named<Alignment>, 2> kAlignmentNames{
     {{"truncate", Alignment::truncate}, {"nearest", Alignment::nearest_even}}};
 
-int number(std::string_view key, std::string_view value) {
+int whole_number(std::string_view key, std::string_view value) {
   int result = 0;
   const char* const end = value.data() + value.size();
   const auto [last, error] = std::from_chars(value.data(), end, result);
@@ -144,16 +144,16 @@ struct Parameter {
 constexpr Parameter kParameters[] = {
     {"products", [](const Accumulator& a) { return std::to_string(a.group.products); },
      [](Accumulator& a, std::string_view key, std::string_view value) {
-       a.group.products = number(key, value);
+       a.group.products = whole_number(key, value);
      }},
     {"fraction_bits", [](const Accumulator& a) { return std::to_string(a.group.fraction_bits); },
      [](Accumulator& a, std::string_view key, std::string_view value) {
-       a.group.fraction_bits = number(key, value);
+       a.group.fraction_bits = whole_number(key, value);
      }},
     {"output_mantissa_bits",
      [](const Accumulator& a) { return std::to_string(a.group.output_mantissa_bits); },
      [](Accumulator& a, std::string_view key, std::string_view value) {
-       a.group.output_mantissa_bits = number(key, value);
+       a.group.output_mantissa_bits = whole_number(key, value);
      }},
     {"output",
      [](const Accumulator& a) { return std::string(word_for(kOutputNames, a.group.output)); },
@@ -180,16 +180,17 @@ constexpr Parameter kParameters[] = {
                   : std::to_string(a.group.min_exponent);
      },
      [](Accumulator& a, std::string_view key, std::string_view value) {
-       a.group.min_exponent = value == "none" ? numerics::kNoExponentFloor : number(key, value);
+       a.group.min_exponent =
+           value == "none" ? numerics::kNoExponentFloor : whole_number(key, value);
      }},
     {"late_fraction_bits",
      [](const Accumulator& a) { return std::to_string(a.group.late_fraction_bits); },
      [](Accumulator& a, std::string_view key, std::string_view value) {
-       a.group.late_fraction_bits = number(key, value);
+       a.group.late_fraction_bits = whole_number(key, value);
      }},
     {"partial_sums", [](const Accumulator& a) { return std::to_string(a.group.partial_sums); },
      [](Accumulator& a, std::string_view key, std::string_view value) {
-       a.group.partial_sums = number(key, value);
+       a.group.partial_sums = whole_number(key, value);
      }},
     {"operand", [](const Accumulator& a) { return format_name(a.operand); },
      [](Accumulator& a, std::string_view key, std::string_view value) {

@@ -10,10 +10,10 @@ namespace fp8lab {
 namespace {
 
 using numerics::FormatSpec;
-using Refusal = std::optional<GemmRefusal>;
+using GemmVerdict = std::optional<GemmRefusal>;
 
-Refusal refuse_format(const Accumulator& accumulator, const QuantSpec& operand,
-                      const std::string& name) {
+GemmVerdict refuse_format(const Accumulator& accumulator, const QuantSpec& operand,
+                          const std::string& name) {
   const FormatSpec& format = operand.format;
   const bool expanded = operand.transform.is_expansion();
   // Expanded values are contracted first, and multiplied in the accumulator's own format.
@@ -34,8 +34,8 @@ Refusal refuse_format(const Accumulator& accumulator, const QuantSpec& operand,
 }
 
 // Refuses scales inside the instruction unless it takes them and both operands have the same kind.
-Refusal refuse_block_scales(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
-                            const std::string& name_a, const std::string& name_b) {
+GemmVerdict refuse_block_scales(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
+                                const std::string& name_a, const std::string& name_b) {
   const Accumulator& unit = spec.accumulator;
   std::string accepted;
   for (const BlockScale& scale : unit.block_scales) {
@@ -63,7 +63,7 @@ Refusal refuse_block_scales(const GemmSpec& spec, const QuantSpec& a, const Quan
   return {};
 }
 
-Refusal refuse_interval(const GemmSpec& spec) {
+GemmVerdict refuse_interval(const GemmSpec& spec) {
   const int group = spec.accumulator.products();
   if (spec.schedule == Schedule::fast) return {};
   if (spec.promote_interval >= group && spec.promote_interval % group == 0) return {};
@@ -86,8 +86,8 @@ std::string accepted_intervals(const Accumulator& accumulator, std::int64_t comm
   return group == 1 ? accepted : accepted + " and a multiple of " + std::to_string(group);
 }
 
-Refusal refuse_width(const GemmSpec& spec, const QuantSpec& operand, const std::string& name,
-                     std::int64_t common) {
+GemmVerdict refuse_width(const GemmSpec& spec, const QuantSpec& operand, const std::string& name,
+                         std::int64_t common) {
   const TileShape tile = operand.scale_tile();
   if (tile.cols == 0) return {};
   if (spec.schedule == Schedule::promote && tile.cols % spec.promote_interval == 0) return {};
@@ -96,7 +96,7 @@ Refusal refuse_width(const GemmSpec& spec, const QuantSpec& operand, const std::
                                      accepted_intervals(spec.accumulator, common)};
 }
 
-Refusal refuse_order(const GemmSpec& spec, bool scales_vary_along_k) {
+GemmVerdict refuse_order(const GemmSpec& spec, bool scales_vary_along_k) {
   if (spec.scale_order == ScaleOrder::automatic) return {};
   if (spec.scale_order == ScaleOrder::in_instruction) {
     return GemmRefusal{"scale_order", "in_instruction with " + accumulator_name(spec.accumulator) +
@@ -117,8 +117,8 @@ Refusal refuse_order(const GemmSpec& spec, bool scales_vary_along_k) {
 
 // A rotation of K cancels in the product only if both operands have it. A clamp's residual is
 // multiplied with the other tensor as it was before a clamp.
-Refusal refuse_transform(const QuantSpec& a, const QuantSpec& b, const std::string& name_a,
-                         const std::string& name_b) {
+GemmVerdict refuse_transform(const QuantSpec& a, const QuantSpec& b, const std::string& name_a,
+                             const std::string& name_b) {
   if (a.transform.is_compensated() && b.transform.is_compensated()) {
     return GemmRefusal{"transform", name_a + " has " + transform_name(a.transform) + " and " +
                                         name_b + " has " + transform_name(b.transform) +
@@ -134,7 +134,7 @@ Refusal refuse_transform(const QuantSpec& a, const QuantSpec& b, const std::stri
                                       "for both"};
 }
 
-Refusal refuse_rest(const GemmSpec& spec) {
+GemmVerdict refuse_rest(const GemmSpec& spec) {
   if (spec.split_k < 1 || spec.split_k > 64) {
     return GemmRefusal{"split_k", std::to_string(spec.split_k) + "; accepted: 1 to 64"};
   }
@@ -151,7 +151,7 @@ std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a,
   const QuantSpec x = multiplied_form(spec.accumulator, a);
   const QuantSpec y = multiplied_form(spec.accumulator, b);
   const std::int64_t common = std::gcd(x.scale_tile().cols, y.scale_tile().cols);
-  Refusal refusal = refuse_interval(spec);
+  GemmVerdict refusal = refuse_interval(spec);
   if (!refusal && spec.accumulator.group.block_scales) {
     refusal = refuse_format(spec.accumulator, x, name_a);
     if (!refusal) refusal = refuse_format(spec.accumulator, y, name_b);

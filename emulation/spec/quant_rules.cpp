@@ -8,9 +8,9 @@
 namespace fp8lab {
 namespace {
 
-using Refusal = std::optional<QuantRefusal>;
+using QuantVerdict = std::optional<QuantRefusal>;
 
-Refusal refuse_elements(const QuantSpec& spec) {
+QuantVerdict refuse_elements(const QuantSpec& spec) {
   const std::string name = format_name(spec.format);
   if (!spec.format.has_sign) {
     return QuantRefusal{"format", "'" + name +
@@ -24,7 +24,7 @@ Refusal refuse_elements(const QuantSpec& spec) {
   return {};
 }
 
-Refusal refuse_tile(const QuantSpec& spec) {
+QuantVerdict refuse_tile(const QuantSpec& spec) {
   if (spec.tile.rows < 0 || spec.tile.cols < 0) {
     return QuantRefusal{"tile", "accepted: tensor, row, or RxC with both extents at least 1"};
   }
@@ -40,7 +40,7 @@ Refusal refuse_tile(const QuantSpec& spec) {
   return {};
 }
 
-Refusal refuse_codebook(const QuantSpec& spec) {
+QuantVerdict refuse_codebook(const QuantSpec& spec) {
   if (!spec.has_codebooks()) return {};
   const bool expands = spec.transform.is_expansion();
   const std::string name = expands ? transform_name(spec.transform) : format_name(spec.format);
@@ -60,7 +60,7 @@ Refusal refuse_codebook(const QuantSpec& spec) {
   return {};
 }
 
-Refusal refuse_statistic(const QuantSpec& spec) {
+QuantVerdict refuse_statistic(const QuantSpec& spec) {
   const numerics::ScaleRule& rule = spec.scale;
   if (!spec.has_scale() || rule.deviations == 0.0f) return {};
   const std::string name = statistic_name(rule.deviations);
@@ -81,7 +81,7 @@ Refusal refuse_statistic(const QuantSpec& spec) {
                                              " elements"};
 }
 
-Refusal refuse_factor(const QuantSpec& spec) {
+QuantVerdict refuse_factor(const QuantSpec& spec) {
   if (!spec.has_scale() || spec.scale.factor == 1.0f) return {};
   if (spec.scale.factor <= 0.5f) {
     return QuantRefusal{"scale_factor",
@@ -94,7 +94,7 @@ Refusal refuse_factor(const QuantSpec& spec) {
                       "\"pow2\""};
 }
 
-Refusal refuse_scale(const QuantSpec& spec) {
+QuantVerdict refuse_scale(const QuantSpec& spec) {
   const bool two_level =
       spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level;
   if (two_level && (spec.scale_source != ScaleSource::current || spec.tile.is_tensor())) {
@@ -122,7 +122,7 @@ Refusal refuse_scale(const QuantSpec& spec) {
 std::optional<QuantRefusal> refuse_quantizer(const QuantSpec& spec) {
   for (const auto rule : {refuse_elements, refuse_tile, refuse_codebook, refuse_scale,
                           refuse_statistic, refuse_factor}) {
-    if (Refusal refusal = rule(spec)) return refusal;
+    if (QuantVerdict refusal = rule(spec)) return refusal;
   }
   return {};
 }

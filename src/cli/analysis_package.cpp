@@ -9,11 +9,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "emulation/base/error.hpp"
 #include "src/config/experiments.hpp"
+#include "src/io/file_descriptor.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/python_interpreter.hpp"
 
@@ -30,8 +30,6 @@ std::filesystem::path analysis_directory() {
   return directory;
 }
 
-std::string text_of(int error) { return std::error_code(error, std::generic_category()).message(); }
-
 /// Runs `words` to completion and returns the status of waitpid.
 int run_interpreter(std::vector<std::string> words, Interrupt interrupt) {
   std::vector<char*> pointers;
@@ -44,12 +42,12 @@ int run_interpreter(std::vector<std::string> words, Interrupt interrupt) {
     throw Error(fmt::format(
         "{}: cannot be started as an interpreter ({}); accepted by --python and FP8LAB_PYTHON: a "
         "Python with numpy, h5py, matplotlib, scipy and jinja2",
-        words[0], text_of(error)));
+        words[0], error_text(error)));
   }
   if (interrupt == Interrupt::child) std::signal(SIGINT, SIG_IGN);
   int status = 0;
   while (waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) throw RuntimeFailure("waitpid: " + text_of(errno));
+    if (errno != EINTR) throw RuntimeFailure("waitpid: " + error_text(errno));
   }
   return status;
 }

@@ -40,7 +40,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kCommand = "assess";
+constexpr const char* kAssess = "assess";
 
 /// Written beside the page.
 constexpr const char* kFactsFile = "facts.json";
@@ -209,13 +209,13 @@ DataSources open_assessed_data(const ModelSource& source, const Values& values, 
   }
   const bool own = values.count("data") == 0;
   if (own) stage.eval->data = source.places.evaluation_data(stage);
-  DataSources data = open_sources(stage.eval->data, source.vocabulary, kCommand);
+  DataSources data = open_sources(stage.eval->data, source.vocabulary, kAssess);
   if (own) {
     source.require_unchanged("evaluation data of stage " + stage.name, content_hash(data),
                              "name data with --data");
   }
   print_notes(vocabulary_notes(data, source.vocabulary));
-  check_targets(data, stage.sequence_length, kCommand);
+  check_targets(data, stage.sequence_length, kAssess);
   return data;
 }
 
@@ -282,8 +282,8 @@ std::filesystem::path page_folder(const ModelSource& source, const Values& value
 
 /// Tells how long losses and map will take, unless that is seconds. Other parts are shorter.
 void tell_estimate(double losses, double map, std::size_t passes, bool gradients) {
-  constexpr double kShort = 10;
-  if (losses + map < kShort) return;
+  constexpr double kLeastSaid = 10;
+  if (losses + map < kLeastSaid) return;
   std::string text = fmt::format("assess: about {:.0f} s for the losses", losses);
   if (passes > 0) text += fmt::format(", {:.0f} s for the {} passes of the map", map, passes);
   fmt::print(stderr, "{}, then outliers{} ...\n", text, gradients ? " and gradients" : "");
@@ -295,7 +295,7 @@ ordered_json losses_of(AssessedModel& model, const std::vector<Recipe>& recipes,
                        const DataSources& data, std::int64_t sequences,
                        std::vector<std::vector<std::string>>& remarks, ordered_json& documents,
                        const std::function<void(double seconds)>& first_taken) {
-  PartsLine parts(kCommand);
+  PartsLine parts(kAssess);
   ordered_json rows = ordered_json::array();
   for (std::size_t i = 0; i < recipes.size(); ++i) {
     ordered_json row = {{"name", recipes[i].name}, {"hash", recipes[i].hash}};
@@ -328,10 +328,10 @@ ordered_json losses_of(AssessedModel& model, const std::vector<Recipe>& recipes,
 }  // namespace
 
 int assess(const std::vector<std::string>& arguments) {
-  const Values values = parse_arguments(kCommand, assess_options(), arguments, {{"model", 1}});
+  const Values values = parse_arguments(kAssess, assess_options(), arguments, {{"model", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   if (values.count("map") == 0) {
-    refuse_given(values, kCommand, {"map-sequences", "margin"}, "is for --map");
+    refuse_given(values, kAssess, {"map-sequences", "margin"}, "is for --map");
   }
   const auto margin = values["margin"].as<double>();
   if (!(margin >= 0.0 && margin < 1.0)) {
@@ -340,21 +340,21 @@ int assess(const std::vector<std::string>& arguments) {
                     "0.005",
                     margin));
   }
-  check_output_files(values, kCommand, {"json"});
+  check_output_files(values, kAssess, {"json"});
   const std::vector<Recipe> recipes = assessed_recipes(values);
   const ModelSource source =
-      open_model(required(values, "model", kCommand), folders_to_look_in(values, kCommand));
+      open_model(required(values, "model", kAssess), folders_to_look_in(values, kAssess));
   const std::filesystem::path folder = page_folder(source, values);
-  const RunConfig plain = pass_run(source, values, kCommand);
-  OptionAssignments assignments(values, kCommand);
+  const RunConfig plain = pass_run(source, values, kAssess);
+  OptionAssignments assignments(values, kAssess);
   add_data(values, last_stage(plain).name, assignments);
-  RunConfig run = pass_run(source, values, kCommand, assignments);
-  require_accepted_backend(values, run, source.name, kCommand);
+  RunConfig run = pass_run(source, values, kAssess, assignments);
+  require_accepted_backend(values, run, source.name, kAssess);
   const StageConfig& stage = run.stages.back();
   PhaseLine phase;
   phase.begin("opening the data");
   const DataSources data = open_assessed_data(source, values, run);
-  require_unread(values, kCommand, {"json"});
+  require_unread(values, kAssess, {"json"});
   for (const char* name : {kFactsFile, kSuggestedFile}) {
     require_unread(folder / name, "assess: --out");
   }
@@ -363,7 +363,7 @@ int assess(const std::vector<std::string>& arguments) {
   const std::int64_t for_gradients = std::min(positive(values, "gradient-sequences", 0), sequences);
   const std::int64_t for_map = std::min(positive(values, "map-sequences", 1), sequences);
   phase.begin("loading weights of " + source.name);
-  const auto backend = make_backend(run.backend, threads_of(values, kCommand));
+  const auto backend = make_backend(run.backend, threads_of(values, kAssess));
   const AmaxHistories histories =
       source.checkpoint != nullptr ? read_amax_histories(*source.checkpoint) : AmaxHistories{};
   BatchShape shape{stage.micro_batch_sequences, length, run.attention, {}};
@@ -414,7 +414,7 @@ int assess(const std::vector<std::string>& arguments) {
       const Stopwatch of_map;
       std::vector<std::string> said;
       const Recipe baseline = model.runnable(recipes.front(), said);
-      PartsLine parts(kCommand);
+      PartsLine parts(kAssess);
       const SensitivityMap map =
           map_sensitivity(model, baseline, model.runnable(*mapped, said), data, for_map,
                           [&](const std::string& layer, std::size_t done, std::size_t total) {
@@ -452,7 +452,7 @@ int assess(const std::vector<std::string>& arguments) {
     seconds["outliers"] = of_outliers.seconds();
     if (for_gradients > 0) {
       const Stopwatch of_gradients;
-      PartsLine parts(kCommand);
+      PartsLine parts(kAssess);
       phase.begin("");
       std::vector<Recipe> runnable;
       for (const Recipe& recipe : recipes) runnable.push_back(model.runnable(recipe, said));

@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kCommand = "attribute";
+constexpr const char* kAttribute = "attribute";
 
 Options attribute_options() {
   Options options(
@@ -118,21 +118,21 @@ ordered_json to_json(const Attribution& attribution) {
 }  // namespace
 
 int attribute(const std::vector<std::string>& arguments) {
-  const Values values = parse_arguments(kCommand, attribute_options(), arguments, {{"run", 1}});
+  const Values values = parse_arguments(kAttribute, attribute_options(), arguments, {{"run", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  const std::string name = required(values, "run", kCommand);
-  check_output_files(values, kCommand, {"json"});
+  const std::string name = required(values, "run", kAttribute);
+  check_output_files(values, kAttribute, {"json"});
   PhaseLine phase;
   phase.begin("opening " + name);
-  const CheckpointSource source = open_checkpoint_source(name, values, kCommand);
+  const CheckpointSource source = open_checkpoint_source(name, values, kAttribute);
   const Recipe recipe = values.count("recipe") != 0
                             ? load_recipe(values["recipe"].as<std::string>())
                             : source.run.recipe;
-  require_unread(values, kCommand, {"json"});
-  const int threads = threads_of(values, kCommand);
+  require_unread(values, kAttribute, {"json"});
+  const int threads = threads_of(values, kAttribute);
   const auto backend = make_backend(source.run.config.backend, threads);
   phase.begin("estimating the time");
-  PartsLine parts(kCommand);
+  PartsLine parts(kAttribute);
   const Attribution attribution = attribute_gradient(
       *backend, source.run, source.step, recipe,
       {words_of(values, "group"), words_of(values, "layer")}, threads,
@@ -143,7 +143,7 @@ int attribute(const std::vector<std::string>& arguments) {
       },
       [&](std::size_t gradients, double seconds) {
         phase.begin("");
-        print_estimate(kCommand, fmt::format("{} gradients", gradients), seconds);
+        print_estimate(kAttribute, fmt::format("{} gradients", gradients), seconds);
       });
   parts.clear();
   print_step(source, *backend);

@@ -26,7 +26,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kCommand = "certify";
+constexpr const char* kCertify = "certify";
 constexpr std::int64_t kMostTogether = 4096;
 
 Options certify_options() {
@@ -75,7 +75,7 @@ std::vector<std::int64_t> numbers_of(const Values& values, const char* option, s
     if (!number || known || *number < 1 || *number > most) {
       throw Error(fmt::format(
           "{}: --{} {}: accepted: different numbers from 1 to {} with commas, such as 1,8",
-          kCommand, option, text, most));
+          kCertify, option, text, most));
     }
     numbers.push_back(*number);
     at = end + 1;
@@ -129,40 +129,40 @@ struct Task {
 };
 
 void take_prompts(const Values& values, const ModelSource& source, Task& task) {
-  refuse_given(values, kCommand, {"data", "form"}, "is for prompts of documents");
-  task.run = model_run(source, values, kCommand);
-  const Vocabulary vocabulary = find_vocabulary(values, source, task.run, kCommand);
-  task.texts = read_prompts(values, source, task.run, kCommand, vocabulary);
+  refuse_given(values, kCertify, {"data", "form"}, "is for prompts of documents");
+  task.run = model_run(source, values, kCertify);
+  const Vocabulary vocabulary = find_vocabulary(values, source, task.run, kCertify);
+  task.texts = read_prompts(values, source, task.run, kCertify, vocabulary);
   const auto count = static_cast<std::int64_t>(task.texts.size());
   if (values.count("rollouts") == 0) task.rollouts = std::max(task.rollouts, count);
   task.texts.resize(static_cast<std::size_t>(std::min(task.rollouts, count)));
-  task.end = end_token(values, kCommand, vocabulary, task.run.model.vocab_size);
+  task.end = end_token(values, kCertify, vocabulary, task.run.model.vocab_size);
   task.padding = vocabulary.padding();
 }
 
 /// Returns a run whose last stage evaluates on --data.
 RunConfig run_with_data(const Values& values, const ModelSource& source) {
-  const std::string stage = last_stage(model_run(source, values, kCommand)).name;
-  OptionAssignments assignments(values, kCommand);
+  const std::string stage = last_stage(model_run(source, values, kCertify)).name;
+  OptionAssignments assignments(values, kCertify);
   add_data(values, stage, assignments);
-  return model_run(source, values, kCommand, assignments);
+  return model_run(source, values, kCertify, assignments);
 }
 
 void take_documents(const Values& values, const ModelSource& source, Task& task) {
-  refuse_given(values, kCommand, {"vocabulary"}, "is for --prompt and --prompts");
+  refuse_given(values, kCertify, {"vocabulary"}, "is for --prompt and --prompts");
   const bool own = values.count("data") == 0;
-  if (own) refuse_given(values, kCommand, {"form"}, "is for --data");
+  if (own) refuse_given(values, kCertify, {"form"}, "is for --data");
   if (own && !source.run) {
     throw Error(
         fmt::format("{}: {} is no run with data of its own; give --prompt, --prompts or --data",
-                    kCommand, source.name));
+                    kCertify, source.name));
   }
-  task.run = own ? model_run(source, values, kCommand) : run_with_data(values, source);
+  task.run = own ? model_run(source, values, kCertify) : run_with_data(values, source);
   const StageConfig& stage = last_stage(task.run);
   const DataConfig files = !own         ? stage.eval->data
                            : stage.eval ? source.places.evaluation_data(stage)
                                         : source.places.training_data(stage);
-  const DataSources data = open_sources(files, source.vocabulary, kCommand);
+  const DataSources data = open_sources(files, source.vocabulary, kCertify);
   if (own) {
     const std::string part = stage.eval ? "evaluation data of stage " : "training data of stage ";
     source.require_unchanged(part + stage.name, content_hash(data), "name data with --data");
@@ -173,9 +173,9 @@ void take_documents(const Values& values, const ModelSource& source, Task& task)
     throw Error(
         fmt::format("{}: no prompt of the data leaves room for {} tokens in a sequence of {}; "
                     "accepted: a smaller --tokens, or a larger --sequence-length",
-                    kCommand, task.tokens, stage.sequence_length));
+                    kCertify, task.tokens, stage.sequence_length));
   }
-  task.end = end_token(values, kCommand, data.vocabulary(), task.run.model.vocab_size);
+  task.end = end_token(values, kCertify, data.vocabulary(), task.run.model.vocab_size);
   task.padding = data.vocabulary().padding();
 }
 
@@ -183,20 +183,20 @@ Task open_task(const Values& values, const ModelSource& source) {
   Task task;
   task.batches = numbers_of(values, "batch", kMostTogether);
   const std::int64_t largest = *std::max_element(task.batches.begin(), task.batches.end());
-  task.tokens = checked_value<std::int64_t>(values, kCommand, "tokens", 1, 65536);
+  task.tokens = checked_value<std::int64_t>(values, kCertify, "tokens", 1, 65536);
   task.rollouts = values.count("rollouts") == 0
                       ? largest
-                      : checked_value<std::int64_t>(values, kCommand, "rollouts", largest, 65536);
+                      : checked_value<std::int64_t>(values, kCertify, "rollouts", largest, 65536);
   const bool has_prompts =
       values.count("prompt") + values.count("chat") + values.count("prompts") != 0;
   (has_prompts ? take_prompts : take_documents)(values, source, task);
-  require_accepted_backend(values, task.run, source.name, kCommand);
+  require_accepted_backend(values, task.run, source.name, kCertify);
   const std::int64_t most = last_stage(task.run).sequence_length;
   if (longest(task.texts) + task.tokens > most) {
     throw Error(
         fmt::format("{}: a prompt of {} tokens and {} new ones do not fit a sequence of {}; "
                     "accepted: a smaller --tokens, or a larger --sequence-length",
-                    kCommand, longest(task.texts), task.tokens, most));
+                    kCertify, longest(task.texts), task.tokens, most));
   }
   return task;
 }
@@ -207,7 +207,7 @@ std::vector<std::int64_t> chunks_of(const Values& values, const Texts& texts) {
   const auto last = std::remove_if(chunks.begin(), chunks.end(), [&](std::int64_t chunk) {
     if (chunk < longest(texts)) return false;
     if (!given(values, "chunk")) return true;
-    throw Error(fmt::format("{}: --chunk {} splits no prompt: the longest has {} tokens", kCommand,
+    throw Error(fmt::format("{}: --chunk {} splits no prompt: the longest has {} tokens", kCertify,
                             chunk, longest(texts)));
   });
   chunks.erase(last, chunks.end());
@@ -216,14 +216,14 @@ std::vector<std::int64_t> chunks_of(const Values& values, const Texts& texts) {
 
 /// `pass` is the number of tokens of a forward pass.
 CertificateConfig certificate_config(const Values& values, const Task& task, std::int64_t pass) {
-  const SamplingConfig sampled = read_sampling(values, kCommand);
+  const SamplingConfig sampled = read_sampling(values, kCertify);
   if (sampled.temperature == 0.0) {
     throw Error(
         fmt::format("{}: --temperature 0: accepted: above 0; the likeliest tokens are taken "
                     "as well",
-                    kCommand));
+                    kCertify));
   }
-  check_shortest(sampled, kCommand, task.tokens, "tokens");
+  check_shortest(sampled, kCertify, task.tokens, "tokens");
   SamplingConfig greedy;
   greedy.temperature = 0.0;
   greedy.min_new_tokens = sampled.min_new_tokens;
@@ -232,13 +232,13 @@ CertificateConfig certificate_config(const Values& values, const Task& task, std
   config.max_new_tokens = task.tokens;
   config.end = task.end;
   config.padding = task.padding;
-  config.bucket = checked_value<std::int64_t>(values, kCommand, "bucket", 1, 65536);
+  config.bucket = checked_value<std::int64_t>(values, kCertify, "bucket", 1, 65536);
   const std::int64_t largest = *std::max_element(task.batches.begin(), task.batches.end());
   if (largest > pass) {
     throw Error(
         fmt::format("{}: --batch {}: one forward pass takes {} tokens; accepted: a larger "
                     "--sequences-together",
-                    kCommand, largest, pass));
+                    kCertify, largest, pass));
   }
   for (const std::int64_t batch : task.batches) config.ways.push_back({batch, 0});
   for (const std::int64_t chunk : chunks_of(values, task.texts)) {
@@ -431,11 +431,11 @@ ordered_json certificate_json(const Certificate& certificate, const Pair& pair,
 }  // namespace
 
 int certify(const std::vector<std::string>& arguments) {
-  const Values values = parse_arguments(kCommand, certify_options(), arguments, {{"source", 1}});
+  const Values values = parse_arguments(kCertify, certify_options(), arguments, {{"source", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  check_output_files(values, kCommand, {"json"});
+  check_output_files(values, kCertify, {"json"});
   const ModelSource source =
-      open_model(required(values, "source", kCommand), folders_to_look_in(values, kCommand));
+      open_model(required(values, "source", kCertify), folders_to_look_in(values, kCertify));
   const Task task = open_task(values, source);
   const StageConfig& stage = last_stage(task.run);
   const CertificateConfig config =
@@ -453,7 +453,7 @@ int certify(const std::vector<std::string>& arguments) {
   }
   const Pair pair{model, *training, other != nullptr ? *other : model.transformer(),
                   rollout_recipe};
-  require_unread(values, kCommand, {"json"});
+  require_unread(values, kCertify, {"json"});
   PhaseLine phase;
   const Certificate certificate =
       fp8lab::certify(model.backend(), pair.training, pair.generation, model.context(),

@@ -182,7 +182,7 @@ int gemm(const std::vector<std::string>& arguments) {
     d = backend->allocate(backend->storage(problem.gemm.output), a.rows, b.rows);
     multiply(*backend, problem.gemm, left, right, TensorView{}, false, d);
   }
-  write_npy(out, download(*backend, d));
+  write_npy(out, read_back(*backend, d));
   fmt::print("{}: ({}, {}) from K = {}, {}, A {}, B {}\n", out, a.rows, b.rows, a.k,
              library ? values["spec"].as<std::string>() : label(problem.gemm), label(problem.a),
              label(problem.b));

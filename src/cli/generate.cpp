@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kCommand = "generate";
+constexpr const char* kGenerate = "generate";
 
 Options generate_options() {
   Options options(
@@ -105,33 +105,33 @@ void print(const std::vector<Prompt>& prompts, const std::vector<Completion>& co
 }  // namespace
 
 int generate(const std::vector<std::string>& arguments) {
-  const Values values = parse_arguments(kCommand, generate_options(), arguments, {{"source", 1}});
+  const Values values = parse_arguments(kGenerate, generate_options(), arguments, {{"source", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   if (values.count("log-probabilities") > values.count("json")) {
     throw Error("generate: --log-probabilities needs --json");
   }
   const ModelSource source =
-      open_model(required(values, "source", kCommand), folders_to_look_in(values, kCommand));
-  const RunConfig run = model_run(source, values, kCommand);
-  const Vocabulary vocabulary = find_vocabulary(values, source, run, kCommand);
+      open_model(required(values, "source", kGenerate), folders_to_look_in(values, kGenerate));
+  const RunConfig run = model_run(source, values, kGenerate);
+  const Vocabulary vocabulary = find_vocabulary(values, source, run, kGenerate);
   GenerationConfig config;
-  config.sampling = read_sampling(values, kCommand);
+  config.sampling = read_sampling(values, kGenerate);
   config.max_new_tokens =
-      checked_value<std::int64_t>(values, kCommand, "max-new-tokens", 1, 1 << 20);
-  check_shortest(config.sampling, kCommand, config.max_new_tokens, "max-new-tokens");
-  config.end = end_token(values, kCommand, vocabulary, run.model.vocab_size);
+      checked_value<std::int64_t>(values, kGenerate, "max-new-tokens", 1, 1 << 20);
+  check_shortest(config.sampling, kGenerate, config.max_new_tokens, "max-new-tokens");
+  config.end = end_token(values, kGenerate, vocabulary, run.model.vocab_size);
   config.log_probabilities = values.count("log-probabilities") != 0;
-  config.prefill_chunk = checked_value<std::int64_t>(values, kCommand, "prefill-chunk", 0, 65536);
+  config.prefill_chunk = checked_value<std::int64_t>(values, kGenerate, "prefill-chunk", 0, 65536);
   const std::vector<Prompt> prompts =
-      with_samples(read_prompts(values, source, run, kCommand, vocabulary),
-                   checked_value<std::uint32_t>(values, kCommand, "samples", 1, 65536));
+      with_samples(read_prompts(values, source, run, kGenerate, vocabulary),
+                   checked_value<std::uint32_t>(values, kGenerate, "samples", 1, 65536));
   LoadedModel model(source, run, values);
   const BatchShape& shape = model.transformer().shape();
   const std::int64_t capacity =
       std::min(longest(prompts) + config.max_new_tokens, shape.sequence_length);
   const auto count = static_cast<std::int64_t>(prompts.size());
   const std::int64_t together =
-      std::min({checked_value<std::int64_t>(values, kCommand, "together", 1, 65536), count,
+      std::min({checked_value<std::int64_t>(values, kGenerate, "together", 1, 65536), count,
                 shape.logit_rows()});
   Generator generator(model.backend(), model.transformer(), together, capacity);
   model.transformer().prepare_weights(model.context());

@@ -36,7 +36,7 @@ TensorView upload(Backend& backend, NpyArray& array) {
   return view;
 }
 
-NpyArray download(Backend& backend, const TensorView& view) {
+NpyArray read_back(Backend& backend, const TensorView& view) {
   NpyArray array;
   array.dtype = view.dtype;
   array.rows = view.rows;

@@ -14,7 +14,7 @@ namespace fp8lab::cli {
 TensorView upload(Backend& backend, NpyArray& array);
 
 /// Returns the contents of a tensor, with bf16 widened to f32.
-NpyArray download(Backend& backend, const TensorView& view);
+NpyArray read_back(Backend& backend, const TensorView& view);
 
 /// An operand of a GEMM as given by the caller.
 struct MatrixOperand {

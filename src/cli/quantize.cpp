@@ -200,15 +200,15 @@ std::filesystem::path scale_file(std::filesystem::path codes) {
 void write_results(Backend& backend, const Values& values, const QuantizedOperand& operand) {
   if (values.count("out") != 0) {
     const std::filesystem::path codes = values["out"].as<std::string>();
-    write_npy(codes, download(backend, operand.codes));
+    write_npy(codes, read_back(backend, operand.codes));
     if (operand.spec.has_scale()) {
-      write_npy(scale_file(codes), download(backend, operand.scales));
+      write_npy(scale_file(codes), read_back(backend, operand.scales));
     }
   }
   if (values.count("dequantized") != 0) {
     const TensorView decoded = backend.allocate(DType::f32, operand.rows, operand.k);
     backend.run(ops::Dequantize{operand, false, decoded});
-    write_npy(values["dequantized"].as<std::string>(), download(backend, decoded));
+    write_npy(values["dequantized"].as<std::string>(), read_back(backend, decoded));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/config/config.hpp"
+#include "src/io/file_descriptor.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/study_log.hpp"
 #include "src/study/study.hpp"
@@ -46,8 +47,6 @@ Options report_options() {
   return options;
 }
 
-std::string text_of(int error) { return std::error_code(error, std::generic_category()).message(); }
-
 /// Returns the folder of the page: beside the first input unless --out is given.
 std::filesystem::path out_directory(const Values& values, const std::string& first) {
   const std::filesystem::path input = first;
@@ -63,7 +62,7 @@ class TemporaryFolder {
  public:
   TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "fp8lab-XXXXXX").string()) {
     if (::mkdtemp(path_.data()) == nullptr) {
-      throw RuntimeFailure(fmt::format("{}: cannot be made: {}", path_, text_of(errno)));
+      throw RuntimeFailure(fmt::format("{}: cannot be made: {}", path_, error_text(errno)));
     }
   }
   TemporaryFolder(const TemporaryFolder&) = delete;

@@ -79,8 +79,8 @@ void StepReport::add(const std::string& name, std::size_t steps, const std::stri
 
 void StepReport::add_located(const LocatedDifference& located, const std::string& expected,
                              const std::string& tested) {
-  rows_.back()["located"] = to_json(located);
-  fmt::print("{}", describe(located, expected, tested));
+  rows_.back()["located"] = cli::to_json(located);
+  fmt::print("{}", cli::describe(located, expected, tested));
 }
 
 void StepReport::add_other_configuration(const std::string& file, const GoldenSteps& golden,

@@ -30,7 +30,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kCommand = "whatif";
+constexpr const char* kWhatif = "whatif";
 
 Options whatif_options() {
   Options options(
@@ -66,7 +66,7 @@ std::vector<Recipe> named_recipes(const std::vector<std::string>& names) {
       throw Error(
           fmt::format("{}: --recipe {}: two recipes are called '{}'; accepted: one of each "
                       "name",
-                      kCommand, name, recipe.name));
+                      kWhatif, name, recipe.name));
     }
     recipes.push_back(std::move(recipe));
   }
@@ -78,7 +78,7 @@ Accumulator named_accumulator(const std::string& name) {
     throw Error(
         fmt::format("{}: --accumulator {}: accepted: a name alone, such as sm89_mma_fp8; "
                     "schedules are those of the run's recipe",
-                    kCommand, name));
+                    kWhatif, name));
   }
   return parse_gemm_spec(name).accumulator;
 }
@@ -375,42 +375,42 @@ ordered_json to_json(const AccumulatorEvaluation& row) {
 }  // namespace
 
 int whatif(const std::vector<std::string>& arguments) {
-  const Values values = parse_arguments(kCommand, whatif_options(), arguments, {{"run", 1}});
+  const Values values = parse_arguments(kWhatif, whatif_options(), arguments, {{"run", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  const std::string name = required(values, "run", kCommand);
+  const std::string name = required(values, "run", kWhatif);
   const std::vector<std::string> recipe_names = words_of(values, "recipe");
   const std::vector<std::string> accumulator_names = words_of(values, "accumulator");
   const bool wants_tensors = values.count("tensors") != 0;
   if (recipe_names.empty() && accumulator_names.empty() && !wants_tensors) {
     throw Error("whatif: give --recipe NAME, --accumulator NAME or --tensors");
   }
-  if (recipe_names.empty()) refuse_given(values, kCommand, {"layer", "worst"}, "is for --recipe");
+  if (recipe_names.empty()) refuse_given(values, kWhatif, {"layer", "worst"}, "is for --recipe");
   const auto worst = values["worst"].as<std::int64_t>();
   if (worst < 0) throw Error(fmt::format("whatif: --worst {}: accepted: numbers from 0 on", worst));
-  check_output_files(values, kCommand, {"json"});
+  check_output_files(values, kWhatif, {"json"});
   const std::vector<Recipe> recipes = named_recipes(recipe_names);
   std::vector<Accumulator> accumulators;
   for (const std::string& word : accumulator_names) accumulators.push_back(named_accumulator(word));
 
   PhaseLine phase;
   phase.begin("opening " + name);
-  const CheckpointSource source = open_checkpoint_source(name, values, kCommand);
+  const CheckpointSource source = open_checkpoint_source(name, values, kWhatif);
   const CheckpointedRun& run = source.run;
   const StageConfig& stage = run.stage();
   std::optional<DataSources> held_out;
   if (!accumulators.empty() && stage.eval) held_out = open_evaluation_data(source);
-  require_unread(values, kCommand, {"json"});
-  const auto backend = make_backend(run.config.backend, threads_of(values, kCommand));
+  require_unread(values, kWhatif, {"json"});
+  const auto backend = make_backend(run.config.backend, threads_of(values, kWhatif));
   std::vector<RecipeReplay> replays;
   if (!recipes.empty()) {
-    PartsLine parts(kCommand);
+    PartsLine parts(kWhatif);
     const std::vector<std::string> named = words_of(values, "layer");
     const std::size_t layers = chosen_layers(run.config.model, named).size();
     std::size_t done = 0;
     phase.begin("estimating the time");
     if (const auto seconds = replay_seconds(*backend, run, recipes, named)) {
       phase.begin("");
-      print_estimate(kCommand, fmt::format("{} layers under {} recipes", layers, recipes.size()),
+      print_estimate(kWhatif, fmt::format("{} layers under {} recipes", layers, recipes.size()),
                      *seconds);
     }
     phase.begin(fmt::format("the forward pass, then {} layers backward under {} recipes", layers,

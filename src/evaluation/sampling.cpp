@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <numeric>
 #include <vector>
 
@@ -14,8 +15,7 @@ namespace fp8lab {
 namespace {
 
 constexpr std::uint32_t kDomain = 0x5a3e1e00u;  ///< differs from all other uses of the seed
-constexpr double kLog2E = 0x1.71547652B82FEp+0;
-constexpr double kLeastExponent = -1000;  ///< smaller weights are negligible
+constexpr double kLeastExponent = -1000;        ///< smaller weights are negligible
 
 double open_unit(const DrawKey& key) {
   const numerics::PhiloxCounter bits = numerics::philox4x32(
@@ -38,7 +38,7 @@ class Candidates {
     }
     // If there are infinite logits, they share the whole weight. Logits of minus infinity get
     // no weight, unless all are.
-    const double factor = kLog2E / temperature;
+    const double factor = std::numbers::log2e / temperature;
     weights_.resize(logits.size(), 0.0);
     for (const std::int32_t id : ids_) {
       const double below = logit(id) == largest

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "emulation/numerics/exact_math.hpp"
 
 namespace fp8lab {
 namespace {
 
-constexpr double kLog2E = 1.4426950408889634;
 constexpr double kNothing = -1000.0;  ///< log2 of a share too small to affect a sum
 
 /// Returns log(sum of exp(logit_i)) - logit_target for the logits moved(i);
@@ -21,9 +21,9 @@ double cross_entropy(std::size_t count, std::size_t target, Moved moved) {
   double sum = 0;
   for (std::size_t i = 0; i < count; ++i) {
     if (!std::isfinite(moved(i))) return std::numeric_limits<double>::quiet_NaN();
-    sum += numerics::exp2_f64(std::max((moved(i) - largest) * kLog2E, kNothing));
+    sum += numerics::exp2_f64(std::max((moved(i) - largest) * std::numbers::log2e, kNothing));
   }
-  return numerics::log2_f64(sum) / kLog2E + largest - moved(target);
+  return numerics::log2_f64(sum) / std::numbers::log2e + largest - moved(target);
 }
 
 }  // namespace

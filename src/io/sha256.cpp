@@ -19,14 +19,14 @@ constexpr std::array<std::uint32_t, 64> kRound = {
     0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
-constexpr std::size_t kBlock = 64;
+constexpr std::size_t kShaBlock = 64;
 
 using State = std::array<std::uint32_t, 8>;
 
 /// Compresses one block of 64 bytes (FIPS 180-4 section 6.2.2).
 void compress(State& state, const char* block) {
   std::array<std::uint32_t, 64> w{};
-  for (std::size_t t = 0; t < kBlock; ++t) {
+  for (std::size_t t = 0; t < kShaBlock; ++t) {
     w[t / 4] = w[t / 4] << 8 | static_cast<unsigned char>(block[t]);
   }
   for (std::size_t t = 16; t < 64; ++t) {
@@ -59,14 +59,14 @@ std::string sha256(std::string_view bytes) {
   State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                  0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   std::size_t at = 0;
-  for (; bytes.size() - at >= kBlock; at += kBlock) compress(state, bytes.data() + at);
+  for (; bytes.size() - at >= kShaBlock; at += kShaBlock) compress(state, bytes.data() + at);
   // The remaining bytes, a one bit, zeros, and the length in bits, big-endian.
   std::string tail(bytes.substr(at));
   tail += '\x80';
-  while (tail.size() % kBlock != kBlock - 8) tail += '\0';
+  while (tail.size() % kShaBlock != kShaBlock - 8) tail += '\0';
   const std::uint64_t length = std::uint64_t{bytes.size()} * 8;
   for (int shift = 56; shift >= 0; shift -= 8) tail += static_cast<char>(length >> shift & 255);
-  for (std::size_t i = 0; i < tail.size(); i += kBlock) compress(state, tail.data() + i);
+  for (std::size_t i = 0; i < tail.size(); i += kShaBlock) compress(state, tail.data() + i);
   std::string digits;
   for (const std::uint32_t word : state) digits += fmt::format("{:08x}", word);
   return digits;

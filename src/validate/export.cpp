@@ -27,9 +27,9 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using numerics::FormatSpec;
 
-constexpr std::int64_t kValuesPerKind = 160;
-constexpr int kQuantizations = 60;
-constexpr int kGemmsPerPair = 3;
+constexpr std::int64_t kExportedValuesPerKind = 160;
+constexpr int kExportedQuantizations = 60;
+constexpr int kExportedGemmsPerPair = 3;
 
 /// The output folder during writing.
 class Pack {
@@ -214,7 +214,8 @@ std::vector<float> hard_values(const FormatSpec& format, CaseGenerator& cases) {
     values.push_back(numerics::bits_float(magnitude | 0x80000000u));
   }
   for (int kind = 0; kind < kValueKinds; ++kind) {
-    for (const float x : cases.values(format, static_cast<ValueKind>(kind), kValuesPerKind)) {
+    for (const float x :
+         cases.values(format, static_cast<ValueKind>(kind), kExportedValuesPerKind)) {
       values.push_back(x);
     }
   }
@@ -286,7 +287,7 @@ void export_scales(Pack& pack, const Implementation& expected, CaseGenerator& ca
 }
 
 void export_quantizations(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
-  for (int index = 0; index < kQuantizations; ++index) {
+  for (int index = 0; index < kExportedQuantizations; ++index) {
     QuantizeProblem problem = draw_quantization(cases);
     problem.run(expected);
     const QuantSpec& spec = problem.spec;
@@ -378,7 +379,7 @@ ordered_json add_operand(Pack& pack, const std::string& name, const SuiteOperand
 
 void export_gemms(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
   for (const OperandPair& pair : kPairs) {
-    for (int i = 0; i < kGemmsPerPair; ++i) {
+    for (int i = 0; i < kExportedGemmsPerPair; ++i) {
       GemmProblem problem = draw_gemm(pair, cases);
       ordered_json& section = pack.section("gemm");
       const std::string name = fmt::format("gemm/{}_", section.size());

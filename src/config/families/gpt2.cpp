@@ -12,7 +12,7 @@ namespace {
 
 using Kind = WeightName::Kind;
 
-constexpr std::array<WeightName, 10> kWeights = {{
+constexpr std::array<WeightName, 10> kGpt2Weights = {{
     {"embed", "", "transformer.wte", Kind::other},
     {"positions", "", "transformer.wpe", Kind::other},
     {"layers.{}.attention.norm", "", "transformer.h.{}.ln_1", Kind::other},
@@ -72,7 +72,7 @@ void read(JsonFields& fields, const std::string&, ModelConfig& model) {
 
 /// This program trains without dropout, whatever the rates; the summary
 /// fields belong to other heads.
-constexpr std::array<IdleField, 14> kIdle = {{
+constexpr std::array<IdleField, 14> kGpt2Idle = {{
     {"scale_attn_weights", "true"},
     {"scale_attn_by_inverse_layer_idx", "false"},
     {"reorder_and_upcast_attn", "false"},
@@ -89,13 +89,13 @@ constexpr std::array<IdleField, 14> kIdle = {{
     {"summary_use_proj", "*"},
 }};
 
-bool has_structure(const ModelConfig& model) {
+bool has_gpt2_structure(const ModelConfig& model) {
   return model.norm == NormKind::layernorm && model.feed_forward == FeedForwardKind::gelu_tanh &&
          model.positions == PositionKind::learned && !model.qk_norm;
 }
 
 bool describes(const ModelConfig& model) {
-  return has_structure(model) && model.sliding_window == 0 && model.qkv_bias && model.o_bias &&
+  return has_gpt2_structure(model) && model.sliding_window == 0 && model.qkv_bias && model.o_bias &&
          model.mlp_bias && model.num_key_value_heads == model.num_attention_heads &&
          model.head_dim * model.num_attention_heads == model.hidden_size;
 }
@@ -118,7 +118,7 @@ nlohmann::ordered_json write(const ModelConfig& model) {
 
 }  // namespace
 
-const Family kGpt2 = {"gpt2", "GPT2LMHeadModel", read,           has_structure, describes,
-                      write,  kWeights,          "transformer.", kIdle};
+const Family kGpt2 = {"gpt2", "GPT2LMHeadModel", read,           has_gpt2_structure, describes,
+                      write,  kGpt2Weights,      "transformer.", kGpt2Idle};
 
 }  // namespace fp8lab
