@@ -64,7 +64,7 @@ std::string preset_text(const std::string& name) { return load_preset(name, {}).
 std::string model_text(const std::string& name) { return model_table_text(load_model(name)); }
 
 /// A kind of built-in configuration.
-struct Kind {
+struct ConfigurationKind {
   std::string command;
   std::string usage;
   std::string next;  ///< what to do with the text that `show` prints
@@ -72,8 +72,8 @@ struct Kind {
   std::string (*text)(const std::string& name);
 };
 
-const Kind& preset_kind() {
-  static const Kind kind = {
+const ConfigurationKind& preset_kind() {
+  static const ConfigurationKind kind = {
       "presets",
       "The built-in run configurations, for train --preset NAME and base = \"NAME\" of a study;\n"
       "show prints one as a complete run file",
@@ -81,8 +81,8 @@ const Kind& preset_kind() {
   return kind;
 }
 
-const Kind& model_kind() {
-  static const Kind kind = {
+const ConfigurationKind& model_kind() {
+  static const ConfigurationKind kind = {
       "models",
       "The built-in models with their parameters, for model = \"NAME\" of a run; show prints one,\n"
       "or the model of a Hugging Face folder, as the table of a run file",
@@ -90,7 +90,7 @@ const Kind& model_kind() {
   return kind;
 }
 
-int list(const Kind& kind, const Values& values) {
+int list(const ConfigurationKind& kind, const Values& values) {
   auto rows = nlohmann::ordered_json::array();
   for (const std::string& name : experiment_names(kind.command)) rows.push_back(kind.row(name));
   if (values.count("json") != 0) {
@@ -109,7 +109,7 @@ int list(const Kind& kind, const Values& values) {
   return ExitCode::kSuccess;
 }
 
-int show(const Kind& kind, const Values& values) {
+int show(const ConfigurationKind& kind, const Values& values) {
   const std::string name = required(values, "name", kind.command + " show");
   const std::string text = kind.text(name);
   if (values.count("json") != 0) {
@@ -120,7 +120,7 @@ int show(const Kind& kind, const Values& values) {
   return ExitCode::kSuccess;
 }
 
-int list_or_show(const Kind& kind, const std::vector<std::string>& arguments,
+int list_or_show(const ConfigurationKind& kind, const std::vector<std::string>& arguments,
                  int (*list_all)(const Values&), int (*show_one)(const Values&)) {
   Options options(fmt::format("fp8lab {} list | show NAME\n{}", kind.command, kind.usage));
   options.add("action", value<std::string>(), "list (default) or show");

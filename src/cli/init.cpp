@@ -16,14 +16,14 @@
 namespace fp8lab::cli {
 namespace {
 
-struct Kind {
+struct Template {
   std::string name;
   std::string (*text)();
   const char* next;  ///< command that reads the file, with {} for its name
 };
 
-const std::vector<Kind>& kinds() {
-  static const std::vector<Kind> all = {
+const std::vector<Template>& templates() {
+  static const std::vector<Template> all = {
       {"run", run_template, "fp8lab train --config {} --dry-run"},
       {"recipe", recipe_template, "fp8lab recipes check {}"},
       {"study", study_template, "fp8lab ablate --study {} --dry-run"},
@@ -31,9 +31,9 @@ const std::vector<Kind>& kinds() {
   return all;
 }
 
-const Kind& kind_of(const std::string& name) {
+const Template& kind_of(const std::string& name) {
   std::vector<std::string> names;
-  for (const Kind& kind : kinds()) {
+  for (const Template& kind : templates()) {
     if (kind.name == name) return kind;
     names.push_back(kind.name);
   }
@@ -51,7 +51,7 @@ int init(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("init", options, arguments, {{"kind", 1}, {"file", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const std::string name = required(values, "kind", "init", "run, recipe or study");
-  const Kind& kind = kind_of(name);
+  const Template& kind = kind_of(name);
   const std::filesystem::path file =
       output_file(text_of(values, "file", kind.name + ".toml"), "init: FILE", Replaces::nothing);
   if (is_present(file)) {

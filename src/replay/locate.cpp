@@ -28,7 +28,7 @@ struct StateHash {
   }
 };
 
-bool is_of_recipe(const std::string& name) {
+bool belongs_to_recipe(const std::string& name) {
   return name.starts_with("working/") || name.starts_with("delayed/") ||
          name.starts_with("smoothing/");
 }
@@ -36,7 +36,7 @@ bool is_of_recipe(const std::string& name) {
 StateHash hash_of(const std::vector<std::string>& names, const std::vector<std::uint64_t>& hashes) {
   Xxh3Stream always, recipes, recipes_names;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const bool of_recipe = is_of_recipe(names[i]);
+    const bool of_recipe = belongs_to_recipe(names[i]);
     (of_recipe ? recipes : always).update(&hashes[i], sizeof hashes[i]);
     if (of_recipe) recipes_names.update(names[i] + "\n");
   }
