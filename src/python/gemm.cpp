@@ -109,7 +109,7 @@ py::array gemm(const py::object& a_values, const py::object& b_values, const std
     if (addend) backend->upload(d, addend->data.data());
     const TensorView bias_view = bias ? bias->view() : TensorView{};
     cli::multiply(*backend, request.gemm, left, right, bias_view, addend.has_value(), d);
-    result = cli::download(*backend, d);
+    result = cli::read_back(*backend, d);
   }
   return to_numpy(result);
 }
@@ -145,7 +145,7 @@ py::array library_gemm(const py::object& a_values, const py::object& b_values,
     const cli::MatrixOperand right = b.operand(*backend, seed);
     const TensorView d = backend->allocate(cpu::library_storage(call.output), m, n);
     cpu::library_gemm(call.gemm, left.operand, right.operand, epilogue, d);
-    result = cli::download(*backend, d);
+    result = cli::read_back(*backend, d);
   }
   return to_numpy(result);
 }

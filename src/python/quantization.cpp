@@ -104,7 +104,7 @@ py::tuple quantize(const py::object& x, const QuantSpec& spec, bool transpose, s
     const py::gil_scoped_release unlocked;
     quantize_into(*backend, source, transpose, seed, "x", std::nullopt, operand);
   }
-  if (!spec.is_quantized()) code_array = to_numpy(cli::download(*backend, operand.codes));
+  if (!spec.is_quantized()) code_array = to_numpy(cli::read_back(*backend, operand.codes));
   const py::object report =
       statistics ? py::object(statistics_of(*backend, source, transpose, operand)) : py::none();
   return py::make_tuple(code_array, scale_array, report);
@@ -127,7 +127,7 @@ py::array dequantize(const py::object& codes, const py::object& scales, const Qu
         cli::make_operand(*backend, input.matrix, "codes", scale_matrix, "scales", spec, 0).operand;
     const TensorView decoded = backend->allocate(DType::f32, operand.rows, operand.k);
     backend->run(ops::Dequantize{operand, false, decoded});
-    values = cli::download(*backend, decoded);
+    values = cli::read_back(*backend, decoded);
   }
   return to_numpy(values);
 }

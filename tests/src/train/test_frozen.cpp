@@ -42,7 +42,7 @@ Trail train(const ModelConfig& model, const Recipe& recipe, const std::string& f
   Transformer transformer(*backend, parameters, model, recipe,
                           BatchShape{kSequences, kLength, {}, memory});
   const StepBlock block(*backend);
-  const TrainingStep step{*backend, parameters, transformer, block};
+  const TrainingStep step{*backend, parameters, transformer, block, likelihood()};
   for (const Parameter& parameter : parameters.all()) {
     trail.initial[parameter.name()] = parameters.download(parameter);
     if (!parameter.is_trained()) trail.frozen.push_back(parameter.name());
