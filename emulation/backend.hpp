@@ -21,7 +21,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/list.hpp"
-#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/quantize/operand_checks.hpp"
 #include "emulation/ops/step_scalars.hpp"
 #include "emulation/spec/gemm_spec.hpp"
 #include "emulation/spec/quant_spec.hpp"

@@ -4,13 +4,13 @@
 #include <optional>
 
 #include "emulation/base/error.hpp"
-#include "emulation/ops/gemm_plan.hpp"
-#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
+#include "emulation/ops/quantize/operand_checks.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/pointwise/rmsnorm.hpp"
-#include "kernels/quantize/operand_statistics.hpp"
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_fused.hpp"
+#include "kernels/quantize/statistics/operand_statistics.hpp"
 #include "kernels/runtime/graph.hpp"
 #include "kernels/runtime/operations.hpp"
 

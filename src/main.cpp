@@ -4,7 +4,7 @@
 
 #include "src/cli/command.hpp"
 #include "src/cli/wait_policy.hpp"
-#include "src/io/mapped_file.hpp"
+#include "src/io/files/mapped_file.hpp"
 
 int main(int argc, char** argv) {
   using namespace fp8lab;

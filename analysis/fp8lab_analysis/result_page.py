@@ -21,7 +21,8 @@ PNG_DPI = 110
 WIDTH = 110  # characters of a line of text
 
 
-# Versions that redefined an operation; the last is kArithmetic of src/train/identity.hpp.
+# Versions that redefined an operation; the last is kArithmetic of
+# src/train/checkpoint/identity.hpp.
 ARITHMETICS = ("0.1", "0.2")
 
 

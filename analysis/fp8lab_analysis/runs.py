@@ -135,7 +135,7 @@ class DetectorScore:
     """One row of /warnings: the result of a detector of imminent divergence."""
 
     step: int
-    detector: str  # src/train/early_warning.hpp
+    detector: str  # src/train/watch/early_warning.hpp
     score: float  # value / threshold of the detector; a score of at least 1 is a warning
     value: float
     place: str  # layer and slot; empty: the whole step

@@ -20,7 +20,7 @@ from fp8lab_analysis.sentences import Finding
 from fp8lab_analysis.study import Study
 from fp8lab_analysis.text_noise import ALPHA, TextNoise
 
-LOSS_IN_BF16 = "loss_in_bf16"  # kLossInBf16 of src/io/run_log.hpp
+LOSS_IN_BF16 = "loss_in_bf16"  # kLossInBf16 of src/io/hdf5/run_log.hpp
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 
 #include "emulation/cases/list.hpp"
 #include "emulation/cases/operand_draw.hpp"
-#include "emulation/ops/gemm_plan.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
 
 namespace fp8lab {
 namespace {

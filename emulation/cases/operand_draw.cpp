@@ -3,7 +3,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "emulation/ops/operand_statistics.hpp"
+#include "emulation/ops/quantize/operand_statistics.hpp"
 
 namespace fp8lab {
 namespace {

@@ -16,7 +16,7 @@
 #include "emulation/base/machine.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/simd/target.hpp"
-#include "emulation/ops/gemm_plan.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
 #include "emulation/reference/start_threads.hpp"
 
 namespace fp8lab::cpu {

@@ -4,12 +4,12 @@
 #include <optional>
 #include <variant>
 
-#include "emulation/ops/add_norm.hpp"
-#include "emulation/ops/gelu.hpp"
-#include "emulation/ops/layernorm.hpp"
-#include "emulation/ops/quantize.hpp"
-#include "emulation/ops/rmsnorm.hpp"
-#include "emulation/ops/swiglu.hpp"
+#include "emulation/ops/pointwise/add_norm.hpp"
+#include "emulation/ops/pointwise/gelu.hpp"
+#include "emulation/ops/pointwise/layernorm.hpp"
+#include "emulation/ops/pointwise/rmsnorm.hpp"
+#include "emulation/ops/pointwise/swiglu.hpp"
+#include "emulation/ops/quantize/quantize.hpp"
 
 namespace fp8lab::ops {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "emulation/numerics/codec.hpp"
-#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/quantize/operand_checks.hpp"
 #include "emulation/reference/operand_decode.hpp"
 #include "emulation/reference/transform.hpp"
 

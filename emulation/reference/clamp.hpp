@@ -2,7 +2,7 @@
 #pragma once
 
 #include "emulation/numerics/outliers.hpp"
-#include "emulation/ops/compensate.hpp"
+#include "emulation/ops/gemm/compensate.hpp"
 
 namespace fp8lab::reference {
 

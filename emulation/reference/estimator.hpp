@@ -1,7 +1,7 @@
 // Gradients by the estimators of quantizers.
 #pragma once
 
-#include "emulation/ops/estimator_factor.hpp"
+#include "emulation/ops/gemm/estimator_factor.hpp"
 
 namespace fp8lab::reference {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "emulation/numerics/schedule.hpp"
-#include "emulation/ops/gemm_plan.hpp"
-#include "emulation/ops/operand.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
+#include "emulation/ops/quantize/operand.hpp"
 
 namespace fp8lab::reference {
 

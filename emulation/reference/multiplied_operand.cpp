@@ -1,6 +1,6 @@
 #include "emulation/reference/multiplied_operand.hpp"
 
-#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/quantize/operand_checks.hpp"
 #include "emulation/reference/operand_decode.hpp"
 
 namespace fp8lab::reference {

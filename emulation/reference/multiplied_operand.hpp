@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "emulation/ops/operand.hpp"
+#include "emulation/ops/quantize/operand.hpp"
 #include "emulation/spec/gemm_spec.hpp"
 
 namespace fp8lab::reference {

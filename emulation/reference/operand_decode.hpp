@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "emulation/ops/operand.hpp"
+#include "emulation/ops/quantize/operand.hpp"
 
 namespace fp8lab::reference {
 

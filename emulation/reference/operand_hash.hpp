@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "emulation/ops/hash_tensors.hpp"
-#include "emulation/ops/operand.hpp"
+#include "emulation/ops/optimizer/hash_tensors.hpp"
+#include "emulation/ops/quantize/operand.hpp"
 
 namespace fp8lab::reference {
 

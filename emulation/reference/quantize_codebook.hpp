@@ -1,7 +1,7 @@
 // Quantization into tiles with codebooks: LogFMT, and E4M3 of expanded range.
 #pragma once
 
-#include "emulation/ops/operand.hpp"
+#include "emulation/ops/quantize/operand.hpp"
 
 namespace fp8lab::reference {
 

@@ -7,7 +7,7 @@
 #include "emulation/numerics/hadamard.hpp"
 #include "emulation/numerics/philox.hpp"
 #include "emulation/numerics/smoothing.hpp"
-#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/quantize/operand_checks.hpp"
 #include "emulation/reference/clamp.hpp"
 
 namespace fp8lab::reference {

@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "emulation/ops/operand.hpp"
-#include "emulation/ops/rotate_back.hpp"
-#include "emulation/ops/smoothing.hpp"
+#include "emulation/ops/gemm/rotate_back.hpp"
+#include "emulation/ops/quantize/operand.hpp"
+#include "emulation/ops/quantize/smoothing.hpp"
 
 namespace fp8lab::reference {
 

@@ -8,7 +8,7 @@
 
 namespace fp8lab {
 
-/// Update rules. ops/update.hpp defines the arithmetic of each, element by element.
+/// Update rules. ops/optimizer/update.hpp defines the arithmetic of each, element by element.
 enum class UpdateRule : std::uint8_t {
   adamw,  ///< Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2
   lion,   ///< Chen et al. 2023 (arXiv:2302.06675), algorithm 2

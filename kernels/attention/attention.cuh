@@ -28,7 +28,7 @@
 #include "emulation/numerics/attention_weight.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
-#include "emulation/ops/attention.hpp"
+#include "emulation/ops/attention/attention.hpp"
 #include "kernels/pointwise/tree_sum.cuh"
 #include "kernels/ptx/mma_sync.cuh"
 #include "kernels/runtime/context.hpp"

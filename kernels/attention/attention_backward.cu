@@ -1,6 +1,6 @@
 // Attention backward in two passes over the pairs: dK and dV by tiles of keys, dQ by tiles of
-// queries, each in the order of emulation/ops/attention.hpp. Each result is computed by one block.
-// These kernels handle every call that attention_backward_wgmma.cu does not support.
+// queries, each in the order of emulation/ops/attention/attention.hpp. Each result is computed by
+// one block. These kernels handle every call that attention_backward_wgmma.cu does not support.
 //
 //   attention_deltas           delta = tree_sum(dout * out); a warp for each token and head
 //   attention_key_gradients    a block: 64 keys of a kv head, kWidth output columns; query heads of

@@ -1,5 +1,5 @@
 // Attention backward on wgmma: heads of D = 64 or 128 columns in bf16, in the order of
-// emulation/ops/attention.hpp. Each result is computed by one warpgroup.
+// emulation/ops/attention/attention.hpp. Each result is computed by one warpgroup.
 //
 //   query_facts_kernel      lse, delta = tree_sum(dout * out) and document start of 64 queries of a
 //                           head in one record; four threads a query

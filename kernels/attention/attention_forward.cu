@@ -1,6 +1,6 @@
 // Attention forward, also against a cache: online softmax over kv tiles, in the order of
-// emulation/ops/attention.hpp, for every shape and type. attention_forward_wgmma.cu has the fast
-// path for most forward passes.
+// emulation/ops/attention/attention.hpp, for every shape and type. attention_forward_wgmma.cu has
+// the fast path for most forward passes.
 //
 // A block computes 64 queries of one head, 16 for each of its four warps, and kWidth (64 or 128)
 // output columns. A wider head dimension takes several blocks, each of which computes all scores.

@@ -1,5 +1,5 @@
 // Attention forward on the tensor cores of Hopper, also against a cache: a persistent kernel with
-// wgmma and TMA. In the order of emulation/ops/attention.hpp, for kv tiles of 64 keys.
+// wgmma and TMA. In the order of emulation/ops/attention/attention.hpp, for kv tiles of 64 keys.
 //
 // An item is 64 queries of one head. A block processes tasks one after another. A task has one item
 // for each consumer warpgroup, all of one key-value head, so that they share keys and values. Late

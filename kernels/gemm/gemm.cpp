@@ -3,7 +3,7 @@
 #include <string>
 
 #include "emulation/base/error.hpp"
-#include "emulation/ops/gemm_plan.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
 #include "emulation/spec/tensor_core.hpp"
 #include "kernels/gemm/carry.hpp"
 #include "kernels/gemm/gemm_scalar.hpp"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "emulation/backend.hpp"
-#include "emulation/ops/gemm_plan.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
 #include "kernels/runtime/context.hpp"
 
 namespace fp8lab::cuda {

@@ -1,9 +1,9 @@
-// Sums over the rows of a matrix in the fixed order of emulation/ops/bias.hpp.
+// Sums over the rows of a matrix in the fixed order of emulation/ops/pointwise/bias.hpp.
 #pragma once
 
 #include <cstdint>
 
-#include "emulation/ops/bias.hpp"
+#include "emulation/ops/pointwise/bias.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/runtime/context.hpp"
 

@@ -1,7 +1,7 @@
 // RMS norms of the residual stream in one pass: the whole norm, or only its rstd.
 #pragma once
 
-#include "emulation/ops/add_norm.hpp"
+#include "emulation/ops/pointwise/add_norm.hpp"
 #include "kernels/runtime/context.hpp"
 
 namespace fp8lab::cuda {

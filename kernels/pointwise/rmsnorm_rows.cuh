@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "emulation/ops/add_norm.hpp"
+#include "emulation/ops/pointwise/add_norm.hpp"
 #include "kernels/pointwise/held_rows.cuh"
 #include "kernels/pointwise/tree_sum.cuh"
 

@@ -25,7 +25,7 @@
 #include <cstring>
 
 #include "emulation/base/error.hpp"
-#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/quantize/operand_checks.hpp"
 #include "kernels/pointwise/held_rows.cuh"
 #include "kernels/quantize/quantize_blocks.hpp"
 #include "kernels/quantize/quantize_rows.hpp"

@@ -1,6 +1,6 @@
 #include "kernels/quantize/quantize_fused.hpp"
 
-#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/quantize/operand_checks.hpp"
 #include "kernels/pointwise/activations.cuh"
 #include "kernels/pointwise/rmsnorm_rows.cuh"
 #include "kernels/quantize/quantize_rows.cuh"

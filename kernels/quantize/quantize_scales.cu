@@ -15,7 +15,7 @@
 
 #include "emulation/numerics/scaling.hpp"
 #include "emulation/numerics/tile_deviation.hpp"
-#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/quantize/operand_checks.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/quantize/quantize_tiles.cuh"
 

@@ -3,7 +3,7 @@
 #include <bit>
 
 #include "emulation/numerics/tile_codebook.hpp"
-#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/quantize/operand_checks.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/pointwise/tree_sum.cuh"
 #include "kernels/quantize/operand_decoder.cuh"

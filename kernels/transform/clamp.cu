@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #include "emulation/numerics/outliers.hpp"
-#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/quantize/operand_checks.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/pointwise/tree_sum.cuh"
 #include "kernels/quantize/quantize_values.hpp"

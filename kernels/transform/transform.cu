@@ -2,7 +2,7 @@
 
 #include "emulation/numerics/outliers.hpp"
 #include "emulation/numerics/smoothing.hpp"
-#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/quantize/operand_checks.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/quantize/quantize_blocks.hpp"
 #include "kernels/runtime/operations.hpp"

@@ -12,7 +12,7 @@
 #include "src/model/model_tensors.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
-#include "src/train/amax_history.hpp"
+#include "src/train/step/amax_history.hpp"
 
 namespace fp8lab {
 

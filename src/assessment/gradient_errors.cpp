@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "src/model/parameters.hpp"
-#include "src/train/training_step.hpp"
+#include "src/train/step/training_step.hpp"
 
 namespace fp8lab {
 namespace {

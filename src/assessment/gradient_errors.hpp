@@ -13,7 +13,7 @@
 #include "src/data/batch.hpp"
 #include "src/model/model_tensors.hpp"
 #include "src/model/transformer.hpp"
-#include "src/train/amax_history.hpp"
+#include "src/train/step/amax_history.hpp"
 
 namespace fp8lab {
 

@@ -6,7 +6,7 @@
 #include "emulation/base/machine.hpp"
 #include "emulation/cpu/cpu_backend.hpp"
 #include "emulation/reference/truth_backend.hpp"
-#include "src/config/nearest_name.hpp"
+#include "src/config/reading/nearest_name.hpp"
 #if defined(FP8LAB_HAVE_CUDA)
 #include "kernels/cuda_backend.hpp"
 #endif

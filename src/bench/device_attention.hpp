@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/ops/attention.hpp"
+#include "emulation/ops/attention/attention.hpp"
 
 namespace fp8lab {
 

@@ -14,9 +14,9 @@
 #include <string>
 
 #include "emulation/base/error.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/file_descriptor.hpp"
-#include "src/io/tensor_store.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_descriptor.hpp"
+#include "src/io/tensors/tensor_store.hpp"
 
 namespace fp8lab {
 namespace {

@@ -5,10 +5,10 @@
 #include <functional>
 
 #include "src/bench/bell_values.hpp"
-#include "src/config/stage_recipes.hpp"
-#include "src/train/memory_plan.hpp"
-#include "src/train/step_at_work.hpp"
-#include "src/train/time_plan.hpp"
+#include "src/config/recipe/stage_recipes.hpp"
+#include "src/train/plan/memory_plan.hpp"
+#include "src/train/plan/time_plan.hpp"
+#include "src/train/step/step_at_work.hpp"
 
 namespace fp8lab {
 namespace {

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
-#include "src/config/experiments.hpp"
-#include "src/io/file_descriptor.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/config/reading/experiments.hpp"
+#include "src/io/files/file_descriptor.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/io/python_interpreter.hpp"
 
 namespace fp8lab::cli {

@@ -10,7 +10,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/io/shell_word.hpp"
-#include "src/train/identity.hpp"
+#include "src/train/checkpoint/identity.hpp"
 
 namespace fp8lab::cli {
 

@@ -18,9 +18,9 @@
 #include "emulation/base/error.hpp"
 #include "emulation/base/machine.hpp"
 #include "src/cli/version.hpp"
-#include "src/config/experiments.hpp"
 #include "src/config/key_help.hpp"
-#include "src/config/nearest_name.hpp"
+#include "src/config/reading/experiments.hpp"
+#include "src/config/reading/nearest_name.hpp"
 #include "src/io/printable.hpp"
 
 namespace fp8lab::cli {

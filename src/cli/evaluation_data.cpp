@@ -9,11 +9,11 @@
 #include <string_view>
 
 #include "emulation/base/error.hpp"
-#include "src/config/toml_text.hpp"
+#include "src/config/reading/toml_text.hpp"
 #include "src/data/json_records.hpp"
 #include "src/data/token_shard.hpp"
-#include "src/io/input_file.hpp"
-#include "src/io/text_lines.hpp"
+#include "src/io/files/input_file.hpp"
+#include "src/io/files/text_lines.hpp"
 
 namespace fp8lab::cli {
 

@@ -9,16 +9,16 @@
 #include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/loaded_model.hpp"
-#include "src/config/hugging_face.hpp"
+#include "src/config/reading/hugging_face.hpp"
 #include "src/data/json_records.hpp"
 #include "src/data/mixture.hpp"
 #include "src/data/prompt_text.hpp"
 #include "src/data/text_shards.hpp"
 #include "src/data/tokenizer.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_kind.hpp"
+#include "src/io/files/text_lines.hpp"
 #include "src/io/json_document.hpp"
-#include "src/io/text_lines.hpp"
 
 namespace fp8lab::cli {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/cli/analysis_package.hpp"
-#include "src/io/file_descriptor.hpp"
+#include "src/io/files/file_descriptor.hpp"
 
 namespace fp8lab::cli {
 namespace {

@@ -10,10 +10,10 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/progress.hpp"
-#include "src/config/model_table.hpp"
-#include "src/config/stage_recipes.hpp"
-#include "src/train/checkpoint.hpp"
-#include "src/train/identity.hpp"
+#include "src/config/recipe/stage_recipes.hpp"
+#include "src/config/tables/model_table.hpp"
+#include "src/train/checkpoint/checkpoint.hpp"
+#include "src/train/checkpoint/identity.hpp"
 
 namespace fp8lab::cli {
 namespace {

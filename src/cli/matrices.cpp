@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
-#include "emulation/ops/given_operand.hpp"
+#include "emulation/ops/gemm/given_operand.hpp"
 
 namespace fp8lab::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "emulation/backend.hpp"
-#include "src/io/npy.hpp"
+#include "src/io/tensors/npy.hpp"
 #include "src/model/operand.hpp"
 
 namespace fp8lab::cli {

@@ -8,7 +8,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
-#include "src/io/stored_type.hpp"
+#include "src/io/tensors/stored_type.hpp"
 
 namespace fp8lab::cli {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "emulation/backend.hpp"
 #include "src/cli/matrices.hpp"
-#include "src/io/npy.hpp"
+#include "src/io/tensors/npy.hpp"
 
 namespace fp8lab::cli {
 

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
-#include "src/config/hub_cache.hpp"
-#include "src/config/hugging_face.hpp"
-#include "src/io/file_kind.hpp"
-#include "src/train/checkpoint.hpp"
-#include "src/train/start_vocabulary.hpp"
+#include "src/config/reading/hub_cache.hpp"
+#include "src/config/reading/hugging_face.hpp"
+#include "src/io/files/file_kind.hpp"
+#include "src/train/checkpoint/checkpoint.hpp"
+#include "src/train/checkpoint/start_vocabulary.hpp"
 
 namespace fp8lab::cli {
 namespace {

@@ -10,9 +10,9 @@
 #include "src/cli/options.hpp"
 #include "src/config/config.hpp"
 #include "src/data/model_vocabulary.hpp"
-#include "src/io/run_log.hpp"
+#include "src/io/hdf5/run_log.hpp"
 #include "src/model/model_tensors.hpp"
-#include "src/train/checkpoint_file.hpp"
+#include "src/train/checkpoint/checkpoint_file.hpp"
 #include "src/train/run_record.hpp"
 
 namespace fp8lab::cli {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
-#include "src/config/nearest_name.hpp"
+#include "src/config/reading/nearest_name.hpp"
 
 namespace fp8lab::cli {
 namespace {

@@ -13,9 +13,9 @@
 #include <system_error>
 
 #include "emulation/base/error.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/file_kind.hpp"
-#include "src/io/files_read.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_kind.hpp"
+#include "src/io/files/files_read.hpp"
 
 namespace fp8lab::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/model_source.hpp"
-#include "src/config/hub_cache.hpp"
-#include "src/train/memory_fit.hpp"
+#include "src/config/reading/hub_cache.hpp"
+#include "src/train/plan/memory_fit.hpp"
 
 namespace fp8lab::cli {
 

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "emulation/ops/operand_statistics.hpp"
+#include "emulation/ops/quantize/operand_statistics.hpp"
 
 namespace fp8lab::cli {
 

@@ -17,9 +17,9 @@
 #include "src/cli/command.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
-#include "src/config/stage_recipes.hpp"
+#include "src/config/recipe/stage_recipes.hpp"
 #include "src/study/study_folder.hpp"
-#include "src/train/plan.hpp"
+#include "src/train/plan/plan.hpp"
 #include "src/train/run_check.hpp"
 
 namespace fp8lab::cli {

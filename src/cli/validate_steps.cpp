@@ -18,7 +18,7 @@
 #include "src/cli/option_assignments.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
-#include "src/io/atomic_file.hpp"
+#include "src/io/files/atomic_file.hpp"
 #include "src/io/hash.hpp"
 #include "src/replay/locate.hpp"
 #include "src/replay/step_difference.hpp"

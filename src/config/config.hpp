@@ -14,7 +14,7 @@
 #include "emulation/spec/recipe.hpp"
 #include "emulation/spec/state_rules.hpp"
 #include "emulation/spec/update_spec.hpp"
-#include "src/io/study_design.hpp"
+#include "src/io/hdf5/study_design.hpp"
 
 namespace fp8lab {
 
@@ -231,7 +231,7 @@ struct RecipeSwitch {
   bool operator==(const RecipeSwitch&) const = default;
 };
 
-/// Criteria that make a stage fall back (src/train/fallback.hpp). 0: criterion not used.
+/// Criteria that make a stage fall back (src/train/step/fallback.hpp). 0: criterion not used.
 struct FallbackCriteria {
   double loss_spike = 0.0;     ///< ratio of the loss to its running mean
   double gradient_norm = 0.0;  ///< ratio of the norm of all gradients to its running mean
@@ -315,7 +315,7 @@ struct LoggingConfig {
 };
 
 /// Warning levels of the online detectors of imminent training failure
-/// (src/train/early_warning.hpp).
+/// (src/train/watch/early_warning.hpp).
 struct WarningsConfig {
   bool enabled = true;
   double outlier_channels = 6.0;   ///< in deviations
@@ -412,7 +412,8 @@ struct RunConfig {
   std::string text;  ///< result of to_toml: stored with the run; can be run again
   /// 16 hex digits, XXH3-64 of all keys that have an effect, are not at their default, and identify
   /// the configuration. The run's name, its backend, and the spelling of anything hashed by its
-  /// content (recipes, data, questions, initial weights) are left out (src/train/identity.hpp).
+  /// content (recipes, data, questions, initial weights) are left out
+  /// (src/train/checkpoint/identity.hpp).
   std::string hash;
 };
 

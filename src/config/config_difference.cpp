@@ -9,8 +9,8 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
-#include "src/config/toml_reader.hpp"
-#include "src/config/toml_text.hpp"
+#include "src/config/reading/toml_reader.hpp"
+#include "src/config/reading/toml_text.hpp"
 
 namespace fp8lab {
 namespace {

@@ -6,9 +6,9 @@
 #include <cstddef>
 
 #include "emulation/spec/spec_fields.hpp"
-#include "src/config/examples.hpp"
-#include "src/config/recipe_fields.hpp"
-#include "src/config/run_tables.hpp"
+#include "src/config/reading/examples.hpp"
+#include "src/config/recipe/recipe_fields.hpp"
+#include "src/config/tables/run_tables.hpp"
 
 namespace fp8lab {
 namespace {

@@ -6,13 +6,13 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
-#include "src/config/experiments.hpp"
-#include "src/config/hub_cache.hpp"
-#include "src/config/hugging_face.hpp"
-#include "src/config/model_table.hpp"
-#include "src/config/run_document.hpp"
-#include "src/config/run_tables.hpp"
-#include "src/io/atomic_file.hpp"
+#include "src/config/reading/experiments.hpp"
+#include "src/config/reading/hub_cache.hpp"
+#include "src/config/reading/hugging_face.hpp"
+#include "src/config/reading/run_document.hpp"
+#include "src/config/tables/model_table.hpp"
+#include "src/config/tables/run_tables.hpp"
+#include "src/io/files/atomic_file.hpp"
 #include "src/io/hash.hpp"
 
 namespace fp8lab {

@@ -11,14 +11,14 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
-#include "src/config/experiments.hpp"
+#include "src/config/reading/experiments.hpp"
+#include "src/config/reading/toml_reader.hpp"
+#include "src/config/reading/toml_text.hpp"
+#include "src/config/recipe/stage_recipes.hpp"
 #include "src/config/run_name.hpp"
-#include "src/config/stage_recipes.hpp"
-#include "src/config/study_tables.hpp"
-#include "src/config/toml_reader.hpp"
-#include "src/config/toml_text.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/config/tables/study_tables.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/io/hash.hpp"
 
 namespace fp8lab {

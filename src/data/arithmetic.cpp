@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "emulation/base/error.hpp"
-#include "src/config/nearest_name.hpp"
+#include "src/config/reading/nearest_name.hpp"
 #include "src/data/random.hpp"
 #include "src/io/hash.hpp"
 

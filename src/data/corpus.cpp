@@ -13,7 +13,7 @@
 #include "src/config/config_names.hpp"
 #include "src/data/document_values.hpp"
 #include "src/data/text_shards.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/io/hash.hpp"
 
 namespace fp8lab {

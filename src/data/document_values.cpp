@@ -12,10 +12,10 @@
 #include "emulation/base/error.hpp"
 #include "src/config/config_names.hpp"
 #include "src/data/json_records.hpp"
-#include "src/io/atomic_file.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/text_lines.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/json_document.hpp"
-#include "src/io/text_lines.hpp"
 
 namespace fp8lab {
 namespace {

@@ -9,8 +9,8 @@
 #include "src/data/arithmetic.hpp"
 #include "src/data/json_records.hpp"
 #include "src/data/tokenizer.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/text_lines.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/text_lines.hpp"
 
 namespace fp8lab {
 namespace {

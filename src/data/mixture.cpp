@@ -8,7 +8,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/data/random.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/files/file_kind.hpp"
 
 namespace fp8lab {
 namespace {

@@ -15,17 +15,17 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/config_names.hpp"
-#include "src/config/experiments.hpp"
+#include "src/config/reading/experiments.hpp"
 #include "src/data/token_shard.hpp"
-#include "src/io/atomic_file.hpp"
 #include "src/io/command_output.hpp"
-#include "src/io/file_kind.hpp"
-#include "src/io/file_lock.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_kind.hpp"
+#include "src/io/files/file_lock.hpp"
+#include "src/io/files/mapped_file.hpp"
+#include "src/io/files/text_lines.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/json_document.hpp"
-#include "src/io/mapped_file.hpp"
 #include "src/io/python_interpreter.hpp"
-#include "src/io/text_lines.hpp"
 
 namespace fp8lab {
 namespace {

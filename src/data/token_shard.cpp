@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "emulation/base/error.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/io/hash.hpp"
 
 namespace fp8lab {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "src/config/config.hpp"
-#include "src/io/mapped_file.hpp"
+#include "src/io/files/mapped_file.hpp"
 
 namespace fp8lab {
 

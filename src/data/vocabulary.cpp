@@ -9,7 +9,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/data/tokenizer.hpp"
-#include "src/io/atomic_file.hpp"
+#include "src/io/files/atomic_file.hpp"
 #include "src/io/json_document.hpp"
 
 namespace fp8lab {

@@ -13,8 +13,8 @@
 #include "src/diagnosis/known_histories.hpp"
 #include "src/diagnosis/layer_choice.hpp"
 #include "src/error_sources/partial_quantization.hpp"
-#include "src/train/memory_plan.hpp"
-#include "src/train/training_step.hpp"
+#include "src/train/plan/memory_plan.hpp"
+#include "src/train/step/training_step.hpp"
 
 namespace fp8lab {
 namespace {

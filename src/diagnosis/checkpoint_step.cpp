@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "src/train/execution.hpp"
-#include "src/train/training_step.hpp"
+#include "src/train/step/execution.hpp"
+#include "src/train/step/training_step.hpp"
 
 namespace fp8lab {
 

@@ -7,13 +7,13 @@
 
 #include "emulation/backend.hpp"
 #include "src/config/config.hpp"
-#include "src/config/stage_recipes.hpp"
+#include "src/config/recipe/stage_recipes.hpp"
 #include "src/data/mixture.hpp"
 #include "src/model/stress.hpp"
 #include "src/model/transformer.hpp"
-#include "src/train/amax_history.hpp"
-#include "src/train/checkpoint.hpp"
-#include "src/train/run_memory.hpp"
+#include "src/train/checkpoint/checkpoint.hpp"
+#include "src/train/step/amax_history.hpp"
+#include "src/train/step/run_memory.hpp"
 
 namespace fp8lab {
 

@@ -6,7 +6,7 @@
 #include "src/diagnosis/accumulators.hpp"
 #include "src/diagnosis/layer_choice.hpp"
 #include "src/model/decoder.hpp"
-#include "src/train/time_plan.hpp"
+#include "src/train/plan/time_plan.hpp"
 
 namespace fp8lab {
 namespace {

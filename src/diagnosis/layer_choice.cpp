@@ -6,7 +6,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/spec/recipe.hpp"
-#include "src/config/nearest_name.hpp"
+#include "src/config/reading/nearest_name.hpp"
 #include "src/model/decoder.hpp"
 
 namespace fp8lab {

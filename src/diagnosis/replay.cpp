@@ -10,8 +10,8 @@
 #include "src/error_sources/switches.hpp"
 #include "src/model/decoder.hpp"
 #include "src/model/linear_function.hpp"
-#include "src/train/amax_history.hpp"
-#include "src/train/memory_plan.hpp"
+#include "src/train/plan/memory_plan.hpp"
+#include "src/train/step/amax_history.hpp"
 
 namespace fp8lab {
 namespace {

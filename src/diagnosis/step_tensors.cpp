@@ -9,7 +9,7 @@
 
 #include "emulation/recording/observed_backend.hpp"
 #include "src/model/parameters.hpp"
-#include "src/train/place.hpp"
+#include "src/train/watch/place.hpp"
 
 namespace fp8lab {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "emulation/numerics/format.hpp"
-#include "emulation/ops/gemm_plan.hpp"
-#include "emulation/ops/operand_statistics.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
+#include "emulation/ops/quantize/operand_statistics.hpp"
 #include "emulation/reference/operand_decode.hpp"
 #include "emulation/reference/transform.hpp"
 #include "src/model/linear.hpp"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
-#include "src/config/nearest_name.hpp"
+#include "src/config/reading/nearest_name.hpp"
 #include "src/model/decoder.hpp"
 
 namespace fp8lab {

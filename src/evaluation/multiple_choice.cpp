@@ -10,12 +10,12 @@
 #include <string_view>
 
 #include "emulation/base/error.hpp"
-#include "src/config/json_fields.hpp"
+#include "src/config/reading/json_fields.hpp"
 #include "src/data/prompt_text.hpp"
-#include "src/io/atomic_file.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/text_lines.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/json_document.hpp"
-#include "src/io/text_lines.hpp"
 
 namespace fp8lab {
 namespace {

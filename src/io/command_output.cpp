@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "emulation/base/error.hpp"
-#include "src/io/file_descriptor.hpp"
+#include "src/io/files/file_descriptor.hpp"
 
 namespace fp8lab {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
-#include "src/io/atomic_file.hpp"
+#include "src/io/files/atomic_file.hpp"
 
 namespace fp8lab {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
-#include "src/config/json_fields.hpp"
+#include "src/config/reading/json_fields.hpp"
 
 namespace fp8lab {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "emulation/spec/recipe.hpp"
-#include "src/io/safetensors_header.hpp"
+#include "src/io/tensors/safetensors_header.hpp"
 
 namespace fp8lab {
 

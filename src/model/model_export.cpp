@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
-#include "src/config/hugging_face.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/file_kind.hpp"
-#include "src/io/file_lock.hpp"
+#include "src/config/reading/hugging_face.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_kind.hpp"
+#include "src/io/files/file_lock.hpp"
 #include "src/io/json_document.hpp"
-#include "src/io/tensor_store.hpp"
+#include "src/io/tensors/tensor_store.hpp"
 #include "src/model/decoder.hpp"
 #include "src/model/fp8_storage.hpp"
 #include "src/model/operand.hpp"

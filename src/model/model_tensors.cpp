@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/io/json_document.hpp"
-#include "src/io/tensor_store.hpp"
+#include "src/io/tensors/tensor_store.hpp"
 #include "src/model/decoder.hpp"
 #include "src/model/fp8_storage.hpp"
 #include "src/model/weight_names.hpp"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "src/io/safetensors_header.hpp"
+#include "src/io/tensors/safetensors_header.hpp"
 #include "src/model/parameters.hpp"
 
 namespace fp8lab {

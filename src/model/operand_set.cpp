@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
-#include "src/config/size_limits.hpp"
+#include "src/config/tables/size_limits.hpp"
 #include "src/model/operand.hpp"
 
 namespace fp8lab {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "emulation/backend.hpp"
-#include "emulation/ops/stored_state.hpp"
+#include "emulation/ops/optimizer/stored_state.hpp"
 #include "src/config/config.hpp"
 #include "src/model/declaration.hpp"
 

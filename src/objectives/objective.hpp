@@ -10,7 +10,7 @@
 
 #include "src/config/config.hpp"
 #include "src/data/batch.hpp"
-#include "src/io/run_log.hpp"
+#include "src/io/hdf5/run_log.hpp"
 #include "src/model/transformer.hpp"
 
 namespace fp8lab {

@@ -12,7 +12,7 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/numerics/format.hpp"
-#include "src/io/npy.hpp"
+#include "src/io/tensors/npy.hpp"
 
 namespace fp8lab::python {
 

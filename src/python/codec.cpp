@@ -10,9 +10,9 @@
 #include "emulation/cpu/operations.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
-#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/quantize/operand_checks.hpp"
 #include "emulation/spec/recipe_names.hpp"
-#include "src/config/nearest_name.hpp"
+#include "src/config/reading/nearest_name.hpp"
 #include "src/python/arrays.hpp"
 #include "src/python/bindings.hpp"
 

@@ -10,8 +10,8 @@
 #include "emulation/cpu/gemm/library_gemm.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/matrices.hpp"
-#include "src/config/library_call.hpp"
-#include "src/config/spec_words.hpp"
+#include "src/config/reading/library_call.hpp"
+#include "src/config/recipe/spec_words.hpp"
 #include "src/python/arrays.hpp"
 #include "src/python/bindings.hpp"
 

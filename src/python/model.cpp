@@ -13,17 +13,17 @@
 
 #include "emulation/base/error.hpp"
 #include "src/backend/factory.hpp"
-#include "src/config/hub_cache.hpp"
-#include "src/config/hugging_face.hpp"
-#include "src/config/model_table.hpp"
-#include "src/config/run_fields.hpp"
+#include "src/config/reading/hub_cache.hpp"
+#include "src/config/reading/hugging_face.hpp"
+#include "src/config/tables/model_table.hpp"
+#include "src/config/tables/run_fields.hpp"
 #include "src/model/model_export.hpp"
 #include "src/model/model_tensors.hpp"
 #include "src/model/weight_names.hpp"
 #include "src/python/arrays.hpp"
 #include "src/python/bindings.hpp"
-#include "src/train/checkpoint.hpp"
-#include "src/train/session.hpp"
+#include "src/train/checkpoint/checkpoint.hpp"
+#include "src/train/step/session.hpp"
 
 namespace fp8lab::python {
 namespace {

@@ -14,8 +14,8 @@
 #include "emulation/spec/spec_fields.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/matrices.hpp"
-#include "src/config/spec_words.hpp"
-#include "src/io/run_schema.hpp"
+#include "src/config/recipe/spec_words.hpp"
+#include "src/io/hdf5/run_schema.hpp"
 #include "src/python/arrays.hpp"
 #include "src/python/bindings.hpp"
 

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "emulation/base/error.hpp"
-#include "src/io/file_kind.hpp"
-#include "src/train/identity.hpp"
+#include "src/io/files/file_kind.hpp"
+#include "src/train/checkpoint/identity.hpp"
 #include "src/train/run_check.hpp"
 #include "src/train/run_directory.hpp"
 

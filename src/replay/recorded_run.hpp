@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "src/io/run_reader.hpp"
+#include "src/io/hdf5/run_reader.hpp"
 #include "src/replay/replay.hpp"
 #include "src/train/run_record.hpp"
 

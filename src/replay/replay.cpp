@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "emulation/base/error.hpp"
-#include "src/train/identity.hpp"
+#include "src/train/checkpoint/identity.hpp"
 
 namespace fp8lab {
 

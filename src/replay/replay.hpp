@@ -10,8 +10,8 @@
 
 #include "emulation/recording/observed_backend.hpp"
 #include "src/replay/tensor_hashes.hpp"
-#include "src/train/execution.hpp"
-#include "src/train/place.hpp"
+#include "src/train/step/execution.hpp"
+#include "src/train/watch/place.hpp"
 
 namespace fp8lab {
 

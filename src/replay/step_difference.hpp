@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "src/io/run_log.hpp"
-#include "src/train/execution.hpp"
+#include "src/io/hdf5/run_log.hpp"
+#include "src/train/step/execution.hpp"
 
 namespace fp8lab {
 

@@ -16,7 +16,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/io/command_output.hpp"
-#include "src/io/file_descriptor.hpp"
+#include "src/io/files/file_descriptor.hpp"
 
 namespace fp8lab {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "src/io/file_lock.hpp"
+#include "src/io/files/file_lock.hpp"
 #include "src/study/step_slot.hpp"
 
 namespace fp8lab {

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/io/shell_word.hpp"
 #include "src/study/process.hpp"
 #include "src/study/study_folder.hpp"

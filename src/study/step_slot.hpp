@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "src/io/file_descriptor.hpp"
+#include "src/io/files/file_descriptor.hpp"
 
 namespace fp8lab {
 

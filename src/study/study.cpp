@@ -12,9 +12,9 @@
 
 #include "emulation/base/default_threads.hpp"
 #include "emulation/base/error.hpp"
-#include "src/config/nearest_name.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/config/reading/nearest_name.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/study/process.hpp"
 #include "src/study/study_folder.hpp"
 #include "src/study/study_progress.hpp"

@@ -13,12 +13,12 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/config_difference.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/io/hash.hpp"
-#include "src/io/run_log.hpp"
-#include "src/io/study_log.hpp"
-#include "src/train/checkpoint.hpp"
-#include "src/train/identity.hpp"
+#include "src/io/hdf5/run_log.hpp"
+#include "src/io/hdf5/study_log.hpp"
+#include "src/train/checkpoint/checkpoint.hpp"
+#include "src/train/checkpoint/identity.hpp"
 
 namespace fp8lab {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "src/io/file_lock.hpp"
-#include "src/io/study_log.hpp"
+#include "src/io/files/file_lock.hpp"
+#include "src/io/hdf5/study_log.hpp"
 #include "src/study/study.hpp"
 #include "src/train/run_check.hpp"
 

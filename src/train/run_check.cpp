@@ -9,18 +9,18 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/spec/state_rules.hpp"
-#include "src/config/hub_cache.hpp"
-#include "src/config/model_table.hpp"
-#include "src/config/stage_recipes.hpp"
+#include "src/config/reading/hub_cache.hpp"
+#include "src/config/recipe/stage_recipes.hpp"
+#include "src/config/tables/model_table.hpp"
 #include "src/error_sources/run_sources.hpp"
 #include "src/evaluation/held_out.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/io/hash.hpp"
 #include "src/objectives/objective.hpp"
-#include "src/train/checkpoint.hpp"
-#include "src/train/identity.hpp"
-#include "src/train/memory_plan.hpp"
-#include "src/train/start_vocabulary.hpp"
+#include "src/train/checkpoint/checkpoint.hpp"
+#include "src/train/checkpoint/identity.hpp"
+#include "src/train/checkpoint/start_vocabulary.hpp"
+#include "src/train/plan/memory_plan.hpp"
 
 namespace fp8lab {
 namespace {

@@ -16,9 +16,9 @@
 #include "src/config/config.hpp"
 #include "src/data/mixture.hpp"
 #include "src/evaluation/evaluator.hpp"
-#include "src/io/run_log.hpp"
-#include "src/train/checkpoint.hpp"
-#include "src/train/identity.hpp"
+#include "src/io/hdf5/run_log.hpp"
+#include "src/train/checkpoint/checkpoint.hpp"
+#include "src/train/checkpoint/identity.hpp"
 #include "src/train/run_directory.hpp"
 
 namespace fp8lab {

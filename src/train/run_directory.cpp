@@ -3,9 +3,9 @@
 #include <fmt/core.h>
 
 #include "src/config/config_difference.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/file_kind.hpp"
-#include "src/train/identity.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_kind.hpp"
+#include "src/train/checkpoint/identity.hpp"
 
 namespace fp8lab {
 

@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "src/config/config.hpp"
-#include "src/io/file_lock.hpp"
-#include "src/io/run_log.hpp"
-#include "src/train/checkpoint.hpp"
+#include "src/io/files/file_lock.hpp"
+#include "src/io/hdf5/run_log.hpp"
+#include "src/train/checkpoint/checkpoint.hpp"
 
 namespace fp8lab {
 

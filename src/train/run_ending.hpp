@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "src/io/run_reader.hpp"
+#include "src/io/hdf5/run_reader.hpp"
 
 namespace fp8lab {
 

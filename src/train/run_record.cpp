@@ -11,13 +11,13 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
-#include "src/config/hugging_face.hpp"
-#include "src/config/toml_reader.hpp"
+#include "src/config/reading/hugging_face.hpp"
+#include "src/config/reading/toml_reader.hpp"
 #include "src/data/corpus.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/io/hash.hpp"
-#include "src/io/run_reader.hpp"
+#include "src/io/hdf5/run_reader.hpp"
 #include "src/objectives/objective.hpp"
 
 namespace fp8lab {

@@ -9,15 +9,15 @@
 #include <system_error>
 #include <utility>
 
-#include "src/config/stage_recipes.hpp"
+#include "src/config/recipe/stage_recipes.hpp"
 #include "src/data/manifest.hpp"
 #include "src/error_sources/run_sources.hpp"
-#include "src/io/file_lock.hpp"
+#include "src/io/files/file_lock.hpp"
 #include "src/io/hash.hpp"
-#include "src/train/identity.hpp"
+#include "src/train/checkpoint/identity.hpp"
+#include "src/train/checkpoint/start_vocabulary.hpp"
 #include "src/train/run_record.hpp"
-#include "src/train/start_vocabulary.hpp"
-#include "src/train/told_log.hpp"
+#include "src/train/watch/told_log.hpp"
 
 namespace fp8lab {
 namespace {

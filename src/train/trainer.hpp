@@ -13,10 +13,10 @@
 
 #include "src/config/config.hpp"
 #include "src/evaluation/evaluator.hpp"
-#include "src/io/run_log.hpp"
-#include "src/train/execution.hpp"
+#include "src/io/hdf5/run_log.hpp"
 #include "src/train/run_directory.hpp"
-#include "src/train/run_watch.hpp"
+#include "src/train/step/execution.hpp"
+#include "src/train/watch/run_watch.hpp"
 
 namespace fp8lab {
 

@@ -14,9 +14,9 @@
 #include "emulation/numerics/philox.hpp"
 #include "emulation/spec/estimator.hpp"
 #include "emulation/spec/recipe_names.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/npy.hpp"
+#include "src/io/files/atomic_file.hpp"
 #include "src/io/sha256.hpp"
+#include "src/io/tensors/npy.hpp"
 #include "src/validate/gemm_cases.hpp"
 #include "src/validate/quantization_cases.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "emulation/base/default_threads.hpp"
 #include "emulation/base/error.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/validate/golden_conversions.hpp"
 #include "src/validate/golden_file.hpp"
 

@@ -3,7 +3,7 @@
 #include <span>
 
 #include "emulation/base/error.hpp"
-#include "src/io/input_file.hpp"
+#include "src/io/files/input_file.hpp"
 
 namespace fp8lab {
 namespace {

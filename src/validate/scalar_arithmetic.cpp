@@ -6,7 +6,7 @@
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
 #include "emulation/numerics/tile_deviation.hpp"
-#include "emulation/ops/gemm_plan.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
 #include "emulation/reference/gemm_reference.hpp"
 
 namespace fp8lab {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "src/io/run_log.hpp"
+#include "src/io/hdf5/run_log.hpp"
 
 namespace fp8lab {
 

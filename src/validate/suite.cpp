@@ -1,5 +1,5 @@
 #include "src/validate/suite.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/files/file_kind.hpp"
 
 #include <fmt/format.h>
 

@@ -9,8 +9,8 @@
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/schedule.hpp"
 #include "emulation/spec/tensor_core.hpp"
-#include "src/io/file_kind.hpp"
-#include "src/io/npz.hpp"
+#include "src/io/files/file_kind.hpp"
+#include "src/io/tensors/npz.hpp"
 
 namespace fp8lab {
 namespace {

@@ -1,7 +1,7 @@
 // Run configurations in TOML. What is accepted must read back unchanged from the text that a run
 // stores, and so must the table of its model, which a checkpoint stores.
 #include "src/config/config.hpp"
-#include "src/config/model_table.hpp"
+#include "src/config/tables/model_table.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
 
 using namespace fp8lab;  // NOLINT: the subject of every line below

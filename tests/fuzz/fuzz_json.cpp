@@ -1,10 +1,10 @@
 // Files in JSON. The first byte chooses: the config.json of a Hugging Face model, the bytes of
 // tokens, questions with choices (of texts or of ids), recorded training steps.
-#include "src/config/hugging_face.hpp"
+#include "src/config/reading/hugging_face.hpp"
 
 #include <nlohmann/json.hpp>
 
-#include "src/config/model_table.hpp"
+#include "src/config/tables/model_table.hpp"
 #include "src/data/vocabulary.hpp"
 #include "src/evaluation/multiple_choice.hpp"
 #include "src/validate/steps.hpp"

@@ -2,7 +2,7 @@
 // printed and read again.
 #include "emulation/spec/gemm_spec.hpp"
 #include "emulation/spec/quant_spec.hpp"
-#include "src/config/spec_words.hpp"
+#include "src/config/recipe/spec_words.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
 
 using namespace fp8lab;  // NOLINT: the subject of every line below

@@ -1,5 +1,5 @@
 // NumPy files: what is accepted must be written and read again without a change.
-#include "src/io/npy.hpp"
+#include "src/io/tensors/npy.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
 
 using namespace fp8lab;  // NOLINT: the subject of every line below

@@ -7,9 +7,9 @@
 #include <iterator>
 #include <vector>
 
-#include "src/io/hdf5.hpp"
-#include "src/io/run_log.hpp"
-#include "src/io/run_reader.hpp"
+#include "src/io/hdf5/hdf5.hpp"
+#include "src/io/hdf5/run_log.hpp"
+#include "src/io/hdf5/run_reader.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
 #include "tests/scratch_directory.hpp"
 #include "tests/src/io/run_log_examples.hpp"

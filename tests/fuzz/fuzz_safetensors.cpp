@@ -4,10 +4,10 @@
 #include <cstring>
 #include <set>
 
-#include "src/io/atomic_file.hpp"
-#include "src/io/safetensors.hpp"
-#include "src/io/tensor_store.hpp"
-#include "src/train/checkpoint.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/tensors/safetensors.hpp"
+#include "src/io/tensors/tensor_store.hpp"
+#include "src/train/checkpoint/checkpoint.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
 
 using namespace fp8lab;  // NOLINT: the subject of every line below

@@ -61,7 +61,7 @@ def run(command: list[str], folder: Path) -> None:
 
 def translate(build: Path, copy: Path) -> None:
     """The device code of copy/kernels for the simulator, in its place."""
-    for path in [*copy.glob("kernels/*/*.cu"), *copy.glob("kernels/*/*.cuh")]:
+    for path in [*copy.glob("kernels/**/*.cu"), *copy.glob("kernels/**/*.cuh")]:
         output = path.with_name(path.name + ".cpp") if path.suffix == ".cu" else path
         run([sys.executable, str(ROOT / "tests/simulator/translate.py"), path, output], build)
     # The simulator has its own.

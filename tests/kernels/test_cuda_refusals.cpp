@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "emulation/cpu/operations.hpp"
-#include "emulation/ops/gemm_plan.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/runtime/operations.hpp"
 

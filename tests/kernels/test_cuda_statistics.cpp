@@ -14,7 +14,7 @@
 
 #include "emulation/cpu/operations.hpp"
 #include "kernels/cuda_backend.hpp"
-#include "kernels/quantize/operand_statistics.hpp"
+#include "kernels/quantize/statistics/operand_statistics.hpp"
 #include "kernels/runtime/operations.hpp"
 #include "tests/kernels/device_test.hpp"
 

@@ -87,6 +87,9 @@ def layer_of(path: str) -> str | None:
     if parts[0] == "src":
         return f"src/{parts[1]}" if len(parts) > 2 and parts[1] != "python" else PROGRAM
     if parts[0] in SOURCE_FOLDERS:
+        # A folder without a layer of its own is a part of the one that it stands in.
+        while len(parts) > 3 and "/".join(parts[:-1]) not in ALLOWED:
+            parts = parts[:-1]
         return "/".join(parts[:-1])
     if parts[0] in ("tests", "experiments", "analysis"):
         return "/".join(parts[:2])
@@ -139,14 +142,14 @@ def test_no_include_points_upwards() -> None:
         ("emulation/cases/gemm.cpp", '#include "emulation/cpu/cpu_backend.hpp"'),
         ("emulation/cpu/gemm/gemm.cpp", '  #  include "kernels/block.cuh"'),
         ("kernels/gemm/gemm.cu", '#include "src/config/config.hpp"'),
-        ("src/io/run_log.cpp", '#include "src/model/linear.hpp"'),
+        ("src/io/hdf5/run_log.cpp", '#include "src/model/linear.hpp"'),
         ("src/model/linear.cpp", '#include "src/train/trainer.hpp"'),
         ("src/model/linear.cpp", '#include "emulation/cpu/cpu_backend.hpp"'),
         ("src/train/trainer.cpp", '#include "src/backend/factory.hpp"'),
         ("src/train/trainer.cpp", '#include "kernels/cuda_backend.hpp"'),
         ("src/error_sources/switches.cpp", '#include "src/train/trainer.hpp"'),
         ("src/study/study.cpp", '#include "src/cli/command.hpp"'),
-        ("src/cli/train.cpp", '#include "tests/bit_compare.hpp"'),
+        ("src/cli/commands/train.cpp", '#include "tests/bit_compare.hpp"'),
         ("src/data/dataset.cpp", '#include "../io/hash.hpp"'),
         ("src/data/dataset.cpp", '#include "tokenizer.hpp"'),
         ("src/brand_new/file.cpp", '#include "src/io/hash.hpp"'),
@@ -167,7 +170,7 @@ def test_planted_violation_is_caught(tmp_path: Path, file: str, line: str) -> No
         ("src/train/trainer.cpp", '#include "src/model/transformer.hpp"'),
         ("src/train/trainer.cpp", '// #include "src/cli/command.hpp"'),
         ("src/backend/factory.cpp", '#include "emulation/cpu/cpu_backend.hpp"'),
-        ("src/cli/train.cpp", '#include "src/backend/factory.hpp"'),
+        ("src/cli/commands/train.cpp", '#include "src/backend/factory.hpp"'),
         ("src/main.cpp", '#include "src/cli/command.hpp"'),
         ("kernels/gemm/gemm.cu", "#include <cuda/ptx>"),
     ],

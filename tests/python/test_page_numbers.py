@@ -338,7 +338,7 @@ def test_the_front_page_names_its_arithmetic() -> None:
         r"Numbers of this page: arithmetic ([\d.]+); those of .*? \(`(.*?)`\) ([\d.]+)", TEXT
     )
     assert said
-    source = (ROOT / "src/train/identity.hpp").read_text(encoding="utf-8")
+    source = (ROOT / "src/train/checkpoint/identity.hpp").read_text(encoding="utf-8")
     assert f'kArithmetic[] = "{said[1]}"' in source
     for page in {page for _, page, _ in TOLD_ELSEWHERE} | {"quickstart/README.md"}:
         version = said[3] if page == said[2] else said[1]

@@ -78,7 +78,7 @@ def test_a_citation_of_nothing_is_found() -> None:
         "notes.md",
         "src/cli/nothing.cpp",
     ]
-    assert unknown_files("README.md, `src/cli/eval.cpp` and src/README.md") == []
+    assert unknown_files("README.md, `src/cli/commands/eval.cpp` and src/README.md") == []
     folder = ROOT / "emulation" / "ops"
     assert unknown_sections('(specification.md, "Scales")', folder) == []
     assert unknown_sections('(specification.md, "The Group of 5")', folder) == [

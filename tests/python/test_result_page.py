@@ -119,7 +119,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_page_names_the_arithmetic_of_its_numbers() -> None:
-    header = (ROOT / "src/train/identity.hpp").read_text(encoding="utf-8")
+    header = (ROOT / "src/train/checkpoint/identity.hpp").read_text(encoding="utf-8")
     assert f'kArithmetic[] = "{ARITHMETICS[-1]}"' in header
     versions = ("0.1.3", "0.2.0", "0.2.0+dda4b41", "0.10.0", "")
     assert [arithmetic_of(v) for v in versions] == ["0.1", "0.2", "0.2", "0.2", "0.2"]

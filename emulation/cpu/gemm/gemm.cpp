@@ -12,7 +12,7 @@
 #include "emulation/cpu/simd/aligned_buffer.hpp"
 #include "emulation/cpu/simd/gemm_kernels.hpp"
 #include "emulation/numerics/codec.hpp"
-#include "emulation/ops/gemm_plan.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
 #include "emulation/reference/gemm_reference.hpp"
 #include "emulation/reference/multiplied_operand.hpp"
 

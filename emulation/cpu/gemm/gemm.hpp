@@ -2,7 +2,7 @@
 // and vectorised, see gemm.cpp.
 #pragma once
 
-#include "emulation/ops/gemm_plan.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
 
 namespace fp8lab::cpu {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "emulation/cpu/simd/gemm_kernels.hpp"
-#include "emulation/ops/gemm_plan.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
 
 namespace fp8lab::cpu {
 

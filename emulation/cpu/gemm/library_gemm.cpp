@@ -7,7 +7,7 @@
 
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/gemm/gemm_operand.hpp"
-#include "emulation/ops/gemm_plan.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
 #include "emulation/reference/gemm_reference.hpp"
 #include "emulation/reference/multiplied_operand.hpp"
 

@@ -3,7 +3,7 @@
 
 #include "emulation/cpu/quantize/quantizer.hpp"
 #include "emulation/numerics/scaling.hpp"
-#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/quantize/operand_checks.hpp"
 #include "emulation/reference/clamp.hpp"
 #include "emulation/reference/operand_decode.hpp"
 #include "emulation/reference/quantize_codebook.hpp"

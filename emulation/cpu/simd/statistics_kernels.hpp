@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "emulation/ops/operand_statistics.hpp"
+#include "emulation/ops/quantize/operand_statistics.hpp"
 
 namespace fp8lab::cpu {
 

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "src/config/size_limits.hpp"
+#include "src/config/tables/size_limits.hpp"
 
 namespace fp8lab {
 

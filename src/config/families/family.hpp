@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "src/config/config.hpp"
-#include "src/config/json_fields.hpp"
+#include "src/config/reading/json_fields.hpp"
 
 namespace fp8lab {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "emulation/cpu/cpu_backend.hpp"
-#include "emulation/ops/operand_statistics.hpp"
+#include "emulation/ops/quantize/operand_statistics.hpp"
 #include "tests/emulation/cases/drawn_cases.hpp"
 
 using namespace fp8lab;

@@ -11,8 +11,8 @@
 #include <random>
 #include <vector>
 
-#include "emulation/ops/channel_ranks.hpp"
-#include "emulation/ops/describe_statistics.hpp"
+#include "emulation/ops/quantize/channel_ranks.hpp"
+#include "emulation/ops/quantize/describe_statistics.hpp"
 
 namespace fp8lab {
 namespace {

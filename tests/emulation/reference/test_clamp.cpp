@@ -12,7 +12,7 @@
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/numerics/outliers.hpp"
-#include "emulation/ops/product.hpp"
+#include "emulation/ops/gemm/product.hpp"
 #include "emulation/reference/clamp.hpp"
 #include "emulation/reference/transform.hpp"
 #include "emulation/spec/gemm_rules.hpp"

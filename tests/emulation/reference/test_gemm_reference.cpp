@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "emulation/ops/gemm_plan.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
 #include "emulation/reference/gemm_reference.hpp"
 #include "emulation/spec/gemm_rules.hpp"
 #include "emulation/spec/recipe.hpp"

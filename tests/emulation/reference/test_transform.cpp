@@ -13,7 +13,7 @@
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/numerics/hadamard.hpp"
-#include "emulation/ops/product.hpp"
+#include "emulation/ops/gemm/product.hpp"
 #include "emulation/reference/operand_decode.hpp"
 #include "emulation/reference/transform.hpp"
 #include "tests/emulation/cpu/quantize/measure.hpp"

@@ -9,7 +9,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
-#include "src/config/experiments.hpp"
+#include "src/config/reading/experiments.hpp"
 #include "tests/scratch_directory.hpp"
 
 namespace fp8lab {

@@ -8,9 +8,9 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
-#include "src/config/experiments.hpp"
 #include "src/config/key_help.hpp"
-#include "src/config/table.hpp"
+#include "src/config/reading/experiments.hpp"
+#include "src/config/tables/table.hpp"
 
 namespace fp8lab {
 namespace {

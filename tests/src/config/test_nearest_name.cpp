@@ -1,7 +1,7 @@
 // Which accepted name a mistyped one is taken for.
 #include <catch2/catch.hpp>
 
-#include "src/config/nearest_name.hpp"
+#include "src/config/reading/nearest_name.hpp"
 
 using namespace fp8lab;
 

@@ -7,8 +7,8 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
-#include "src/config/experiments.hpp"
-#include "src/config/spec_words.hpp"
+#include "src/config/reading/experiments.hpp"
+#include "src/config/recipe/spec_words.hpp"
 
 namespace fp8lab {
 namespace {

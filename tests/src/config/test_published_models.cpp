@@ -6,8 +6,8 @@
 #include <string>
 
 #include "emulation/base/error.hpp"
-#include "src/config/hugging_face.hpp"
-#include "src/io/atomic_file.hpp"
+#include "src/config/reading/hugging_face.hpp"
+#include "src/io/files/atomic_file.hpp"
 #include "src/io/json_document.hpp"
 #include "src/model/decoder.hpp"
 

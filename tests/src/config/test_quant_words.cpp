@@ -13,8 +13,8 @@
 #include "emulation/spec/recipe.hpp"
 #include "emulation/spec/spec_fields.hpp"
 #include "src/config/config.hpp"
-#include "src/config/library_call.hpp"
-#include "src/config/spec_words.hpp"
+#include "src/config/reading/library_call.hpp"
+#include "src/config/recipe/spec_words.hpp"
 
 namespace fp8lab {
 namespace {

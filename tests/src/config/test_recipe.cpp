@@ -6,7 +6,7 @@
 
 #include "emulation/spec/recipe.hpp"
 #include "src/config/config.hpp"
-#include "src/config/spec_words.hpp"
+#include "src/config/recipe/spec_words.hpp"
 
 namespace fp8lab {
 namespace {

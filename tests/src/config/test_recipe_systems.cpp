@@ -8,8 +8,8 @@
 #include "emulation/spec/recipe.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "src/config/config.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "tests/scratch_directory.hpp"
 
 namespace fp8lab {

@@ -9,7 +9,7 @@
 
 #include "src/backend/factory.hpp"
 #include "src/diagnosis/checkpoint_step.hpp"
-#include "src/io/run_reader.hpp"
+#include "src/io/hdf5/run_reader.hpp"
 #include "src/train/trainer.hpp"
 #include "tests/scratch_directory.hpp"
 

@@ -7,9 +7,9 @@
 
 #include "src/backend/factory.hpp"
 #include "src/error_sources/run_sources.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/train/checkpoint.hpp"
-#include "src/train/execution.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/train/checkpoint/checkpoint.hpp"
+#include "src/train/step/execution.hpp"
 #include "tests/scratch_directory.hpp"
 
 using namespace fp8lab;

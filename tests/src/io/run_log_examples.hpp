@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/io/run_log.hpp"
+#include "src/io/hdf5/run_log.hpp"
 
 inline fp8lab::RunMeta example_meta() {
   fp8lab::RunMeta meta;

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/file_lock.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_lock.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/sha256.hpp"
 #include "tests/scratch_directory.hpp"

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/background_file.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/background_file.hpp"
+#include "src/io/files/page_memory.hpp"
 #include "src/io/hash.hpp"
-#include "src/io/page_memory.hpp"
 #include "tests/child_process.hpp"
 #include "tests/scratch_directory.hpp"
 

@@ -1,6 +1,6 @@
 // Damaged HDF5 files: what cannot be read is not taken for absent or for other values, nobody waits
 // for it, and nothing crashes.
-#include "src/io/hdf5.hpp"
+#include "src/io/hdf5/hdf5.hpp"
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include <random>
 
 #include "emulation/base/error.hpp"
-#include "src/io/run_reader.hpp"
+#include "src/io/hdf5/run_reader.hpp"
 #include "tests/scratch_directory.hpp"
 #include "tests/src/io/run_log_examples.hpp"
 

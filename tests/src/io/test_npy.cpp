@@ -3,7 +3,7 @@
 #include <string>
 
 #include "emulation/base/error.hpp"
-#include "src/io/npy.hpp"
+#include "src/io/tensors/npy.hpp"
 #include "tests/scratch_directory.hpp"
 
 using namespace fp8lab;

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "emulation/base/error.hpp"
-#include "src/io/npz.hpp"
+#include "src/io/tensors/npz.hpp"
 #include "tests/src/io/zip_file.hpp"
 
 using namespace fp8lab;

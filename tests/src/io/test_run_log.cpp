@@ -6,11 +6,11 @@
 #include <limits>
 
 #include "emulation/base/error.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/run_log.hpp"
-#include "src/io/run_reader.hpp"
-#include "src/io/run_schema.hpp"
-#include "src/io/study_log.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/hdf5/run_log.hpp"
+#include "src/io/hdf5/run_reader.hpp"
+#include "src/io/hdf5/run_schema.hpp"
+#include "src/io/hdf5/study_log.hpp"
 #include "tests/child_process.hpp"
 #include "tests/scratch_directory.hpp"
 #include "tests/src/io/run_log_examples.hpp"

@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 
 #include "emulation/base/error.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/run_log.hpp"
-#include "src/io/run_reader.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/hdf5/run_log.hpp"
+#include "src/io/hdf5/run_reader.hpp"
 #include "tests/scratch_directory.hpp"
 #include "tests/src/io/run_log_examples.hpp"
 

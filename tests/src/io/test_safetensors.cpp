@@ -10,9 +10,9 @@
 #include "emulation/base/error.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/nearest_codec.hpp"
-#include "src/io/atomic_file.hpp"
-#include "src/io/safetensors.hpp"
-#include "src/io/tensor_store.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/tensors/safetensors.hpp"
+#include "src/io/tensors/tensor_store.hpp"
 #include "tests/scratch_directory.hpp"
 
 using namespace fp8lab;

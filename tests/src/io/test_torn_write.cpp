@@ -7,8 +7,8 @@
 #include <csignal>
 
 #include "emulation/base/error.hpp"
-#include "src/io/run_log.hpp"
-#include "src/io/run_reader.hpp"
+#include "src/io/hdf5/run_log.hpp"
+#include "src/io/hdf5/run_reader.hpp"
 #include "tests/child_process.hpp"
 #include "tests/scratch_directory.hpp"
 #include "tests/src/io/run_log_examples.hpp"

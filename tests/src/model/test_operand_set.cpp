@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "src/backend/factory.hpp"
-#include "src/config/spec_words.hpp"
+#include "src/config/recipe/spec_words.hpp"
 #include "src/model/operand.hpp"
 #include "src/model/operand_set.hpp"
 

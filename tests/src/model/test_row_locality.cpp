@@ -9,7 +9,7 @@
 #include "emulation/spec/row_locality.hpp"
 #include "src/backend/factory.hpp"
 #include "src/config/config.hpp"
-#include "src/config/spec_words.hpp"
+#include "src/config/recipe/spec_words.hpp"
 #include "src/model/operand.hpp"
 
 using namespace fp8lab;

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "src/backend/factory.hpp"
-#include "src/config/hugging_face.hpp"
+#include "src/config/reading/hugging_face.hpp"
 #include "src/model/weight_names.hpp"
-#include "src/train/session.hpp"
+#include "src/train/step/session.hpp"
 
 using namespace fp8lab;
 using nlohmann::json;

@@ -11,7 +11,7 @@
 #include "src/data/mixture.hpp"
 #include "src/objectives/objective.hpp"
 #include "src/objectives/policy_gradient.hpp"
-#include "src/train/training_step.hpp"
+#include "src/train/step/training_step.hpp"
 #include "tests/scratch_directory.hpp"
 #include "tests/src/model/model_fixture.hpp"
 

@@ -4,9 +4,9 @@
 #include <limits>
 #include <vector>
 
-#include "src/train/early_warning.hpp"
-#include "src/train/loss_spikes.hpp"
 #include "src/train/run_ending.hpp"
+#include "src/train/watch/early_warning.hpp"
+#include "src/train/watch/loss_spikes.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;

@@ -3,7 +3,7 @@
 #include <limits>
 #include <vector>
 
-#include "src/train/fallback.hpp"
+#include "src/train/step/fallback.hpp"
 
 using namespace fp8lab;
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "src/backend/factory.hpp"
-#include "src/train/execution.hpp"
-#include "src/train/memory_plan.hpp"
-#include "src/train/ranks.hpp"
-#include "src/train/training_step.hpp"
+#include "src/train/plan/memory_plan.hpp"
+#include "src/train/step/execution.hpp"
+#include "src/train/step/ranks.hpp"
+#include "src/train/step/training_step.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;

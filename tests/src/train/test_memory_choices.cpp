@@ -11,8 +11,8 @@
 #include "emulation/recording/observed_backend.hpp"
 #include "emulation/recording/stand_in.hpp"
 #include "src/evaluation/evaluator.hpp"
-#include "src/train/run_memory.hpp"
-#include "src/train/training_step.hpp"
+#include "src/train/step/run_memory.hpp"
+#include "src/train/step/training_step.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;

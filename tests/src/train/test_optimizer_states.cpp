@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "src/config/config.hpp"
-#include "src/config/spec_words.hpp"
-#include "src/train/training_step.hpp"
+#include "src/config/recipe/spec_words.hpp"
+#include "src/train/step/training_step.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;

@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "src/train/schedule.hpp"
+#include "src/train/step/schedule.hpp"
 
 using namespace fp8lab;
 

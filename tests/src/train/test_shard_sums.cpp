@@ -13,9 +13,9 @@
 
 #include "src/backend/factory.hpp"
 #include "src/objectives/objective.hpp"
-#include "src/train/execution.hpp"
-#include "src/train/ranks.hpp"
-#include "src/train/training_step.hpp"
+#include "src/train/step/execution.hpp"
+#include "src/train/step/ranks.hpp"
+#include "src/train/step/training_step.hpp"
 #include "tests/scratch_directory.hpp"
 
 using namespace fp8lab;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "emulation/recording/observed_backend.hpp"
-#include "src/train/step_fault.hpp"
-#include "src/train/training_step.hpp"
+#include "src/train/step/training_step.hpp"
+#include "src/train/watch/step_fault.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;

@@ -8,7 +8,7 @@
 #include "src/config/config.hpp"
 #include "src/model/decoder.hpp"
 #include "src/model/transformer.hpp"
-#include "src/train/time_plan.hpp"
+#include "src/train/plan/time_plan.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;

@@ -6,7 +6,7 @@
 #include "emulation/recording/stand_in.hpp"
 #include "emulation/recording/work_log.hpp"
 #include "src/objectives/objective.hpp"
-#include "src/train/training_step.hpp"
+#include "src/train/step/training_step.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;

@@ -11,7 +11,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/spec/tensor_core.hpp"
-#include "src/io/atomic_file.hpp"
+#include "src/io/files/atomic_file.hpp"
 #include "src/validate/gemm_cases.hpp"
 #include "src/validate/scalar_arithmetic.hpp"
 #include "src/validate/third_party.hpp"

@@ -1,5 +1,5 @@
-// Attention as emulation/ops/attention.hpp defines it, one scalar at a time and skipping nothing:
-// every query meets every tile and every group of 16, masked or not.
+// Attention as emulation/ops/attention/attention.hpp defines it, one scalar at a time and skipping
+// nothing: every query meets every tile and every group of 16, masked or not.
 #pragma once
 
 #include <cmath>

@@ -10,7 +10,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/operations.hpp"
-#include "src/config/spec_words.hpp"
+#include "src/config/recipe/spec_words.hpp"
 #include "tests/emulation/cpu/matrix.hpp"
 
 using namespace fp8lab;

@@ -24,7 +24,7 @@ double gelu_tanh(double x) {
   return 0.5 * x * (1.0 + std::tanh(0.5 * kLinear * (x + 0.044715 * x * x * x)));
 }
 
-/// GELU and its derivative by the formulas of emulation/ops/gelu.hpp.
+/// GELU and its derivative by the formulas of emulation/ops/pointwise/gelu.hpp.
 struct BoundedGelu {
   explicit BoundedGelu(double point) {
     const Bounded x = point, linear = rounded(kLinear, 0.0);

@@ -86,7 +86,7 @@ void put(Matrix& matrix, std::int64_t r, std::int64_t c, float value) {
   matrix.set(r, c, static_cast<double>(numerics::canonical_nan(value)));
 }
 
-/// The definition of emulation/ops/layernorm.hpp, a row at a time.
+/// The definition of emulation/ops/pointwise/layernorm.hpp, a row at a time.
 class InOrder {
  public:
   explicit InOrder(Case& c)

@@ -1,0 +1,111 @@
+// fp8lab export: writes a trained model as a folder that transformers and inference engines load.
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "emulation/base/error.hpp"
+#include "src/backend/factory.hpp"
+#include "src/cli/backend_option.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/model_source.hpp"
+#include "src/cli/output_path.hpp"
+#include "src/cli/progress.hpp"
+#include "src/cli/seed_option.hpp"
+#include "src/config/config.hpp"
+#include "src/io/files/file_kind.hpp"
+#include "src/model/model_export.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+Options export_options() {
+  Options options(
+      "fp8lab export SOURCE DIR\n"
+      "SOURCE is a run directory, a checkpoint, or a Hugging Face folder. DIR gets config.json,\n"
+      "safetensors and the tokenizer's files; it must not exist or be empty");
+  options.add("source", value<std::string>(), "SOURCE");
+  options.add("dir", value<std::string>(), "DIR");
+  options.add("dtype", one_of({"bf16", "f16", "f32"}, "bf16"),
+              "type of the tensors that are not quantized");
+  options.add(
+      "recipe", value<std::string>(),
+      "writes FP8 weights, quantized as fprop.w of this recipe: blocks such as 128x128 with "
+      "weight_scale_inv, whole tensors and rows with weight_scale");
+  options.add(
+      "tokenizer", value<std::string>(),
+      "folder whose tokenizer files are copied (default: SOURCE, or the Hugging Face folder that "
+      "the run started from)");
+  options.add("shard-bytes", value<std::uint64_t>(5'000'000'000),
+              "largest size of one file in bytes");
+  options.add("seed", value<std::uint64_t>(0),
+              "random seed of stochastic rounding and random signs");
+  options.add("backend", one_of(quantizing_backends(), "cpu"), "what quantizes");
+  options.add("threads", value<int>(0), "number of CPU threads; 0: one for each processor");
+  return options;
+}
+
+StoredType dtype_of(const Values& values) {
+  const auto& name = values["dtype"].as<std::string>();
+  if (name == "bf16") return StoredType::bf16;
+  return name == "f16" ? StoredType::f16 : StoredType::f32;
+}
+
+std::filesystem::path tokenizer_folder(const Values& values, const ModelSource& source) {
+  if (values.count("tokenizer") == 0) return source.tokenizer;
+  const std::filesystem::path folder = values["tokenizer"].as<std::string>();
+  if (!is_folder(folder)) {
+    throw Error(fmt::format("export: --tokenizer {}: is no folder", folder.string()));
+  }
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
+    if (is_file(folder / name)) return folder;
+  }
+  throw Error(fmt::format(
+      "export: --tokenizer {}: holds no tokenizer; accepted: a folder with tokenizer.json, "
+      "tokenizer.model or vocab.json",
+      folder.string()));
+}
+
+}  // namespace
+
+int export_command(const std::vector<std::string>& arguments) {
+  const Values values =
+      parse_arguments("export", export_options(), arguments, {{"source", 1}, {"dir", 1}});
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  if (values.count("recipe") == 0) {
+    refuse_given(values, "export", {"seed", "backend", "threads"}, "quantizes by --recipe");
+  }
+  ExportOptions options;
+  options.dtype = dtype_of(values);
+  options.shard_bytes = values["shard-bytes"].as<std::uint64_t>();
+  if (options.shard_bytes == 0) {
+    throw Error("export: --shard-bytes 0; accepted: a size from 1 on, which one tensor may exceed");
+  }
+  options.seed = values["seed"].as<std::uint64_t>();
+  if (values.count("recipe") != 0) {
+    options.recipe = load_recipe(values["recipe"].as<std::string>());
+    check_seed(values, "export", weight_specs(*options.recipe));
+  }
+  const ModelSource source = open_model(required(values, "source", "export"), {});
+  const std::string folder = required(values, "dir", "export");
+  output_folder(folder, "export: DIR");
+  options.tokenizer = tokenizer_folder(values, source);
+  options.tokenizer_name = source.vocabulary.tokenizer;
+  const auto backend =
+      make_backend(values["backend"].as<std::string>(), threads_of(values, "export"));
+  print_notes(export_notes(source.require_model(), options));
+  PhaseLine phase;
+  phase.begin("writing " + folder);
+  export_model(*backend, *source.tensors, source.require_model(), options, folder);
+  phase.begin("");
+  fmt::print(
+      "{}{}\n", folder,
+      options.tokenizer.empty() ? ": without a tokenizer, which --tokenizer FOLDER copies" : "");
+  return ExitCode::kSuccess;
+}
+
+}  // namespace fp8lab::cli

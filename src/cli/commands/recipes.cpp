@@ -1,0 +1,159 @@
+// fp8lab recipes: lists the built-in recipes and checks recipe files.
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "emulation/base/error.hpp"
+#include "emulation/spec/recipe.hpp"
+#include "emulation/spec/recipe_names.hpp"
+#include "emulation/spec/spec_fields.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/output_path.hpp"
+#include "src/config/config.hpp"
+#include "src/io/files/atomic_file.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Options recipe_options() {
+  Options options("fp8lab recipes list | show NAME | check FILE");
+  options.add("action", value<std::string>(), "list, show or check");
+  options.add("name", value<std::string>(), "recipe name (show) or file (show, check)");
+  options.add("tokens", value<std::int64_t>(1024), "M of the layer warned about");
+  options.add("in", value<std::int64_t>(1024), "its input features");
+  options.add("out", value<std::int64_t>(4096), "its output features");
+  options.add("json", "machine-readable");
+  return options;
+}
+
+Json json_of(const FieldValue& value) {
+  if (const auto* integer = std::get_if<std::int64_t>(&value)) return *integer;
+  if (const auto* number = std::get_if<double>(&value)) return *number;
+  return std::get<std::string>(value);
+}
+
+template <class S>
+Json to_json(const Fields<S>& fields, const S& spec) {
+  Json json;
+  for (const Field<S>& field : fields) json[field.word] = json_of(field.get(spec));
+  return json;
+}
+
+Json to_json(const LinearRecipe& recipe) {
+  Json json;
+  for (const Slot slot : kSlots) {
+    json["slots"][slot_name(slot)] = to_json(quant_fields(), recipe.slot(slot));
+  }
+  for (const GemmRole role : kGemmRoles) {
+    json["gemms"][gemm_role_name(role)] = to_json(gemm_fields(), recipe.gemm(role));
+  }
+  return json;
+}
+
+Json to_json(const Recipe& recipe, const std::vector<std::string>& found) {
+  Json json;
+  json["name"] = recipe.name;
+  json["summary"] = recipe.summary;
+  json["system"] = recipe.system;
+  json["source"] = recipe.source;
+  json["evidence"] = evidence_name(evidence(recipe));
+  json["hash"] = recipe.hash;
+  json["activations"] = word_for(kStorageNames, recipe.activation_dtype);
+  json["linear"] = to_json(recipe.linear);
+  json["keep_high_precision"] = recipe.keep_high_precision;
+  json["overrides"] = Json::array();
+  for (const RecipeOverride& exception : recipe.overrides) {
+    json["overrides"].push_back(
+        {{"match", exception.match}, {"linear", to_json(exception.recipe)}});
+  }
+  json["warnings"] = found;
+  return json;
+}
+
+/// Returns all recipes grouped by system, both sorted by name.
+std::map<std::string, std::vector<Recipe>> recipes_by_system() {
+  std::map<std::string, std::vector<Recipe>> systems;
+  for (const std::string& name : builtin_recipe_names()) {
+    Recipe recipe = load_recipe(name);
+    systems[recipe.system].push_back(std::move(recipe));
+  }
+  return systems;
+}
+
+int list(const Values& values) {
+  const auto systems = recipes_by_system();
+  Json rows = Json::array();
+  for (const auto& [system, recipes] : systems) {
+    for (const Recipe& recipe : recipes) {
+      rows.push_back({{"name", recipe.name},
+                      {"system", system},
+                      {"summary", recipe.summary},
+                      {"source", recipe.source},
+                      {"evidence", evidence_name(evidence(recipe))},
+                      {"hash", recipe.hash}});
+    }
+  }
+  if (values.count("json") != 0) {
+    fmt::print("{}\n", json_text(rows));
+    return ExitCode::kSuccess;
+  }
+  fmt::print(
+      "Recipes by system. Evidence is for what the GEMMs return: measured on our hardware, "
+      "published, or\nthe definition itself. `recipes show NAME` has the source.\n");
+  for (const auto& [system, recipes] : systems) {
+    fmt::print("\n{}\n", system);
+    for (const Recipe& recipe : recipes) {
+      fmt::print("  {:<24} {:<11} {}\n", recipe.name, evidence_name(evidence(recipe)),
+                 recipe.summary);
+    }
+  }
+  return ExitCode::kSuccess;
+}
+
+void print_recipe(const Recipe& recipe, const Values& values) {
+  std::array<std::int64_t, 3> shape{};
+  const std::array<const char*, 3> names = {"tokens", "in", "out"};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    shape[i] = values[names[i]].as<std::int64_t>();
+    if (shape[i] < 1) throw Error(fmt::format("recipes: --{} must be at least 1", names[i]));
+  }
+  const std::vector<std::string> found = warnings(recipe.linear, shape[0], shape[1], shape[2]);
+  if (values.count("json") != 0) {
+    fmt::print("{}\n", json_text(to_json(recipe, found)));
+    return;
+  }
+  fmt::print("{}", describe(recipe));
+  for (const std::string& line : found) fmt::print("warning: {}\n", line);
+}
+
+int show(const Values& values) {
+  print_recipe(load_recipe(required(values, "name", "recipes")), values);
+  return ExitCode::kSuccess;
+}
+
+int check(const Values& values) {
+  const std::string file = required(values, "name", "recipes");
+  print_recipe(parse_recipe(read_file(file), file), values);
+  return ExitCode::kSuccess;
+}
+
+}  // namespace
+
+int recipes(const std::vector<std::string>& arguments) {
+  const Values values =
+      parse_arguments("recipes", recipe_options(), arguments, {{"action", 1}, {"name", 1}});
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  if (values.count("action") == 0) return list(values);
+  return run_action("recipes", values, "action",
+                    {{"list", "", {"json"}, list},
+                     {"show", "name", {"tokens", "in", "out", "json"}, show},
+                     {"check", "name", {"tokens", "in", "out", "json"}, check}});
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,261 @@
+// fp8lab train: trains one run through all its stages.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <system_error>
+
+#include "emulation/base/error.hpp"
+#include "emulation/cpu/simd/target.hpp"
+#include "src/backend/factory.hpp"
+#include "src/cli/analysis_package.hpp"
+#include "src/cli/backend_option.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/live_log.hpp"
+#include "src/cli/output_path.hpp"
+#include "src/cli/progress.hpp"
+#include "src/cli/run_choice.hpp"
+#include "src/cli/version.hpp"
+#include "src/config/config.hpp"
+#include "src/io/files/file_kind.hpp"
+#include "src/io/hdf5/run_reader.hpp"
+#include "src/io/shell_word.hpp"
+#include "src/study/step_slot.hpp"
+#include "src/train/checkpoint/checkpoint.hpp"
+#include "src/train/plan/memory_fit.hpp"
+#include "src/train/plan/plan.hpp"
+#include "src/train/run_check.hpp"
+#include "src/train/run_directory.hpp"
+#include "src/train/run_ending.hpp"
+#include "src/train/stop_signal.hpp"
+#include "src/train/trainer.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Returns the SIMD targets that this build contains and this processor supports.
+std::vector<std::string> simd_names() {
+  std::vector<std::string> names;
+  for (const cpu::SimdTarget target : cpu::available_targets()) {
+    names.emplace_back(cpu::name_of(target));
+  }
+  return names;
+}
+
+Options train_options() {
+  Options options(
+      "fp8lab train --config FILE | --preset NAME\n"
+      "Status 0: complete. 5: complete, but diverged (a loss that is not finite, or a smoothed "
+      "loss\n"
+      "that ends more than 0.5 nats above its best of the first third of a stage). 1: stopped by "
+      "a\n"
+      "loss that is not finite (logging.nonfinite = \"stop\"), or by the machine. 4: interrupted\n"
+      "after a checkpoint");
+  add_run_choice(options);
+  add_scale(options);
+  options.add("backend", one_of(all_backends()), "what computes (default: the run file's backend)");
+  options.add("out", value<std::string>(), "run directory (default: runs/NAME)");
+  options.add("init-from", value<std::string>(),
+              "initial weights: a checkpoint, a Hugging Face folder or a safetensors file (key "
+              "init_from of "
+              "the run file)");
+  options.add("arm", value<std::string>(), "name of the study arm, recorded in the run file");
+  options.add("threads", value<int>(0), "number of CPU threads; 0: one for each processor");
+  options.add("simd", one_of(simd_names()), "backend cpu: instruction set (default: the best)");
+  options.add("no-graphs", "backend cuda: no CUDA graphs; the bits are the same");
+  options.add("step-descriptor", value<int>(),
+              "used by ablate: open file descriptor to which each step and its loss are written");
+  options.add("log", one_of({"tensorboard", "trackio"}),
+              "also write metrics for this program while training");
+  options.add("log-dir", value<std::string>(), "where --log writes (default: a folder in --out)");
+  add_python(options, "numpy, scipy and h5py, for --log");
+  options.add("resume", "continue the run in --out");
+  options.add(
+      "dry-run",
+      "print the recipe, estimates of memory and time, and the state of --out; refuse what a run "
+      "would refuse; write nothing");
+  return options;
+}
+
+/// Prints steps: on a terminal, rewrites the last line; elsewhere prints a line at the set
+/// interval. Other messages about the run are printed on lines of their own.
+class RunPrinter {
+ public:
+  explicit RunPrinter(double every_seconds) : every_(every_seconds) {}
+
+  void tell(const std::string& line) const {
+    fmt::print("{}{}\n", terminal_ ? "\r\033[K" : "", line);
+    std::fflush(stdout);
+  }
+
+  void show(const Progress& progress) {
+    const auto now = std::chrono::steady_clock::now();
+    const bool last = progress.step == progress.total_steps;
+    if (!terminal_ && !last && progress.step > 2 && now - printed_ < every_) return;
+    printed_ = now;
+    const std::string line = fmt::format(
+        "step {}/{} {} loss {:.4f} grad {:.3f} lr {:.2e} {:.0f} tokens/s {:.0f} s left",
+        progress.step, progress.total_steps, progress.stage, progress.loss, progress.grad_norm,
+        progress.learning_rate, progress.tokens_per_second, progress.seconds_left);
+    if (terminal_) {
+      fmt::print("\r{}\033[K{}", line, last ? "\n" : "");
+    } else {
+      fmt::print("{}\n", line);
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  std::chrono::duration<double> every_;
+  bool terminal_ = isatty(STDOUT_FILENO) == 1;
+  std::chrono::steady_clock::time_point printed_;
+};
+
+void choose_simd(const Values& values, const std::string& backend) {
+  if (values.count("simd") == 0) return;
+  if (backend != "cpu") {
+    throw Error(fmt::format("train: --simd is for backend cpu, this run is on {}", backend));
+  }
+  for (const cpu::SimdTarget target : cpu::available_targets()) {
+    if (cpu::name_of(target) == values["simd"].as<std::string>()) cpu::set_active_target(target);
+  }
+}
+
+/// Returns an open descriptor other than those of input, output and errors.
+int step_descriptor(const Values& values) {
+  const int descriptor = values["step-descriptor"].as<int>();
+  if (descriptor > STDERR_FILENO && ::fcntl(descriptor, F_GETFD) != -1) return descriptor;
+  throw Error(fmt::format("train: --step-descriptor {} is none that is open beyond 2", descriptor));
+}
+
+/// Describes, for --dry-run, the options that do not affect the plan.
+std::string describe_options(const TrainerOptions& options, const RunConfig& config) {
+  std::string text;
+  if (!config.init_from.empty()) {
+    text += fmt::format("initial weights of {}, which fit the model\n", config.init_from.string());
+  }
+  for (const auto& [key, value] : options.extra_meta) text += fmt::format("{} {}\n", key, value);
+  const char* found = options.resume ? "holds a run, which is continued" : "new";
+  return text + fmt::format("output {}: {}\n", options.directory.string(), found);
+}
+
+/// Returns the reason why this machine or device would refuse the run; empty if it fits.
+std::string describe_refusal(const RunConfig& config, const Backend& backend) {
+  try {
+    require_memory_of(config, backend);
+  } catch (const Error& error) {
+    return fmt::format("refused here: {}\n", error.what());
+  }
+  return {};
+}
+
+/// Prints the closing lines of a complete run and returns the exit status.
+int tell_ending(const fs::path& directory) {
+  const fs::path file = directory / "run.h5";
+  const RunEnding ending = describe_ending(read_run(file));
+  fmt::print("{}: {}\n", ending.diverged ? "complete, but diverged" : "complete", file.string());
+  for (const std::string& line : ending.lines) fmt::print("{}\n", line);
+  const std::string run = shell_word(directory.string());
+  fmt::print("next: fp8lab report {0}/run.h5 | fp8lab eval {0} | fp8lab compare {0} OTHER_RUN\n",
+             run);
+  return ending.diverged ? ExitCode::kDiverged : ExitCode::kSuccess;
+}
+
+/// Creates the log of --log; null if it is not given.
+std::unique_ptr<LiveLog> live_log(const Values& values, const fs::path& directory) {
+  if (values.count("log") == 0) {
+    refuse_given(values, "train", {"log-dir", "python"}, "is for --log");
+    return nullptr;
+  }
+  const auto kind = values["log"].as<std::string>();
+  const fs::path out = values.count("log-dir") != 0 ? fs::path(values["log-dir"].as<std::string>())
+                                                    : directory / kind;
+  return std::make_unique<LiveLog>(kind, values["python"].as<std::string>(),
+                                   output_folder(out.string(), "train: --log-dir"));
+}
+
+TrainerOptions trainer_options(const Values& values, const RunConfig& config) {
+  TrainerOptions options;
+  options.directory = output_folder(text_of(values, "out", "runs/" + config.name), "train: --out");
+  options.resume = values.count("resume") != 0;
+  if (values.count("arm") != 0) options.extra_meta["arm"] = values["arm"].as<std::string>();
+  options.code_version = code_version();
+  options.simd_target = std::string(cpu::name_of(cpu::active_target()));
+  return options;
+}
+
+}  // namespace
+
+int train(const std::vector<std::string>& arguments) {
+  const Values values = parse_arguments("train", train_options(), arguments);
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  if (values.count("resume") != 0 && values.count("config") + values.count("preset") == 0) {
+    throw Error("train: --resume needs the --config or --preset, and the --set, that the run has");
+  }
+  const RunConfig config = chosen_run(values, "train");
+  choose_simd(values, config.backend);
+  if (values.count("dry-run") != 0) {
+    refuse_given(values, "train --dry-run", {"step-descriptor"}, "is for a run");
+  }
+  TrainerOptions options = trainer_options(values, config);
+  const std::unique_ptr<Backend> backend = make_backend(config.backend, threads_of(values, "train"),
+                                                        "own", values.count("no-graphs") == 0);
+  PhaseLine phase;
+  if (values.count("dry-run") != 0) {
+    phase.begin("opening the data");
+    RunCheck check(
+        [&](const std::string& name) { return make_backend(name, threads_of(values, "train")); });
+    check.check(config, RunDirectory(options.directory), options.resume);
+    live_log(values, options.directory);
+    phase.begin("");
+    const std::string said = describe_options(options, config);
+    const std::string plan =
+        describe_plan(config, *backend, [&](const std::string& what) { phase.begin(what); });
+    phase.begin("whether it fits");
+    const std::string refusal = describe_refusal(config, *backend);
+    phase.begin("");
+    print_notes(check.notes());
+    fmt::print("{}{}{}", plan, said, refusal);
+    return ExitCode::kSuccess;
+  }
+  require_memory_of(config, *backend);
+  const std::unique_ptr<LiveLog> live = live_log(values, options.directory);
+  if (live) {
+    options.opened = [&](double seconds, std::int64_t step) {
+      live->start(options.directory / "run.h5", seconds, step);
+    };
+  }
+  options.phase = [&](const std::string& what) { phase.begin(what); };
+  RunPrinter printer(config.logging.print_every_seconds);
+  options.progress = [&](const Progress& progress) { printer.show(progress); };
+  options.tell = [&](const std::string& line) { printer.tell(line); };
+  if (values.count("step-descriptor") != 0) {
+    options.progress = [print = options.progress, descriptor = step_descriptor(values),
+                        first = std::int64_t{0}](const Progress& at) mutable {
+      print(at);
+      if (first == 0) first = at.step;
+      write_step(descriptor, {at.step, at.total_steps, first, at.loss, at.stage});
+    };
+  }
+  options.stop = &stop_flag();
+  // Nothing is written before the run begins, and until then Ctrl-C simply ends the program.
+  Trainer trainer(config, *backend, options);
+  print_notes(trainer.notes());
+  catch_stop_signals();
+  const RunOutcome outcome = trainer.run();
+  phase.begin("");
+  if (outcome == RunOutcome::interrupted) {
+    fmt::print("interrupted after a checkpoint; the same command with --resume continues {}\n",
+               options.directory.string());
+    return ExitCode::kInterrupted;
+  }
+  return tell_ending(options.directory);
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,111 @@
+#include "src/config/reading/experiments.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "emulation/base/error.hpp"
+#include "src/config/reading/nearest_name.hpp"
+#include "src/io/files/file_kind.hpp"
+
+#if !defined(FP8LAB_SOURCE_EXPERIMENTS)
+#error "FP8LAB_SOURCE_EXPERIMENTS must name the experiments folder of the source tree"
+#endif
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "recipes" -> "recipe": the word for one file of a folder in messages.
+std::string singular(const std::string& folder) {
+  return folder == "studies" ? "study" : folder.substr(0, folder.size() - 1);
+}
+
+bool is_path(const std::string& name) {
+  return name.find('/') != std::string::npos ||
+         (name.size() > 5 && name.compare(name.size() - 5, 5, ".toml") == 0);
+}
+
+// Returns the full path of the shared object that contains this code; for a program,
+// the name it was called by.
+fs::path containing_file() {
+  Dl_info info{};
+  const bool found = ::dladdr(reinterpret_cast<const void*>(&is_path), &info) != 0;
+  return found && info.dli_fname != nullptr ? fs::path(info.dli_fname) : fs::path();
+}
+
+/// Returns the experiments folder of the source tree above `file`, or an empty path.
+fs::path experiments_above(const fs::path& file) {
+  for (fs::path folder = file.parent_path(); folder.has_relative_path();
+       folder = folder.parent_path()) {
+    const bool is_source =
+        is_file(folder / "CMakePresets.json") && is_folder(folder / "experiments/recipes");
+    if (is_source) return folder / "experiments";
+  }
+  return {};
+}
+
+}  // namespace
+
+fs::path experiments_directory() {
+  std::error_code error;
+  const fs::path package = containing_file();
+  const fs::path beside = package.parent_path() / "experiments";
+  if (package.is_absolute() && is_folder(beside)) return beside;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) {
+    const fs::path installed = program.parent_path().parent_path() / "share/fp8lab/experiments";
+    if (is_folder(installed)) return installed;
+  }
+  // A source tree moved after the build still contains the program: build/PRESET/src/fp8lab.
+  for (const fs::path& file : {program, package}) {
+    if (const fs::path moved = experiments_above(file); !moved.empty()) return moved;
+  }
+  const fs::path source = FP8LAB_SOURCE_EXPERIMENTS;
+  if (is_folder(source)) return source;
+  throw Error(
+      fmt::format("the experiments folder is missing: neither ../share/fp8lab/experiments "
+                  "beside the program nor {} exists, and no folder above it is the source tree",
+                  source.string()));
+}
+
+std::vector<std::string> experiment_names(const std::string& folder) {
+  std::vector<std::string> names;
+  const fs::path directory = experiments_directory() / folder;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    if (entry.path().extension() == ".toml") names.push_back(entry.path().stem().string());
+  }
+  if (error) throw Error(fmt::format("{}: {}", directory.string(), error.message()));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+fs::path find_experiment(const std::string& folder, const std::string& name_or_path,
+                         const std::string& where) {
+  const std::string prefix = where.empty() ? "" : where + ": ";
+  if (is_path(name_or_path)) {
+    if (is_file(name_or_path)) return name_or_path;
+    const fs::path path = name_or_path;
+    throw Error(
+        fmt::format("{}{} file '{}' does not exist{}", prefix, singular(folder), name_or_path,
+                    path.is_absolute() ? "" : fmt::format(" in {}", fs::current_path().string())));
+  }
+  const fs::path file = experiments_directory() / folder / (name_or_path + ".toml");
+  if (!name_or_path.empty() && is_file(file)) return file;
+  const std::vector<std::string> names = experiment_names(folder);
+  // Longer lists of names are not printed in messages.
+  constexpr std::size_t kMostNames = 20;
+  const std::string accepted = names.size() <= kMostNames
+                                   ? fmt::format("{}", fmt::join(names, ", "))
+                                   : fmt::format("the {} names that fp8lab {} lists", names.size(),
+                                                 folder == "recipes" ? "recipes list" : folder);
+  throw Error(fmt::format("{}unknown {} '{}'{}; accepted: {}, or a path to a .toml file", prefix,
+                          singular(folder), name_or_path, did_you_mean(name_or_path, names),
+                          accepted));
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,128 @@
+#include "src/config/reading/hugging_face.hpp"
+
+#include <fmt/format.h>
+
+#include <system_error>
+
+#include "emulation/base/error.hpp"
+#include "src/config/config_names.hpp"
+#include "src/config/families/family.hpp"
+#include "src/config/reading/json_fields.hpp"
+#include "src/config/reading/nearest_name.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_kind.hpp"
+#include "src/io/hash.hpp"
+#include "src/io/json_document.hpp"
+
+namespace fp8lab {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+const Family& read_family(JsonFields& fields) {
+  const std::string type = fields.text("model_type", "");
+  std::string accepted;
+  for (const Family* family : families()) {
+    accepted += fmt::format("{}{}", accepted.empty() ? "" : ", ", family->model_type);
+    if (type != family->model_type) continue;
+    fields.require("architectures", json::array({family->architecture}));
+    return *family;
+  }
+  fields.fail("model_type", fmt::format("is '{}'{}; accepted: {}", type.substr(0, 80),
+                                        did_you_mean(type, accepted), accepted));
+}
+
+/// Throws Error unless every idle field has the value that makes it idle.
+void read_idle(std::span<const IdleField> idle, JsonFields& fields) {
+  for (const IdleField& field : idle) {
+    if (std::string_view(field.value) == "*") {
+      fields.ignore({field.key});
+    } else {
+      fields.require(field.key, json::parse(field.value));
+    }
+  }
+}
+
+ModelConfig parse(const json& document, const std::string& origin) {
+  JsonFields fields(document, origin);
+  ModelConfig model;
+  const Family& family = read_family(fields);
+  family.read(fields, origin, model);
+  model.initializer_range = fields.number("initializer_range", 0.02, 0.0, 10.0);
+  read_idle(idle_fields(), fields);
+  read_idle(family.idle, fields);
+  fields.ignore({kTokenizerField});
+  fields.finish();
+  return model;
+}
+
+const Family& family_of(const ModelConfig& model) {
+  for (const Family* family : families()) {
+    if (family->describes(model)) return *family;
+  }
+  throw Error(fmt::format(
+      "no family of transformers has norm = {}, feed_forward = {}, positions = {}, "
+      "qkv_bias = {}, o_bias = {}, mlp_bias = {}, qk_norm = {} and {} key-value heads "
+      "of {} beside {} heads, sliding_window = {}; accepted: rmsnorm, swiglu and rope with "
+      "qkv_bias alone (qwen2), with qkv_bias = o_bias (llama, without a window), with a window in "
+      "every layer and no bias (mistral), or with qk_norm and without mlp_bias (qwen3); "
+      "layernorm, gelu_tanh and learned with every bias (gpt2)",
+      word_for(kNormKindNames, model.norm), word_for(kFeedForwardKindNames, model.feed_forward),
+      word_for(kPositionKindNames, model.positions), model.qkv_bias, model.o_bias, model.mlp_bias,
+      model.qk_norm, model.num_key_value_heads, model.head_dim, model.num_attention_heads,
+      model.sliding_window));
+}
+
+}  // namespace
+
+std::string folder_tokenizer(const std::filesystem::path& folder) {
+  std::string stated;
+  if (is_hugging_face_folder(folder)) {
+    const std::filesystem::path file = folder / "config.json";
+    const json value = read_json_object(file).value(kTokenizerField, json(""));
+    if (!value.is_string()) {
+      throw Error(fmt::format("{}: {} is no string", file.string(), kTokenizerField));
+    }
+    stated = value.get<std::string>();
+  }
+  const std::filesystem::path tokenizer = folder / "tokenizer.json";
+  if (!is_file(tokenizer)) return stated;
+  std::string own = hex16(xxh3(read_file(tokenizer)));
+  if (!stated.empty() && stated != own) {
+    throw Error(
+        fmt::format("{}: is the tokenizer {}, but config.json beside it has {} = {}; "
+                    "accepted: one of the two",
+                    tokenizer.string(), own, kTokenizerField, stated));
+  }
+  return own;
+}
+
+bool is_hugging_face_folder(const std::filesystem::path& path) {
+  return is_file(path / "config.json");
+}
+
+ModelConfig read_hugging_face_config(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "config.json";
+  return parse(read_json_object(file), file.string());
+}
+
+ModelConfig parse_hugging_face_config(const std::string& text, const std::string& origin) {
+  return parse(parse_json(text, origin), origin);
+}
+
+ordered_json hugging_face_config(const ModelConfig& model, const std::string& dtype) {
+  const Family& family = family_of(model);
+  ordered_json config;
+  config["architectures"] = ordered_json::array({family.architecture});
+  config["model_type"] = family.model_type;
+  config["vocab_size"] = model.vocab_size;
+  config.update(family.write(model));
+  config["initializer_range"] = model.initializer_range;
+  config["tie_word_embeddings"] = model.tie_word_embeddings;
+  config["torch_dtype"] = dtype;
+  config["use_cache"] = true;
+  return config;
+}
+
+}  // namespace fp8lab

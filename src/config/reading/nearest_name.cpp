@@ -1,0 +1,83 @@
+#include "src/config/reading/nearest_name.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
+
+namespace fp8lab {
+namespace {
+
+constexpr std::size_t kLongestWord = 64;  ///< longer words are not taken for mistyped names
+constexpr std::size_t kShortestPrefix = 3;
+
+std::string folded(std::string_view word) {
+  std::string result(word);
+  for (char& c : result) {
+    c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return result;
+}
+
+/// Optimal string alignment distance (Damerau and Levenshtein; no substring is edited twice).
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> before_last(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({replaced, last[j] + 1, row[j - 1] + 1});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) row[j] = std::min(row[j], before_last[j - 2] + 1);
+    }
+    std::swap(before_last, last);
+    std::swap(last, row);
+  }
+  return last[b.size()];
+}
+
+}  // namespace
+
+std::string nearest_name(std::string_view word, const std::vector<std::string>& names) {
+  if (word.empty() || word.size() > kLongestWord) return {};
+  const std::string wanted = folded(word);
+  std::string nearest, longer;
+  std::size_t least = 0;
+  for (const std::string& name : names) {
+    if (name.size() > 2 * kLongestWord) continue;
+    const std::string candidate = folded(name);
+    const std::size_t distance = edit_distance(wanted, candidate);
+    const std::size_t allowed = (std::max(wanted.size(), candidate.size()) + 1) / 3;
+    if (distance <= allowed && (nearest.empty() || distance < least)) {
+      nearest = name;
+      least = distance;
+    }
+    const bool begins = wanted.size() >= kShortestPrefix && candidate.starts_with(wanted);
+    if (begins && (longer.empty() || name.size() < longer.size())) longer = name;
+  }
+  // Omitting an ending of up to two letters counts as one mistake.
+  constexpr std::size_t kShortEnd = 2;
+  const bool lacks_its_end = !longer.empty() && longer.size() <= word.size() + kShortEnd;
+  if (lacks_its_end && least > 0) return longer;
+  return nearest.empty() ? longer : nearest;
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& names) {
+  const std::string name = nearest_name(word, names);
+  return name.empty() ? std::string() : fmt::format(" (did you mean '{}'?)", name);
+}
+
+std::string did_you_mean(std::string_view word, std::string_view accepted) {
+  std::vector<std::string> names;
+  while (!accepted.empty()) {
+    const std::size_t comma = std::min(accepted.find(", "), accepted.size());
+    const std::string_view name = accepted.substr(0, comma);
+    if (name.find(' ') == std::string_view::npos) names.emplace_back(name);
+    accepted.remove_prefix(std::min(comma + 2, accepted.size()));
+  }
+  return did_you_mean(word, names);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,25 @@
+#include "src/config/reading/words.hpp"
+
+#include <fmt/format.h>
+
+#include "emulation/base/error.hpp"
+
+namespace fp8lab {
+
+void SettledOnce::settle(std::string_view setting, const std::string& word) {
+  for (const auto& [other, earlier] : words_) {
+    if (other != setting) continue;
+    throw Error(fmt::format("{}: '{}' after '{}', which says the {} already; accepted: one of them",
+                            spec_, word, earlier, setting));
+  }
+  words_.emplace_back(setting, word);
+}
+
+bool SettledOnce::has(std::string_view setting) const {
+  for (const auto& [other, word] : words_) {
+    if (other == setting) return true;
+  }
+  return false;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,269 @@
+// Recipes as TOML files.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "emulation/base/error.hpp"
+#include "emulation/spec/recipe_names.hpp"
+#include "src/config/config.hpp"
+#include "src/config/reading/experiments.hpp"
+#include "src/config/reading/overlay.hpp"
+#include "src/config/recipe/recipe_draft.hpp"
+#include "src/config/recipe/recipe_fields.hpp"
+#include "src/config/tables/table.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/hash.hpp"
+
+namespace fp8lab {
+namespace {
+
+// Returns the keys of a slot or GEMM that have an effect and are not at their default. A new key
+// therefore does not change the hashes of recipes that do not use it.
+template <class S>
+std::string canonical_text(const Fields<S>& fields, const S& spec) {
+  const S plain;
+  std::string text;
+  for (const Field<S>& field : fields) {
+    const FieldValue value = field.get(spec);
+    if (!field.matters(spec) || value == field.get(plain)) continue;
+    text += fmt::format(" {} = {}", field.word, toml_text(value));
+  }
+  return text + "\n";
+}
+
+std::string canonical_text(const LinearRecipe& recipe) {
+  std::string text;
+  for (const Slot slot : kSlots) {
+    text += slot_name(slot) + canonical_text(quant_fields(), recipe.slot(slot));
+  }
+  for (const GemmRole role : kGemmRoles) {
+    text += gemm_role_name(role) + canonical_text(gemm_fields(), recipe.gemm(role));
+  }
+  return text;
+}
+
+// Returns all settings of the recipe that affect the arithmetic and nothing else: two files with
+// the same meaning have the same hash.
+std::string canonical_text(const Recipe& recipe) {
+  std::string text =
+      fmt::format("fp8lab recipe 2\nactivations {}\n", name_of(recipe.activation_dtype));
+  text += canonical_text(recipe.linear) + canonical_text(recipe.high_precision);
+  for (const std::string& pattern : recipe.keep_high_precision) text += "keep " + pattern + "\n";
+  for (const RecipeOverride& exception : recipe.overrides) {
+    text += "override " + exception.match + "\n" + canonical_text(exception.recipe);
+  }
+  return text;
+}
+
+constexpr std::size_t kMostChoices = 256;
+
+// Expands `pattern` into patterns without braces; empty if there are too many.
+std::vector<std::string> without_braces(const std::string& pattern) {
+  std::vector<std::string> done, open = {pattern};
+  while (!open.empty() && done.size() + open.size() <= kMostChoices) {
+    const std::string next = std::move(open.back());
+    open.pop_back();
+    const std::size_t begin = next.find('{'), end = next.find('}', begin);
+    if (begin == std::string::npos || end == std::string::npos) {
+      done.push_back(next);
+      continue;
+    }
+    for (std::size_t first = begin + 1; first <= end && open.size() <= kMostChoices;) {
+      const std::size_t last = std::min(next.find(',', first), end);
+      open.push_back(next.substr(0, begin) + next.substr(first, last - first) +
+                     next.substr(end + 1));
+      first = last + 1;
+    }
+  }
+  return open.empty() ? done : std::vector<std::string>();
+}
+
+// Returns an index that matches a pattern's second part, "12", "*", "1*2" or "last"; at most 999.
+int index_in(const std::string& pattern) {
+  const std::size_t dot = pattern.find('.');
+  if (dot == std::string::npos) return 0;
+  std::string part = pattern.substr(dot + 1, pattern.find('.', dot + 1) - dot - 1);
+  part.erase(std::remove(part.begin(), part.end(), '*'), part.end());
+  int index = 0;
+  const char* const end = part.data() + part.size();
+  const auto [last, error] = std::from_chars(part.data(), end, index);
+  return error == std::errc{} && last == end && index >= 0 && index < 1000 ? index : 0;
+}
+
+// Returns true if some model could have a layer that `pattern` matches. "first" and "last" are
+// tried as the same layer, and each index up to 999 separately.
+bool names_a_linear_layer(const std::string& pattern) {
+  for (const std::string& plain : without_braces(pattern)) {
+    if (layer_pattern_matches(plain, "lm_head", 1)) return true;
+    const int index = index_in(plain);
+    const std::string layer = fmt::format("layers.{}.", index);
+    for (const char* linear :
+         {"attention.qkv", "attention.o", "mlp.gate_up", "mlp.up", "mlp.down"}) {
+      if (layer_pattern_matches(plain, layer + linear, index + 1)) return true;
+    }
+  }
+  return false;
+}
+
+// Returns true for modules that no recipe quantizes; files may list them as documentation.
+bool names_an_unquantized_module(const std::string& pattern) {
+  for (const std::string& plain : without_braces(pattern)) {
+    for (const char* module : {"embed", "norm", "attention.core"}) {
+      if (layer_pattern_matches(plain, module, 1)) return true;
+    }
+  }
+  return false;
+}
+
+constexpr const char* kLayerNames =
+    "layers.N.attention.qkv, layers.N.attention.o, layers.N.mlp.gate_up, layers.N.mlp.up (models "
+    "without a gate), layers.N.mlp.down, lm_head, where N is an index, first, last or *, and {a,b} "
+    "lists choices, at most 256 in all";
+
+// Reads the exceptions; `draft` is the recipe of all other layers.
+std::vector<RecipeOverride> read_overrides(TomlReader& document, const RecipeDraft& base) {
+  std::vector<RecipeOverride> overrides;
+  for (TomlReader& table : document.tables("override")) {
+    RecipeOverride exception;
+    exception.match = table.text("match", "");
+    if (!names_a_linear_layer(exception.match)) {
+      table.refuse("match", "'" + exception.match + "', which names no linear layer", kLayerNames);
+    }
+    RecipeDraft draft = base.inherited();
+    draft.read(table);
+    table.finish();
+    exception.recipe = draft.resolve();
+    try {
+      validate(exception.recipe, table.where());
+    } catch (const RecipeError& error) {
+      throw Error(fmt::format("{}: '{}' (override \"{}\"): {}",
+                              locate_recipe_key(table.raw(), error.key, table.where()), error.key,
+                              exception.match, error.message));
+    }
+    overrides.push_back(std::move(exception));
+  }
+  return overrides;
+}
+
+std::vector<std::string> read_kept_modules(TomlReader& document) {
+  std::optional<TomlReader> table = document.table("keep_high_precision");
+  if (!table) return {};
+  const std::vector<std::string> modules = table->texts("modules");
+  for (const std::string& pattern : modules) {
+    if (names_a_linear_layer(pattern) || names_an_unquantized_module(pattern)) continue;
+    table->refuse("modules", "holding '" + pattern + "', which names no module",
+                  std::string(kLayerNames) + "; also embed, norm, attention.core");
+  }
+  table->finish();
+  return modules;
+}
+
+constexpr int kMostBases = 8;
+
+// Resolves a path relative to the file that contains it.
+std::string beside(const std::string& origin, const std::string& name_or_path) {
+  const bool is_path =
+      name_or_path.ends_with(".toml") || name_or_path.find('/') != std::string::npos;
+  if (!is_path) return name_or_path;
+  const std::filesystem::path folder = std::filesystem::path(origin).parent_path();
+  return (folder / name_or_path).lexically_normal().string();
+}
+
+// Overlays the keys of `document` on those of the recipe named by `base`. Name and summary are
+// always the document's own. `depth` is the number of bases followed so far.
+void resolve_base(toml::table& document, const std::string& origin, int depth) {
+  const toml::node* const base = document.get("base");
+  if (base == nullptr) return;
+  TomlReader reader(document, "", origin);
+  const std::string name = reader.text("base", "");
+  if (depth == kMostBases) {
+    reader.refuse("base", fmt::format("the base of {} others", kMostBases), "fewer");
+  }
+  const std::string file =
+      find_experiment("recipes", beside(origin, name), reader.where("base")).string();
+  toml::table merged = parse_toml(read_file(file), file);
+  resolve_base(merged, file, depth + 1);
+  for (const std::string_view own : {"name", "summary"}) merged.erase(own);
+  document.erase("base");
+  overlay(merged, document);
+  document = std::move(merged);
+}
+
+std::string text_of(const toml::table& document) {
+  std::ostringstream text;
+  text << document << "\n";
+  return text.str();
+}
+
+bool is_recipe_name(std::string_view name) {
+  return !name.empty() &&
+         name.find_first_not_of(
+             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") ==
+             std::string_view::npos;
+}
+
+}  // namespace
+
+const Fields<Recipe>& recipe_fields() {
+  using S = Recipe;
+  static const Fields<S> rows = {
+      fields::text("name", &S::name, "letters, digits, '_', '-' and '.'",
+                   "as runs and tables say it", is_recipe_name)
+          .required(),
+      fields::text("summary", &S::summary, "a string", "one line"),
+      fields::text("system", &S::system, "a string", "the published system, for recipes list"),
+      fields::text("source", &S::source, "a string", "where the numerics are written down"),
+      fields::choice("activations", &S::activation_dtype, kStorageNames,
+                     "storage of activations and their gradients"),
+  };
+  return rows;
+}
+
+Recipe parse_recipe(const std::string& text, const std::string& origin) {
+  toml::table root = parse_toml(text, origin);
+  const bool has_base = root.contains("base");
+  resolve_base(root, origin, 0);
+  TomlReader document(root, "", origin);
+  Recipe recipe;
+  recipe.text = has_base ? text_of(root) : text;
+  read_fields(document, recipe_fields(), recipe);
+  settle_fields(document, recipe_fields(), recipe);
+  recipe.high_precision = high_precision_recipe(recipe.activation_dtype);
+
+  RecipeDraft draft(recipe.activation_dtype);
+  draft.read(document);
+  recipe.keep_high_precision = read_kept_modules(document);
+  recipe.overrides = read_overrides(document, draft);
+  document.finish();
+  recipe.linear = draft.resolve();
+  try {
+    validate(recipe.linear, origin);
+  } catch (const RecipeError& error) {
+    throw Error(fmt::format("{}: '{}': {}", locate_recipe_key(root, error.key, origin), error.key,
+                            error.message));
+  }
+  const std::string canonical = canonical_text(recipe);
+  recipe.hash = hex16(xxh3(canonical.data(), canonical.size()));
+  return recipe;
+}
+
+Recipe load_recipe(const std::string& name_or_path) {
+  const std::string file = find_experiment("recipes", name_or_path, "").string();
+  return parse_recipe(read_file(file), file);
+}
+
+Recipe load_recipe(const std::string& name, const RecipeTexts& recorded) {
+  const auto found = recorded.find(name);
+  return found == recorded.end() ? load_recipe(name)
+                                 : parse_recipe(found->second, "recorded recipe " + name);
+}
+
+std::vector<std::string> builtin_recipe_names() { return experiment_names("recipes"); }
+
+}  // namespace fp8lab

@@ -1,0 +1,282 @@
+#include "src/train/step/training_step.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+namespace fp8lab {
+
+namespace {
+
+/// Parts of a step that repeat from step to step: the gradient norm, the update, and each of the
+/// first micro-batches, with and without statistics. More micro-batches would take more memory than
+/// they save time.
+constexpr std::size_t kNorm = 0, kUpdate = 1, kRepeatedMicroBatches = 8;
+
+std::optional<std::size_t> part_of(const StepContext& context) {
+  if (context.micro_batch >= kRepeatedMicroBatches) return std::nullopt;
+  return 2 + 2 * std::size_t{context.micro_batch} + (context.log_statistics ? 1 : 0);
+}
+
+void upload_scalars(Backend& backend, const TensorView& view, std::span<const double> values) {
+  if (view.dtype == DType::f64) return backend.upload(view, values.data());
+  std::vector<float> singles;
+  for (const double value : values) singles.push_back(static_cast<float>(value));
+  backend.upload(view, singles.data());
+}
+
+std::string settings_of(const UpdateSpec& spec, std::uint64_t seed) {
+  return fmt::format("{} {} {} {} {} {} {} {} {} {}", name_of(spec.rule), spec.beta1, spec.beta2,
+                     spec.epsilon, spec.weight_decay, spec.clip_norm,
+                     spec.moments == MomentUse::rounded, spec.gradient_bound, spec.rate_factor,
+                     seed);
+}
+
+}  // namespace
+
+StepBlock::StepBlock(Backend& backend)
+    : scalars(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)),
+      step_number(backend.allocate(DType::i32, 1, 1)) {}
+
+void begin_step(Backend& backend, const TensorView& scalars, double learning_rate,
+                std::int64_t trained_tokens) {
+  const double share = trained_tokens > 0 ? 1.0 / static_cast<double>(trained_tokens) : 0.0;
+  const std::array<double, 4> values = {learning_rate, share, 0.0, 0.0};
+  upload_scalars(backend, scalars.columns(StepScalar::kLearningRate, 4), values);
+}
+
+std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch> batches,
+                                      double learning_rate) const {
+  std::int64_t tokens = 0;
+  for (const Batch& batch : batches) tokens += batch.trained_tokens;
+  begin_step(backend, block.scalars, learning_rate, tokens);
+  // The first micro-batch speaks for the step.
+  take_batches(context, batches, Measured::first);
+  return tokens;
+}
+
+void TrainingStep::accumulate_again(const StepContext& context, std::span<const Batch> batches,
+                                    const StepResults& results) const {
+  // The sums begin anew, and what the norm has left may be what is looked for.
+  std::array<double, StepScalar::kCount> scalars = results.scalars;
+  for (const auto sum : {StepScalar::kLossSum, StepScalar::kGradNormSquared, StepScalar::kGradNorm,
+                         StepScalar::kClipFactor}) {
+    scalars[static_cast<std::size_t>(sum)] = 0.0;
+  }
+  upload_scalars(backend, block.scalars, scalars);
+  take_batches(context, batches, Measured::every);
+  upload_scalars(backend, block.scalars, results.scalars);
+}
+
+void TrainingStep::take_batches(StepContext context, std::span<const Batch> batches,
+                                Measured measured) const {
+  const auto number = static_cast<std::int32_t>(context.step);
+  backend.upload(block.step_number, &number);
+  context.step = 0;
+  context.step_counter = static_cast<const std::uint32_t*>(block.step_number.data);
+  context.measures_chunks = measured == Measured::every;
+  const std::size_t of_step = shards == nullptr ? 1 : static_cast<std::size_t>(shards->shards());
+  const std::size_t of_rank =
+      shards == nullptr ? 1 : static_cast<std::size_t>(shards->shards_of_rank());
+  const std::size_t first = shards == nullptr ? 0 : static_cast<std::size_t>(shards->first_shard());
+  FP8LAB_ASSERT(batches.size() % of_step == 0);
+  const std::size_t length = batches.size() / of_step;  // micro-batches of a shard
+  const bool measures = context.log_statistics;
+  for (std::size_t i = first * length; i < (first + of_rank) * length; ++i) {
+    const std::size_t in_shard = i % length;
+    context.micro_batch = static_cast<std::uint32_t>(i);
+    context.log_statistics = measures && (i == 0 || measured == Measured::every);
+    context.adds_to_gradients = in_shard > 0;
+    take_batch(context, batches[i], static_cast<std::int64_t>(i / length - first),
+               in_shard + 1 == length);
+  }
+  if (shards == nullptr) return;
+  shards->select(0);
+  shards->add_over_ranks();
+}
+
+void TrainingStep::take_batch(const StepContext& context, const Batch& batch, std::int64_t shard,
+                              bool ends_shard) const {
+  if (shards != nullptr) shards->select(shard);
+  transformer.load(batch);
+  repeat(part_of(context), fmt::format("{} {}", context.seed, context.measures_chunks), [&] {
+    if (!context.adds_to_gradients) parameters.zero_gradients();
+    if (!context.adds_to_gradients && shard == 0) {
+      // All ranks draw the random bits of the weights' codes for the first micro-batch of the step.
+      StepContext of_step = context;
+      of_step.micro_batch = 0;
+      transformer.prepare_weights(of_step);
+    }
+    transformer.forward(context);
+    objective.run(transformer, block.scalars, Leaves::gradient);
+    transformer.backward(context);
+    if (shards != nullptr && ends_shard) shards->add(shard);
+  });
+}
+
+void TrainingStep::share_amaxes() const {
+  if (shards == nullptr || shards->ranks().size() == 1) return;
+  std::vector<TensorView> views;
+  for (const auto& linear : transformer.linears()) {
+    for (const TensorView& state : linear->delayed_states()) {
+      if (!state.empty()) views.push_back(state.columns(DelayedState::kAmax, 1));
+    }
+  }
+  std::vector<float> amaxes(views.size());
+  std::vector<Download> downloads;
+  for (std::size_t i = 0; i < views.size(); ++i) downloads.push_back({&amaxes[i], views[i]});
+  backend.download_all(downloads);
+  shards->ranks().maximum(amaxes);
+  for (std::size_t i = 0; i < views.size(); ++i) backend.upload(views[i], &amaxes[i]);
+}
+
+RandomKey TrainingStep::key_of(std::uint64_t seed) const {
+  RandomKey key;
+  key.seed = seed;
+  key.step_counter = static_cast<const std::uint32_t*>(block.step_number.data);
+  return key;
+}
+
+void TrainingStep::round_gradients(std::uint64_t seed) const {
+  const RandomKey key = key_of(seed);
+  for (const Parameter& parameter : parameters.all()) {
+    if (!parameter.is_trained()) continue;
+    parameters.round(parameter, StateRole::gradient, parameter.gradient(),
+                     parameters.gradient_storage(), key);
+  }
+}
+
+void TrainingStep::begin_update(const UpdateSpec& spec, std::uint64_t seed,
+                                std::int64_t trained_tokens) const {
+  if (trained_tokens == 0) return;
+  repeat(kNorm, settings_of(spec, seed), [&] {
+    round_gradients(seed);
+    std::vector<TensorView> gradients;
+    for (const Parameter& parameter : parameters.all()) {
+      if (parameter.is_trained()) gradients.push_back(parameter.gradient());
+    }
+    backend.run(ops::AccumulateSquareSum{gradients, block.scalars});
+    backend.run(ops::BeginUpdate{spec, block.scalars});
+  });
+}
+
+void TrainingStep::end_update(const UpdateSpec& spec, std::uint64_t seed,
+                              std::int64_t trained_tokens, UpdateErrors* errors) const {
+  if (trained_tokens > 0) {
+    // What is measured waits in between, and so is no part that repeats.
+    repeat(errors == nullptr ? std::optional(kUpdate) : std::nullopt, settings_of(spec, seed),
+           [&] { update_weights(spec, key_of(seed), errors); });
+  }
+  share_amaxes();
+  transformer.update_delayed_scales();
+  transformer.end_step();
+}
+
+void TrainingStep::update(const UpdateSpec& spec, std::uint64_t seed, std::int64_t trained_tokens,
+                          UpdateErrors* errors) const {
+  begin_update(spec, seed, trained_tokens);
+  end_update(spec, seed, trained_tokens, errors);
+}
+
+void TrainingStep::update_weights(const UpdateSpec& spec, const RandomKey& key,
+                                  UpdateErrors* errors) const {
+  for (const Parameter& parameter : parameters.all()) {
+    if (!parameter.is_trained()) continue;
+    if (errors != nullptr) errors->before(parameter);
+    update_parameter(parameter, spec, key, errors);
+    if (errors != nullptr) errors->after(parameter);
+  }
+}
+
+void TrainingStep::update_parameter(const Parameter& parameter, const UpdateSpec& spec,
+                                    const RandomKey& key, UpdateErrors* errors) const {
+  const ParameterTensors& t = parameter.tensors;
+  UpdateSpec own = spec;
+  float decay_mask = parameter.declaration.weight_decay ? 1.0f : 0.0f;
+  own.rate_factor *= parameter.group.learning_rate;
+  if (parameter.group.weight_decay >= 0.0f) {
+    own.weight_decay = parameter.group.weight_decay;
+    decay_mask = 1.0f;
+  }
+  const bool is_plain = is_plain_state(parameters.weight_storage());
+  const bool is_rounded = own.moments == MomentUse::rounded;
+  if (own.rule == UpdateRule::adamw && is_rounded && is_plain &&
+      is_plain_state(t.first_moment.spec) && is_plain_state(t.second_moment.spec)) {
+    backend.run(
+        ops::AdamW{own,
+                   block.scalars,
+                   decay_mask,
+                   {t.master, t.working, t.gradient, t.first_moment.codes, t.second_moment.codes}});
+    return;
+  }
+  constexpr StateRole kFirst = StateRole::first_moment, kSecond = StateRole::second_moment;
+  TensorView m, v;  // in FP32
+  const auto advance = [&] {
+    backend.run(ops::AdvanceMoments{own, block.scalars, t.gradient, m, v});
+    if (errors != nullptr) errors->computed(m, v);
+  };
+  const auto load = [&] {
+    m = parameters.load(kFirst, t.first_moment);
+    v = parameters.load(kSecond, t.second_moment);
+  };
+  const auto store = [&] {
+    parameters.store(parameter, kFirst, t.first_moment, key);
+    parameters.store(parameter, kSecond, t.second_moment, key);
+    if (errors == nullptr) return;
+    load();
+    errors->stored(m, v, own.epsilon);
+  };
+  const auto update = [&] {
+    backend.run(ops::UpdateWeights{own, block.scalars, decay_mask, t.master,
+                                   is_plain ? t.working : TensorView{}, t.gradient, m, v,
+                                   t.weight_bound});
+  };
+  load();
+  if (own.rule == UpdateRule::lion) {  // by the moment of the step before
+    update();
+    advance();
+    store();
+  } else if (is_rounded) {
+    advance();
+    store();
+    load();
+    update();
+  } else {
+    advance();
+    update();
+    store();
+  }
+  if (is_plain) return;
+  parameters.round(parameter, StateRole::weights, t.master, parameters.weight_storage(), key);
+  if (!t.working.empty()) backend.run(ops::Copy{t.master, t.working});
+}
+
+void TrainingStep::repeat(std::optional<std::size_t> part, const std::string& settings,
+                          const std::function<void()>& enqueue) const {
+  if (!part) return enqueue();
+  // Gradients and weights lie where the transformer's parameters are; the scalars may not.
+  transformer.repeat(*part, fmt::format("{} {}", block.scalars.data, settings), enqueue);
+}
+
+StepResults TrainingStep::results(bool weight_hash, bool statistics) const {
+  StepResults results;
+  std::array<float, StepScalar::kCount> singles{};
+  const bool wide = block.scalars.dtype == DType::f64;
+  void* const scalars = wide ? static_cast<void*>(results.scalars.data()) : singles.data();
+  std::vector<Download> downloads = {{scalars, block.scalars}};
+  if (weight_hash) downloads.push_back({&results.weight_hash, parameters.enqueue_hash()});
+  if (statistics) {
+    const auto& linears = transformer.linears();
+    results.statistics.resize(linears.size() * std::size(kSlots));
+    for (std::size_t i = 0; i < linears.size(); ++i) {
+      downloads.push_back({&results.statistics[i * std::size(kSlots)], linears[i]->statistics()});
+    }
+  }
+  backend.download_all(downloads);
+  if (!wide) std::copy(singles.begin(), singles.end(), results.scalars.begin());
+  return results;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,165 @@
+// Detectors of training that is about to break, fed with what a run logs anyway.
+//
+// Every detector makes a value of its quantity q at a step; score = value / threshold, and from a
+// score of 1 on it warns. Thresholds are those of the [warnings] table (WarningsConfig).
+//
+// | detector         | q                                        | of                 | value     |
+// |------------------|------------------------------------------|--------------------|-----------|
+// | outlier_channels | largest over median channel amax [1]     | x of every layer   | growth    |
+// | swiglu_alignment | cosine of the gate and up weights of a   | gate_up of every   | magnitude |
+// |                  | channel [2]                              | layer              |           |
+// | kurtosis         | mean(x^4) / mean(x^2)^2 [3]              | x of every layer   | growth    |
+// | scale_drift      | largest decode scale                     | operands in up to  | change    |
+// |                  |                                          | 8 bits with scales |           |
+// | amax_lag         | amax / (scale * largest of the format)   | operands whose     | ratio     |
+// |                  | [4]                                      | scale is not that  |           |
+// |                  |                                          | of the tensor      |           |
+// | gradient_norm    | norm of all gradients before clipping    | the step           | growth    |
+// |                  | [5]                                      |                    |           |
+//
+// Growth is in robust deviations [6] of log2 q from its own earlier window,
+//   (log2 q - median) / max(1.4826 * MAD, floor),
+// change is its magnitude. Of several layers or operands the largest value counts.
+//
+// [1] Dettmers et al. 2022 (arXiv:2208.07339): outlier features. [2] Fishman et al. 2024
+// (arXiv:2409.12517): aligned rows w1 and w2 square an activation. [3] Hernandez-Cano et al. 2025
+// (arXiv:2505.20524): kurtosis rises before the loss diverges. [4] Micikevicius et al. 2022
+// (arXiv:2209.05433): what lies beyond the range of a scale from earlier steps saturates. [5] Huang
+// et al. 2025 (arXiv:2501.06842): spikes of gradients come before those of the loss. [6] Iglewicz
+// and Hoaglin 1993. The drift of scales has no published rule that we know of.
+//
+// What they cannot see: growth that is slow against the window, which moves along; anything between
+// two logged steps but the gradient norm; a cause outside of linear layers that shows in no
+// operand.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "emulation/ops/quantize/operand_statistics.hpp"
+#include "emulation/spec/quant_spec.hpp"
+#include "emulation/spec/slot.hpp"
+#include "src/config/config.hpp"
+#include "src/train/watch/swiglu_alignment.hpp"
+
+namespace fp8lab {
+
+enum class Detector : std::uint8_t {
+  outlier_channels,
+  swiglu_alignment,
+  kurtosis,
+  scale_drift,
+  amax_lag,
+  gradient_norm,
+};
+inline constexpr std::array kDetectors = {Detector::outlier_channels, Detector::swiglu_alignment,
+                                          Detector::kurtosis,         Detector::scale_drift,
+                                          Detector::amax_lag,         Detector::gradient_norm};
+std::string_view name_of(Detector detector);
+/// Nothing for a name that no detector has.
+std::optional<Detector> detector_of(std::string_view name);
+double threshold(const WarningsConfig& config, Detector detector);
+
+/// What a detector says at a step.
+struct WarningScore {
+  Detector detector = Detector::gradient_norm;
+  double score = 0;
+  double value = 0;
+  std::int32_t operand =
+      -1;  ///< that has the value: slot of a layer, in the order of the statistics
+  std::int32_t channel = -1;  ///< of the operand
+  /// How much warns: operands, channels of swiglu_alignment, rows of gradient_norm.
+  std::int64_t count = 0;
+  bool warns() const { return score >= 1.0; }
+};
+
+/// The last values of a positive quantity.
+class DriftWindow {
+ public:
+  static constexpr std::size_t kLeast = 4;  ///< values without which there is no deviation
+  static constexpr double kFloor = 0.25;    ///< octaves: the least spread that is believed
+
+  explicit DriftWindow(std::size_t length) : length_(length) {}
+
+  /// Robust deviations of `value` from those in the window, NaN where they are too few or it is not
+  /// positive.
+  double deviations(double value) const;
+  /// Of the values in the window; NaN without any.
+  double median() const;
+  /// Leaves out what is not positive and finite.
+  void add(double value);
+  void clear() { logs_.clear(); }
+
+ private:
+  std::size_t length_;
+  std::deque<double> logs_;  ///< log2, the newest last
+};
+
+/// A logged operand as far as detectors are concerned.
+struct WatchedOperand {
+  bool is_activation = false;  ///< x as it lies
+  bool has_scales = false;     ///< that say something about its magnitude
+  /// Largest magnitude of its format, where its scale is delayed, static or missing; else 0.
+  double fixed_range = 0;
+};
+WatchedOperand watched_operand(Slot slot, const QuantSpec& spec);
+
+class EarlyWarning {
+ public:
+  static constexpr std::size_t kLoggedSteps = 16;   ///< window of what is logged of operands
+  static constexpr std::size_t kGradientRows = 50;  ///< window of the gradient norm
+
+  /// A detector whose threshold is 0 does not exist (WarningsConfig refuses it).
+  explicit EarlyWarning(const WarningsConfig& config) : config_(config) {}
+
+  /// Before the first step of a stage. The windows of activations go on, the others start anew:
+  /// scales and gradients follow the recipe, the loss mask and the number of tokens.
+  void begin_stage(std::vector<WatchedOperand> operands);
+
+  /// The score of a gradient norm that is not in the window yet.
+  std::optional<WarningScore> judge_gradient(double norm) const;
+  /// True where that is the start of a spike: it warns, and the norm before it did not.
+  bool is_gradient_spike(double norm) const;
+  /// A row of /metrics. Returns its score.
+  std::optional<WarningScore> add_gradient(double norm);
+  /// A logged step, after its row of /metrics. Of operands without history only the amax counts.
+  /// Returns the score of every detector that has one; that of the gradient norm is the largest
+  /// since the last logged step.
+  std::vector<WarningScore> add_statistics(const std::vector<OperandStatistics>& statistics,
+                                           const std::vector<std::uint8_t>& without_history,
+                                           const std::vector<Alignment>& alignments);
+
+  /// Of the last step at which each detector had one, in the order of the detectors.
+  const std::vector<WarningScore>& scores() const { return scores_; }
+  /// Takes over scores that were made before an interruption.
+  void keep(const WarningScore& score);
+
+  /// Median amax of the operand over the window; NaN where it is not known.
+  double usual_amax(std::size_t operand) const;
+
+ private:
+  struct Windows {
+    DriftWindow amax{kLoggedSteps}, outliers{kLoggedSteps}, kurtosis{kLoggedSteps},
+        scale{kLoggedSteps};
+  };
+  /// Nothing for a value that is not known.
+  std::optional<WarningScore> scored(Detector detector, double value, std::int32_t operand = -1,
+                                     std::int32_t channel = -1) const;
+
+  WarningsConfig config_;
+  std::vector<WatchedOperand> operands_;
+  std::vector<Windows> windows_;
+  DriftWindow gradient_{kGradientRows};
+  bool gradient_warned_ = false;
+  std::optional<WarningScore> largest_gradient_;  ///< since the last logged step
+  std::vector<WarningScore> scores_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,209 @@
+#include "src/train/watch/step_fault.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "emulation/numerics/codec.hpp"
+
+namespace fp8lab {
+namespace {
+
+bool holds_values(const TensorView& view) {
+  return view.dtype == DType::bf16 || view.dtype == DType::f32 || view.dtype == DType::f64;
+}
+
+std::vector<float> values_of(Backend& backend, const TensorView& view) {
+  std::vector<float> values(static_cast<std::size_t>(view.size()));
+  download_floats(backend, view, values);
+  return values;
+}
+
+bool is_not_finite(float value) { return !std::isfinite(value); }
+
+/// The first element that is not finite; nothing where all are.
+std::optional<std::size_t> first_nonfinite(const std::vector<float>& values) {
+  const auto found = std::find_if(values.begin(), values.end(), is_not_finite);
+  if (found == values.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - values.begin());
+}
+
+/// The first element of the largest finite magnitude; nothing where none is finite.
+std::optional<std::size_t> largest_finite(const std::vector<float>& values) {
+  std::optional<std::size_t> largest;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) continue;
+    if (!largest || std::abs(values[i]) > std::abs(values[*largest])) largest = i;
+  }
+  return largest;
+}
+
+/// What the codes of an operand of up to 8 bits decode to, (rows, k), before they are scaled. Empty
+/// for one whose codes have a meaning in their tile alone, or are values.
+std::vector<float> decoded(Backend& backend, const QuantizedOperand& operand) {
+  if (operand.codes.dtype != DType::u8 || operand.spec.has_codebooks()) return {};
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(operand.codes.size()));
+  backend.download(codes.data(), operand.codes);
+  std::vector<float> values(codes.size());
+  std::transform(codes.begin(), codes.end(), values.begin(),
+                 [&](std::uint8_t code) { return numerics::decode(operand.spec.format, code); });
+  return values;
+}
+
+std::string where(const Place& place) {
+  return fmt::format("{}, micro-batch {}", name_of(place.phase), place.micro_batch);
+}
+
+}  // namespace
+
+std::vector<float> sample_around(const std::vector<float>& values, std::size_t element) {
+  constexpr std::size_t kSampleLength = 4096;
+  const std::size_t first = element < kSampleLength / 2 ? 0 : element - kSampleLength / 2;
+  const std::size_t last = std::min(values.size(), first + kSampleLength);
+  return {values.begin() + static_cast<std::ptrdiff_t>(first),
+          values.begin() + static_cast<std::ptrdiff_t>(last)};
+}
+
+FaultFinder::FaultFinder(Backend& backend, const Parameters& parameters,
+                         const Transformer& transformer, FaultKind kind,
+                         std::vector<double> usual_amax)
+    : backend_(backend),
+      tracker_(parameters, transformer),
+      kind_(kind),
+      usual_amax_(std::move(usual_amax)) {
+  const std::vector<std::unique_ptr<Linear>>& linears = transformer.linears();
+  FP8LAB_ASSERT(usual_amax_.size() == linears.size() * kSlots.size());
+  for (std::size_t i = 0; i < linears.size(); ++i) {
+    for (const Slot slot : kSlots) {
+      const auto row = static_cast<std::int64_t>(slot);
+      records_[linears[i]->statistics().row_range(row, 1).data] = {
+          linears[i]->name() + "/" + slot_name(slot),
+          i * kSlots.size() + static_cast<std::size_t>(slot)};
+    }
+  }
+}
+
+void FaultFinder::after(const AnyOperation& op) {
+  const Place place = tracker_.next(op);
+  if (const auto* const* measured = std::get_if<const ops::MeasureOperand*>(&op)) {
+    look_at(**measured, place);
+  } else if (const auto* const* both = std::get_if<const ops::MeasureBoth*>(&op)) {
+    (*both)->for_each_part([&](const auto& part) { look_at(part, place); });
+  } else if (kind_ == FaultKind::nonfinite && !written_ && !blamed_) {
+    look_at_outputs(op, place);
+  }
+}
+
+void FaultFinder::look_at_outputs(const AnyOperation& op, const Place& place) {
+  for (const OperationOutput& output : outputs_of(op)) {
+    if (!holds_values(output.view)) continue;
+    const std::vector<float> values = values_of(backend_, output.view);
+    const std::optional<std::size_t> element = first_nonfinite(values);
+    if (!element) continue;
+    const std::string part = tracker_.part_of(op, output);
+    const std::string& within = part.empty() ? place.gemm : part;
+    const std::string name =
+        place.layer + (place.layer.empty() || within.empty() ? "" : "/") + within;
+    const auto cols = static_cast<std::size_t>(output.view.cols);
+    written_ = {
+        fmt::format("{}{}{} of {}", name, name.empty() ? "" : ": ", output.name, kind_of(op)) +
+            fmt::format(" ({})", where(place)),
+        values[*element], static_cast<std::int64_t>(*element / cols),
+        static_cast<std::int64_t>(*element % cols)};
+    return;
+  }
+}
+
+void FaultFinder::look_at(const ops::MeasureOperand& op, const Place& place) {
+  const auto& [name, index] = records_.at(op.record.data);
+  BlamedOperand blamed;
+  blamed.name = name;
+  blamed.place = place;
+  backend_.download(&blamed.statistics, op.record);
+  const double usual = usual_amax_[index];
+  const double amax = blamed.statistics.amax;
+  if (usual > 0.0 && amax > 0.0) blamed.growth = std::log2(amax / usual);
+  // Growth below a binade says less than saturation does.
+  const auto rank = [](const BlamedOperand& operand) {
+    return std::tuple(operand.growth >= 1.0 ? operand.growth : 0.0,
+                      operand.statistics.saturation_fraction, std::max(operand.growth, 0.0));
+  };
+  const bool counts = kind_ == FaultKind::nonfinite
+                          ? !blamed_ && blamed.statistics.nonfinite_count > 0.0
+                          : rank(blamed) > (blamed_ ? rank(*blamed_) : std::tuple(0.0, 0.0, 0.0));
+  if (!counts) return;
+  locate(blamed, op);
+  blamed_ = std::move(blamed);
+}
+
+void FaultFinder::locate(BlamedOperand& blamed, const ops::MeasureOperand& op) const {
+  const QuantizedOperand& operand = op.operand;
+  const auto set = [&](const std::vector<float>& values, std::size_t element, std::int64_t cols,
+                       bool transposed) {
+    const auto row = static_cast<std::int64_t>(element) / cols;
+    const auto col = static_cast<std::int64_t>(element) % cols;
+    std::tie(blamed.row, blamed.k) = transposed ? std::pair(col, row) : std::pair(row, col);
+    blamed.value = values[element];
+    blamed.sample = sample_around(values, element);
+    blamed.tile = tile_of(blamed, operand);
+  };
+  const std::vector<float> source = values_of(backend_, op.source);
+  const auto element =
+      kind_ == FaultKind::nonfinite ? first_nonfinite(source) : largest_finite(source);
+  if (element) return set(source, *element, op.source.cols, op.transpose);
+  // What was finite became infinite or NaN in the quantizer.
+  const std::vector<float> codes = decoded(backend_, operand);
+  if (const auto code = first_nonfinite(codes)) set(codes, *code, operand.k, false);
+}
+
+std::string FaultFinder::tile_of(const BlamedOperand& blamed,
+                                 const QuantizedOperand& operand) const {
+  const QuantSpec& spec = operand.spec;
+  if (!spec.has_scale()) return fmt::format("without a scale in {}", label(spec));
+  const TileShape shape = spec.scale_tile();
+  const std::int64_t row = shape.rows == 0 ? 0 : blamed.row / shape.rows;
+  const std::int64_t col = shape.cols == 0 ? 0 : blamed.k / shape.cols;
+  std::string text = fmt::format("tile ({}, {}) of {}", row, col, label(spec));
+  if (spec.has_codebooks()) return text;  // has several numbers
+  float scale = 0;
+  backend_.download(&scale, operand.scales.row_range(row, 1).columns(col, 1));
+  return text + fmt::format(", scale {:.4g}", scale);
+}
+
+std::optional<StepFault> FaultFinder::take() const {
+  StepFault fault;
+  if (written_) {
+    fault.message = fmt::format("{} is {} at row {}, column {}", written_->what, written_->value,
+                                written_->row, written_->col);
+  }
+  if (!blamed_) {
+    if (fault.message.empty()) return std::nullopt;
+    return fault;
+  }
+  const OperandStatistics& statistics = blamed_->statistics;
+  fault.sample_name = blamed_->name;
+  fault.sample = blamed_->sample;
+  if (kind_ == FaultKind::nonfinite) {
+    const std::string count = fmt::format("{:.0f} not finite", statistics.nonfinite_count);
+    fault.message += written_ ? fmt::format("; first operand {}: {}", blamed_->name, count)
+                              : fmt::format("{} ({}): {} after the cast", blamed_->name,
+                                            where(blamed_->place), count);
+  } else {
+    fault.message =
+        fmt::format("{} ({}): amax {:.4g}", blamed_->name, where(blamed_->place), statistics.amax);
+    if (blamed_->growth > 0.0) {
+      fault.message += fmt::format(", {:.3g} times its usual one", std::exp2(blamed_->growth));
+    }
+    if (statistics.saturation_fraction > 0.0) {
+      fault.message += fmt::format(", {:.3g} % saturated", 100.0 * statistics.saturation_fraction);
+    }
+  }
+  if (blamed_->row >= 0) {
+    fault.message += fmt::format("; row {}, k {}: {}", blamed_->row, blamed_->k, blamed_->tile);
+  }
+  return fault;
+}
+
+}  // namespace fp8lab
