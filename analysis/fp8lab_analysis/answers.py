@@ -63,7 +63,8 @@ def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
     candidates, name = _candidates(summaries), study.baseline_recipe
     margin, kinds = study.design.margin_text, {s.group.label: s.verdict.kind for s in candidates}
     said: list[tuple[str, str]] = []
-    holds = [s for s in candidates if s.verdict.holds]
+    so_far = [s for s in candidates if s.verdict.holds]
+    holds = [s for s in so_far if s.complete]
     if holds:
         gaps = _listed([f"{s.group.label} ({_mean_gap(s)})" for s in holds])
         level = f"{study.design.confidence_text}, one-sided"
@@ -78,10 +79,15 @@ def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
     unsure = [s for s in candidates if s.verdict.kind is Kind.INCONCLUSIVE and not s.verdict.holds]
     if unsure:
         need = [s.verdict.seeds_to_settle for s in unsure if s.verdict.seeds_to_settle]
-        seeds = f"; about {max(need)} seeds would settle it" if len(need) == len(unsure) else ""
+        seeds = f"; about {max(need)} seeds would settle it if the gap is as seen" if len(need) == len(unsure) else ""
         gaps = _listed([_gap(s) for s in unsure])
-        open_ = f"neither shown to be within {margin} nor told from no gap"
-        said.append(("caution", f"Not known yet, {gaps}: {open_}{seeds}."))
+        seen = f"neither shown to be within {margin} nor told from no gap"
+        said.append(("caution", f"Not known yet, {gaps}: {seen}{seeds}."))
+    unfinished = [s for s in so_far if not s.complete]
+    if unfinished:
+        gaps = _listed([f"{s.group.label} ({_mean_gap(s)})" for s in unfinished])
+        seen = f"not worse than {name} by {margin} so far, but not all of its runs are complete"
+        said.append(("caution", f"Not known yet, {gaps}: {seen}."))
     single = [s for s in candidates if kinds[s.group.label] is Kind.NOT_ORDERED]
     if single:
         said.append(

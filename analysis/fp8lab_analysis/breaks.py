@@ -49,6 +49,7 @@ class Break:
     stage: str
     finite: bool  # True: the loss grew but remained finite
     held_out: bool  # True: the held-out loss diverged, at an evaluation
+    gradient: bool  # True: the gradient norm stopped being finite before the loss
     event: Event | None  # the first event of kind nan, or a spike just before
     before: Condition | None  # operands at the last logged step before the break
 
@@ -59,7 +60,9 @@ class Break:
 
     @property
     def loss(self) -> str:
-        """Names the loss that diverged."""
+        """Names what diverged."""
+        if self.gradient:
+            return "gradient norm"
         return "held-out loss" if self.held_out else "loss"
 
 
@@ -114,6 +117,7 @@ def find_break(run: Run, stages: Sequence[str]) -> Break | None:
             stage=stage,
             finite=found.finite,
             held_out=found.held_out,
+            gradient=found.gradient,
             event=min(events, key=lambda event: event.step) if events else None,
             before=condition(run, int(logged[-1])) if logged.size else None,
         )

@@ -23,14 +23,16 @@ class Divergence:
     row: int  # index among the stage's rows; if `held_out`, among its evaluations
     finite: bool  # True: the loss grew but remained finite
     held_out: bool  # True: only the held-out loss diverged
+    gradient: bool = False  # True: the loss of the step is finite, its gradient norm is not
 
 
 def find_divergence(run: Run, stage: str) -> Divergence | None:
-    """Returns where a stage of a run diverged: by its training loss, unless held-out losses
-    overrule that; else by its held-out loss, at the evaluation after the last good one. None if it
-    did not diverge."""
+    """Returns where a stage of a run diverged: by its training loss or gradient norm, unless
+    held-out losses overrule that; else by its held-out loss, at the evaluation after the last good
+    one. None if it did not diverge."""
     rows = run.stage_rows(stage)
-    loss = run.metrics.loss[rows]
+    has_gradient = np.isfinite(run.metrics.grad_norm[rows])
+    loss = np.where(has_gradient, run.metrics.loss[rows], np.nan)
     steps, held_out = held_out_curve(run, stage)
     row = stats.divergence_row(loss)
     if row is not None:
@@ -38,7 +40,8 @@ def find_divergence(run: Run, stage: str) -> Divergence | None:
         finite = bool(np.isfinite(loss[row]))
         beyond = row if not finite else stats.first_row_beyond(loss)
         if not finite or not _overrules(steps, held_out, int(run.metrics.step[rows][beyond])):
-            return Divergence(step, row, finite, held_out=False)
+            gradient = bool(np.isfinite(run.metrics.loss[rows][row]) and not has_gradient[row])
+            return Divergence(step, row, finite, held_out=False, gradient=gradient)
     if held_out.size == 0:
         return None
     fine = np.isfinite(held_out)

@@ -1,12 +1,11 @@
 """Evaluates the detectors of runs: leads before the loss goes wrong, misses and false alarms.
 
 A run writes the scores of its detectors to /warnings (src/train/watch/early_warning.hpp). A
-detector warns if its score is at least 1. A loss goes wrong at the earlier of two steps: the step at which
-the run breaks (`breaks.find_break`), and the step at which its gap leaves the seed band
+detector warns if its score is at least 1. A loss goes wrong at the earlier of two steps: the step
+at which the run breaks (`breaks.find_break`), and the step at which its gap leaves the seed band
 (`stats.first_departure`; known if the baseline has two or more seeds). The lead of a detector is
 this step minus the step of its first warning in the run. A warning in a run whose loss does not go
-wrong is a false alarm.
-"""
+wrong is a false alarm. """
 
 from __future__ import annotations
 

@@ -202,10 +202,11 @@ class Run:
 
     @property
     def left_out(self) -> Flags:
-        """Mask of the metric rows of steps that a fallback skipped. Their non-finite loss does not
-        count, since weights and moments were not updated."""
+        """Mask of the metric rows of steps that a fallback skipped. Their non-finite loss or
+        gradient norm does not count, since weights and moments were not updated."""
         steps = [event.step for event in self.events if event.kind == "fallback"]
-        return np.isin(self.metrics.step, steps) & ~np.isfinite(self.metrics.loss)
+        finite = np.isfinite(self.metrics.loss) & np.isfinite(self.metrics.grad_norm)
+        return np.isin(self.metrics.step, steps) & ~finite
 
     @property
     def without_loss(self) -> Flags:

@@ -63,4 +63,20 @@ void add_data(const Values& values, const std::string& stage, OptionAssignments&
   assignments.reword("kind = \"jsonl\"", "--data of .jsonl files");
 }
 
+std::vector<std::string> document_notes(const Values& values, const DataConfig& config,
+                                        const DataSources& data) {
+  std::vector<std::string> notes;
+  for (std::size_t i = 0; i < config.sources.size() && values.count("data") != 0; ++i) {
+    const SourceConfig& source = config.sources[i];
+    const std::int64_t documents = data.corpora[i]->size();
+    if (source.kind != DataKind::text || documents < 2) continue;
+    notes.push_back(fmt::format(
+        "{} holds {} documents, which blank lines separate: each is read alone, in shuffled order, "
+        "and the token that ends it is a target; one document is a line {{\"text\": \"...\"}} of a "
+        ".jsonl file",
+        source.paths.front().filename().string(), documents));
+  }
+  return notes;
+}
+
 }  // namespace fp8lab::cli

@@ -6,6 +6,7 @@
 
 #include "src/cli/option_assignments.hpp"
 #include "src/cli/options.hpp"
+#include "src/data/mixture.hpp"
 
 namespace fp8lab::cli {
 
@@ -16,5 +17,10 @@ std::string data_table_of(const std::vector<std::string>& paths);
 
 /// Adds the held-out data of `stage` that --data and --form name.
 void add_data(const Values& values, const std::string& stage, OptionAssignments& assignments);
+
+/// Returns a note for each plain text file of --data that holds more than one document: how they
+/// are read. `data` is what `config` opens.
+std::vector<std::string> document_notes(const Values& values, const DataConfig& config,
+                                        const DataSources& data);
 
 }  // namespace fp8lab::cli

@@ -129,29 +129,33 @@ std::string divergence_text(const RunData& run, std::size_t stage,
     if (event.kind == "no_targets" || event.kind == "fallback") may_lack.insert(event.step);
   }
   std::vector<double> losses;
-  std::vector<std::int64_t> steps;
+  std::vector<const StepRecord*> rows;
   for (const StepRecord& record : run.metrics) {
-    const bool counts = std::isfinite(record.loss) || may_lack.count(record.step) == 0;
+    const bool is_finite = std::isfinite(record.loss) && std::isfinite(record.grad_norm);
+    const bool counts = is_finite || may_lack.count(record.step) == 0;
     if (record.stage != static_cast<std::int32_t>(stage) || !counts) continue;
-    losses.push_back(record.loss);
-    steps.push_back(record.step);
+    rows.push_back(&record);
+    losses.push_back(is_finite ? record.loss : std::numeric_limits<double>::quiet_NaN());
   }
   const std::string& name = run.meta.stage_names[stage];
   const std::optional<std::size_t> row = divergence_row(losses);
   if (row && !std::isfinite(losses[*row])) {
-    return fmt::format("{}: the loss is {} at step {}", name, losses[*row], steps[*row]);
+    const StepRecord& first = *rows[*row];
+    const bool is_loss = !std::isfinite(first.loss);
+    return fmt::format("{}: the {} is {} at step {}", name, is_loss ? "loss" : "gradient norm",
+                       is_loss ? first.loss : first.grad_norm, first.step);
   }
   if (!row) return held_out_divergence(name, losses.size(), held_out);
   const DivergenceLimit limit = divergence_limit(losses);
   const auto beyond = std::find_if(limit.smooth.begin(), limit.smooth.end(),
                                    [&](double loss) { return loss > limit.highest(); });
-  if (overrules(held_out, steps[static_cast<std::size_t>(beyond - limit.smooth.begin())])) {
+  if (overrules(held_out, rows[static_cast<std::size_t>(beyond - limit.smooth.begin())]->step)) {
     return held_out_divergence(name, losses.size(), held_out);
   }
   return fmt::format(
       "{}: the smoothed loss ends at {:.5g}, more than {:.3g} above {:.5g}, its minimum in the "
       "first third; from step {} on",
-      name, limit.smooth.back(), limit.margin, limit.best, steps[*row]);
+      name, limit.smooth.back(), limit.margin, limit.best, rows[*row]->step);
 }
 
 /// "3 early_warning, the first at step 6; 1 spike at step 9".

@@ -13,6 +13,7 @@ from test_recipe_changes import fallback, recipe_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "analysis"))
 
+from fp8lab_analysis.breaks import find_break  # noqa: E402
 from fp8lab_analysis.compare import summarise  # noqa: E402
 from fp8lab_analysis.divergence import find_divergence  # noqa: E402
 from fp8lab_analysis.run_reader import load_run  # noqa: E402
@@ -77,6 +78,26 @@ def test_a_step_that_a_fallback_left_out_is_no_loss(tmp_path: Path) -> None:
     (step,) = asked(config, tmp_path / "taken").values()
     assert "fallback" in {event.kind for event in load_run(tmp_path / "taken/run.h5").events}
     assert step == 2
+
+
+def test_a_gradient_norm_that_is_not_finite_is_a_divergence(tmp_path: Path) -> None:
+    words = NONFINITE.replace("fprop.x", "dgrad.dy").replace("1e-6", "1e-9")
+    recipe = recipe_file(tmp_path, "special", "te_current", words)
+    # The run stops at the step; its losses are those of before.
+    config = write_config(tmp_path, stage("a"), recipe=str(recipe))
+    assert train(config, tmp_path / "stopped").returncode == 1
+    read = load_run(tmp_path / "stopped/run.h5")
+    assert np.isfinite(read.metrics.loss).all() and not np.isfinite(read.metrics.grad_norm[-1])
+    assert report_says(tmp_path / "stopped") == {"a": 1}
+    found = find_break(read, read.stage_names)
+    assert found is not None and found.loss == "gradient norm"
+    assert found.event is not None and "dgrad.dy" in found.event.message
+    # One that goes on has no finite loss after it, and the step counts.
+    config = write_config(tmp_path, stage("a"), recipe=str(recipe), logging=GO_ON)
+    assert asked(config, tmp_path / "goes-on") == {"a": 1}
+    falls = stage("a", more=fallback("bf16", "nonfinite = true"))
+    config = write_config(tmp_path, falls, recipe=str(recipe), logging=GO_ON)
+    assert asked(config, tmp_path / "falls-back") == {}
 
 
 def set_losses(file: h5py.File, losses: list[float], held_out: list[float]) -> None:

@@ -215,6 +215,7 @@ DataSources open_assessed_data(const ModelSource& source, const Values& values, 
                              "name data with --data");
   }
   print_notes(vocabulary_notes(data, source.vocabulary));
+  print_notes(document_notes(values, stage.eval->data, data));
   check_targets(data, stage.sequence_length, kAssess);
   return data;
 }

@@ -300,6 +300,7 @@ int eval(const std::vector<std::string>& arguments) {
   locate(source, assignments, stage);
   const DataSources data = open_sources(stage.eval->data, source.vocabulary, "eval");
   print_notes(vocabulary_notes(data, source.vocabulary));
+  print_notes(document_notes(values, stage.eval->data, data));
   check_targets(data, stage.sequence_length, "eval");
   const bool own_rollouts = !names(assignments, "rollout.recipe");
   const EvaluationInputs inputs =

@@ -131,11 +131,11 @@ const Table<MemoryConfig>& memory_table() {
 const Table<ParallelConfig>& parallel_table() {
   using S = ParallelConfig;
   static const Table<S> table{{
-      integer(
-          "shards", &S::shards, 1, kMostChunks,
-          "parts of a step's batch whose gradients are computed separately and then added as a "
-          "binary tree, so that the bits are the same on 1, 2, ... shards ranks; a power of two "
-          "that divides batch_sequences. A pass holds at most one shard"),
+      integer("shards", &S::shards, 1, kMostChunks,
+              "parts of a step's batch whose gradients are computed separately and then added as a "
+              "binary tree; a power of two that divides batch_sequences. A pass holds at most one "
+              "shard: a larger micro_batch_sequences means a shard. The bits do not depend on how "
+              "many processes would share the shards; this version runs one"),
   }};
   return table;
 }

@@ -75,6 +75,12 @@ TensorStore::TensorStore(const fs::path& path) : path_(path.string()) {
     open_shards(path);
   } else {
     const fs::path of_run = path / "checkpoint.safetensors";
+    if (is_present(path / "run.h5") && !is_present(of_run)) {
+      throw Error(fmt::format(
+          "{}: a run without a checkpoint: it ended before its first one "
+          "(logging.checkpoint_every_steps); accepted: a run with checkpoint.safetensors",
+          path_));
+    }
     throw Error(fmt::format(
         "{}: holds no model; accepted: a folder with {} or {}{}", path_, kSingleFile, kIndexFile,
         is_present(of_run) ? ", or the run's weights, " + of_run.string() : ""));
