@@ -79,7 +79,11 @@ def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
     unsure = [s for s in candidates if s.verdict.kind is Kind.INCONCLUSIVE and not s.verdict.holds]
     if unsure:
         need = [s.verdict.seeds_to_settle for s in unsure if s.verdict.seeds_to_settle]
-        seeds = f"; about {max(need)} seeds would settle it if the gap is as seen" if len(need) == len(unsure) else ""
+        seeds = (
+            f"; about {max(need)} seeds would settle it if the gap is as seen"
+            if len(need) == len(unsure)
+            else ""
+        )
         gaps = _listed([_gap(s) for s in unsure])
         seen = f"neither shown to be within {margin} nor told from no gap"
         said.append(("caution", f"Not known yet, {gaps}: {seen}{seeds}."))

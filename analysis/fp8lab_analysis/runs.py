@@ -206,7 +206,7 @@ class Run:
         gradient norm does not count, since weights and moments were not updated."""
         steps = [event.step for event in self.events if event.kind == "fallback"]
         finite = np.isfinite(self.metrics.loss) & np.isfinite(self.metrics.grad_norm)
-        return np.isin(self.metrics.step, steps) & ~finite
+        return np.asarray(np.isin(self.metrics.step, steps) & ~finite)
 
     @property
     def without_loss(self) -> Flags:

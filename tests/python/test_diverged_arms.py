@@ -131,6 +131,7 @@ def test_it_sets_no_limit_and_the_edge_says_where_it_goes(context: style.PlotCon
 def test_what_falls_below_a_panel_is_said_too(tmp_path: Path) -> None:
     make_example_run.make_example(tmp_path, RECIPES)
     set_all(tmp_path, "metrics/loss", 9.0, 129)
+    set_all(tmp_path, "eval/loss", 7.5, -1)
     set_all(tmp_path, "metrics/grad_norm", 1e-6, 129)
     figure = drawn(context_of(tmp_path), "gradient_norm")
     notes = [t.get_text() for axes in figure.axes for t in axes.texts if "▼" in t.get_text()]
@@ -161,6 +162,7 @@ def test_it_stands_last_and_in_no_sentence_that_orders(context: style.PlotContex
 def test_highest_exact_match_is_none_of_it(tmp_path: Path) -> None:
     make_example_run.make_example(tmp_path, RECIPES)
     set_all(tmp_path, "metrics/loss", 9.0, 129)
+    set_all(tmp_path, "eval/loss", 7.5, -1)
     set_all(tmp_path, "eval/exact_match", 1.0, -1)
     context = context_of(tmp_path)
     (text,) = [
@@ -193,6 +195,7 @@ def test_gaps_that_broke_make_no_axis_logarithmic(context: style.PlotContext) ->
 def test_the_tensors_that_suffer_are_those_of_arms_that_did_not_break(tmp_path: Path) -> None:
     make_example_run.make_example(tmp_path, RECIPES)
     set_all(tmp_path, "metrics/loss", 9.0, 129)
+    set_all(tmp_path, "eval/loss", 7.5, -1)
     set_all(tmp_path, "tensors/sqnr_db", 3.0)
     context = context_of(tmp_path)
     told = findings.make_findings(context.study, context.summaries)

@@ -72,3 +72,14 @@ def test_types_of_the_packages() -> None:
     require("1.0.1", *module("mypy"))
     said = output(*module("mypy"), "--cache-dir=/dev/null", "-p", "fp8lab_analysis", "-p", "fp8lab")
     assert "Success: no issues found" in said, said
+
+
+def test_every_test_file_is_run() -> None:
+    lists = [path.read_text() for path in (ROOT / "tests").rglob("CMakeLists.txt")]
+    words = set(re.findall(r"[\w-]+", "\n".join(lists)))
+    tests = [
+        path.stem for path in (ROOT / "tests").rglob("test_*") if path.suffix in (".py", ".cpp")
+    ]
+    assert len(tests) > 250
+    # A list names the file, or what follows "test_" in a loop over such names.
+    assert not [name for name in tests if not {name, name.removeprefix("test_")} & words]
