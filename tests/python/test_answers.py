@@ -152,7 +152,8 @@ def test_an_open_arm_is_settled_by_seeds_that_it_does_not_have(tmp_path: Path) -
     verdict = compare.summarise(found)[1].verdict
     assert verdict.seeds_needed != verdict.seeds_to_differ is not None  # beyond the margin
     (sentence,) = told(found)["May I use it?"]
-    assert f"about {verdict.seeds_to_differ} seeds would settle it if the gap is as seen" in sentence[1]
+    need = f"about {verdict.seeds_to_differ} seeds would settle it if the gap is as seen"
+    assert need in sentence[1]
 
 
 def test_one_seed_and_nothing_broken(tmp_path: Path) -> None:
