@@ -249,6 +249,28 @@ def test_an_evaluation_without_a_target_is_refused(folder: Path) -> None:
     assert "no token of held.jsonl can be trained on or scored" in message
 
 
+def test_the_documents_of_a_text_file_are_told(folder: Path, tmp_path: Path) -> None:
+    start = RUN.index("exact_match"), RUN.index("[stages.eval.data]")
+    config = (RUN[: start[0]] + RUN[start[1] :]).partition("[stages.eval.pass_at_k]")[0]
+    (folder / "plain.toml").write_text(config)
+    succeeded("train", "--config", "plain.toml", "--out", "plain", cwd=folder)
+    options = ["--sequence-length", 16, "--held-out-sequences", 1]
+    for text, documents in (("One.\n\nTwo, of more words.\n \nThree.\n", 3), ("One.\nTwo.\n", 1)):
+        (tmp_path / "told.txt").write_text(text * (1 if documents > 1 else 8))
+        said = run("eval", "plain", "--data", tmp_path / "told.txt", *options, cwd=folder)
+        assert said.returncode == 0, said.stderr
+        told = f"told.txt holds {documents} documents, which blank lines separate"
+        assert (told in said.stderr) == (documents > 1), said.stderr
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_says_so(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "ended").mkdir()
+    (tmp_path / "ended/run.h5").write_bytes((folder / "run/run.h5").read_bytes())
+    for command in (["eval"], ["whatif", "--recipe", "bf16"], ["generate", "--prompt", "1"]):
+        said = refused(command[0], tmp_path / "ended", *command[1:])
+        assert "a run without a checkpoint: it ended before its first one" in said
+
+
 def test_sources_of_several_files_are_named_by_the_first(folder: Path) -> None:
     config = RUN.replace('path = "held.jsonl"', 'path = ["held.jsonl", "train.jsonl"]')
     (folder / "two.toml").write_text(config)
