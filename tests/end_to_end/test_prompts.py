@@ -124,6 +124,10 @@ def test_a_run_on_shards_is_asked_in_text(asked: Path) -> None:
     assert answers(asked, "sft/checkpoint.safetensors", *words) == expected
     succeeded("export", "sft", "out", "--tokenizer", "shards", "--dtype", "f32", cwd=asked)
     assert answers(asked, "out", *words) == by_ids(asked, "out", plain, chat, user, chat)
+    # The tokenizer of the data is copied without being named.
+    assert "without a tokenizer" not in succeeded("export", "sft", "own", cwd=asked)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (asked / "own" / name).read_bytes() == (asked / "shards" / name).read_bytes()
     words = ("certify", "sft", "--chat", "Add.", "--tokens", 4, "--batch", 1, "--json", "c.json")
     assert "exact" in succeeded(*words, cwd=asked)
 
@@ -146,6 +150,7 @@ def test_what_to_do_without_the_tokenizer(asked: Path) -> None:
     look = ("--look-in", "other")
     assert answers(asked, "sft", "--chat", "Add.", *look) == expected
     shutil.rmtree(asked / "shards")
+    assert "without a tokenizer" in succeeded("export", "sft", "bare", cwd=asked)
     message = refused("generate", "sft", "--prompt", "a", cwd=asked)
     assert (
         "are missing: shards" in message

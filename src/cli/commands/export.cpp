@@ -17,8 +17,10 @@
 #include "src/cli/progress.hpp"
 #include "src/cli/seed_option.hpp"
 #include "src/config/config.hpp"
+#include "src/config/reading/hugging_face.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/model/model_export.hpp"
+#include "src/train/run_record.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -39,7 +41,7 @@ Options export_options() {
   options.add(
       "tokenizer", value<std::string>(),
       "folder whose tokenizer files are copied (default: SOURCE, or the Hugging Face folder that "
-      "the run started from)");
+      "the run started from, or that of its training data)");
   options.add("shard-bytes", value<std::uint64_t>(5'000'000'000),
               "largest size of one file in bytes");
   options.add("seed", value<std::uint64_t>(0),
@@ -55,8 +57,29 @@ StoredType dtype_of(const Values& values) {
   return name == "f16" ? StoredType::f16 : StoredType::f32;
 }
 
+/// The folder of the run's training data if it holds the tokenizer of the weights; empty otherwise.
+std::filesystem::path data_tokenizer(const ModelSource& source) {
+  if (!source.run || source.vocabulary.tokenizer.empty()) return {};
+  try {
+    const RunConfig run = recorded_run(*source.run, source.name, {});
+    const DataConfig data = source.places.training_data(run.stages.back());
+    for (const SourceConfig& one : data.sources) {
+      for (const std::filesystem::path& path : one.paths) {
+        const std::filesystem::path folder = is_folder(path) ? path : path.parent_path();
+        const bool has_one = is_file(folder / "tokenizer.json");
+        if (has_one && folder_tokenizer(folder) == source.vocabulary.tokenizer) return folder;
+      }
+    }
+  } catch (const Error&) {
+    // The data are gone; --tokenizer names another folder.
+  }
+  return {};
+}
+
 std::filesystem::path tokenizer_folder(const Values& values, const ModelSource& source) {
-  if (values.count("tokenizer") == 0) return source.tokenizer;
+  if (values.count("tokenizer") == 0) {
+    return source.tokenizer.empty() ? data_tokenizer(source) : source.tokenizer;
+  }
   const std::filesystem::path folder = values["tokenizer"].as<std::string>();
   if (!is_folder(folder)) {
     throw Error(fmt::format("export: --tokenizer {}: is no folder", folder.string()));
