@@ -424,7 +424,7 @@ def test_what_is_no_model_is_told_by_its_kind(tmp_path: Path) -> None:
             assert words in refused(command, file, *more, cwd=tmp_path)
     # A run goes by its run.h5 as by its folder, wherever a model is read.
     for file in ("run.h5", tmp_path / "run.h5"):
-        assert "holds no model" in refused("eval", file, cwd=tmp_path)
+        assert "a run without a checkpoint" in refused("eval", file, cwd=tmp_path)
 
 
 def test_places_of_words_are_not_offered_as_options() -> None:
