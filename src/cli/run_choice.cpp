@@ -1,5 +1,7 @@
 #include "src/cli/run_choice.hpp"
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <vector>
 
