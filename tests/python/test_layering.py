@@ -230,6 +230,10 @@ def undeclared(texts: dict[str, str]) -> list[str]:
             use = re.search(rf"\bstd::{names}", without_comments(text))
             if use and header not in headers:
                 found.append(f"{name}: {use.group(0)} without <{header}>")
+        # A folder that is compiled as one has what a neighbour includes.
+        use = re.search(r"\bfmt::\w+", without_comments(text))
+        if use and not any(header.startswith("fmt/") for header in headers):
+            found.append(f"{name}: {use.group(0)} without a header of fmt")
     return found
 
 
@@ -250,8 +254,11 @@ def test_a_planted_use_without_its_header_is_found() -> None:
         "b.cpp": '#include "a.hpp"\nbool b = std::any_of(x, y, z);\n',
         "c.cpp": "#include <vector>\nbool c = std::any_of(x, y, z);  // <algorithm>\n",
         "d.cpp": "// #include <cstdint>\nstd::int64_t d = 0;\n",
+        "e.cpp": '#include <fmt/core.h>\nauto e = fmt::format("");\n',
+        "f.cpp": '#include "a.hpp"\nauto f = fmt::format("");\n',
     }
     assert undeclared(texts) == [
         "c.cpp: std::any_of( without <algorithm>",
         "d.cpp: std::int64_t without <cstdint>",
+        "f.cpp: fmt::format without a header of fmt",
     ]
