@@ -197,11 +197,11 @@ compile_jobs() {
 announce() {
   compile_jobs
   case "$action" in
-    build) time="8 to 25 minutes of processor time" disk="0.9 GB of packages, 0.6 GB of build" ;;
+    build) time="5 to 15 minutes of processor time" disk="0.9 GB of packages, 0.6 GB of build" ;;
     study) time="10 to 30 minutes of processor time" disk="1.5 GB of packages, 0.8 GB of build and runs" ;;
     real) time="20 to 60 minutes of processor time" \
       disk="1.5 GB of packages, 0.8 GB of build and runs, 0.5 GB of model" ;;
-    test) time="several times the 8 to 25 minutes of processor time of build" \
+    test) time="several times the 5 to 15 minutes of processor time of build" \
       disk="1.9 GB of packages, some GB of build" ;;
     packages) time="1 to 3 minutes of processor time" disk="1.5 GB of packages" ;;
   esac
