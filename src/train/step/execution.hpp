@@ -29,19 +29,18 @@ namespace fp8lab {
 /// The training data of a stage as its steps read them, from the beginning.
 Mixture training_stream(const DataSources& data, const RunConfig& config, const StageConfig& stage);
 
-/// A step of which there are the loss and the gradients, and whose weights are not updated yet.
+/// The state of a step between its backward pass and the update of the weights.
 struct StepUnderway {
   const StepRecord& record;  ///< without weight hash and seconds
   bool is_last_of_stage = false;
-  /// Executes forward and backward pass once more, with every operand measured in every
-  /// micro-batch. On one rank only. It leaves everything as it was, bit for bit, but the records of
-  /// the measurements.
+  /// Executes forward and backward pass again, and measures every operand in every micro-batch.
+  /// Changes nothing but the records of measurements. Precondition: there is one rank.
   std::function<void()> again;
 };
-/// Called in every step that trains on a token.
+/// Is called in every step that trains on a token.
 using InspectStep = std::function<void(const StepUnderway&)>;
 
-/// What a step leaves for those who record or compare it.
+/// Results of a step, to be recorded or compared.
 struct StepTaken {
   StepRecord record;  ///< `seconds` is the caller's
   std::int64_t trained_tokens = 0;
@@ -56,11 +55,11 @@ class Execution {
  public:
   using Say = std::function<void(const std::string& phase)>;
 
-  /// Before the first step. The weights are those of `init_from`; where it is empty, those of
-  /// config.init_from, or random. `say` is told what may take long now; "": nothing. With `goes_on`
-  /// a call of go_on_from follows, so that no initial weights are needed; identity() is without
-  /// them. Each of `ranks`, which outlive this object and divide the shards, executes the same run;
-  /// operands are measured on the first.
+  /// Prepares a run before its first step. Initial weights come from `init_from`, else from
+  /// config.init_from, else they are random. `say` is called with the name of a phase that may take
+  /// long, and with "" when it ends. If `goes_on`, go_on_from() must follow: no initial weights are
+  /// read, and identity() lacks them. Every one of `ranks` executes the same run. Their number
+  /// divides the shards, and they outlive this object. Operands are measured on the first rank.
   Execution(const RunConfig& config, Backend& backend, const std::filesystem::path& init_from,
             Say say, bool goes_on = false, Ranks& ranks = one_rank());
 

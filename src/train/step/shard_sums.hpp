@@ -8,10 +8,10 @@
 //                 \         /          of the earlier shards
 //                    (+)
 //
-// A rank holds consecutive shards, that is a whole subtree. It computes them in order and keeps the
-// finished sums that wait for a right neighbour: at most one for each level. Node k is gradient set
-// k of the parameters, and holds the sum that k others precede: shard s is computed in node
-// popcount(s).
+// A rank holds consecutive shards, and so a whole subtree. It computes them in order. The gradient
+// sets of the parameters are a stack of pending sums, at most one for each level of the tree: shard
+// s is computed in set popcount(s), the first free one, and then added to the sums below it that it
+// completes.
 #pragma once
 
 #include <cstdint>

@@ -59,7 +59,7 @@ std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch
 
 void TrainingStep::accumulate_again(const StepContext& context, std::span<const Batch> batches,
                                     const StepResults& results) const {
-  // The sums begin anew, and what the norm has left may be what is looked for.
+  // Resets the accumulators: a NaN left by the norm must not be taken for the fault searched for.
   std::array<double, StepScalar::kCount> scalars = results.scalars;
   for (const auto sum : {StepScalar::kLossSum, StepScalar::kGradNormSquared, StepScalar::kGradNorm,
                          StepScalar::kClipFactor}) {
