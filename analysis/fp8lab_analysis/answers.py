@@ -58,6 +58,18 @@ def _open_runs(study: Study, summaries: Sequence[GroupSummary]) -> str:
     return ", ".join(f"{counted(count, 'run')} {what}" for count, what in counts if count)
 
 
+def _seeds_to_settle(unsure: Sequence[GroupSummary]) -> str:
+    """States how many seeds would settle the verdicts, one number if they agree; empty if one of
+    them is not known."""
+    need = [s.verdict.seeds_to_settle for s in unsure]
+    if None in need:
+        return ""
+    told = [f"about {need[0]} seeds would settle it"]
+    if len(set(need)) > 1:
+        told = [f"about {n} seeds would settle {s.group.label}" for n, s in zip(need, unsure)]
+    return f"; {_listed(told)} if the gap is as seen"
+
+
 def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
     """States which arms hold, which do not, and which are undecided."""
     candidates, name = _candidates(summaries), study.baseline_recipe
@@ -78,12 +90,7 @@ def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
         said.append(("bad", f"No, {_listed(broken)}."))
     unsure = [s for s in candidates if s.verdict.kind is Kind.INCONCLUSIVE and not s.verdict.holds]
     if unsure:
-        need = [s.verdict.seeds_to_settle for s in unsure if s.verdict.seeds_to_settle]
-        seeds = (
-            f"; about {max(need)} seeds would settle it if the gap is as seen"
-            if len(need) == len(unsure)
-            else ""
-        )
+        seeds = _seeds_to_settle(unsure)
         gaps = _listed([_gap(s) for s in unsure])
         seen = f"neither shown to be within {margin} nor told from no gap"
         said.append(("caution", f"Not known yet, {gaps}: {seen}{seeds}."))

@@ -158,7 +158,7 @@ def verdict_table(summaries: Sequence[GroupSummary], on_page: bool = False) -> T
         (Column("p equivalence", "", "{:.2g}"), lambda s: s.verdict.equivalence_p),
         (Column("p difference", "", "{:.2g}"), lambda s: s.verdict.difference_p),
         (Column("detectable gap", "%", "{:.3f}"), lambda s: 100.0 * s.verdict.detectable),
-        (Column("seeds needed", "", "{:d}"), lambda s: s.verdict.seeds_needed),
+        (Column("seeds to settle", "", "{:d}"), lambda s: s.verdict.seeds_to_settle),
     ]
     if not on_page or any(s.verdict.text.is_known for s in rows):
         over_seeds = [column.name for column, _ in fields].index("± over seeds")

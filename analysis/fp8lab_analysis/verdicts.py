@@ -250,7 +250,9 @@ class Verdict:
 
     @property
     def seeds_to_settle(self) -> int | None:
-        """Total number of seeds that settle an open verdict; None if above 10000."""
+        """Total number of seeds that settle an open verdict; None for others and above 10000."""
+        if self.kind is not Kind.INCONCLUSIVE:
+            return None
         return self.seeds_to_differ if self._to_differ else self.seeds_needed
 
     def _need(self) -> str:

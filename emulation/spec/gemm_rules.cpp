@@ -67,10 +67,10 @@ GemmVerdict refuse_interval(const GemmSpec& spec) {
   const int group = spec.accumulator.products();
   if (spec.schedule == Schedule::fast) return {};
   if (spec.promote_interval >= group && spec.promote_interval % group == 0) return {};
-  return GemmRefusal{"schedule", schedule_name(spec) + " with " +
-                                     accumulator_name(spec.accumulator) +
-                                     "; accepted: promote:G with G a positive multiple of " +
-                                     std::to_string(group) + ", or fast"};
+  return GemmRefusal{
+      "schedule", schedule_name(spec) + " with " + accumulator_name(spec.accumulator) +
+                      "; accepted: promote:" + std::to_string(group) + " or another multiple of " +
+                      std::to_string(group) + ", or fast"};
 }
 
 // `common`: the largest interval along K without a change of scale.
@@ -82,8 +82,15 @@ std::string accepted_intervals(const Accumulator& accumulator, std::int64_t comm
            ", as " + accumulator_name(accumulator) +
            " needs; accepted: ideal_fp32, ideal_exact, or other tiles";
   }
-  const std::string accepted = "accepted: promote:G with G a divisor of " + width;
-  return group == 1 ? accepted : accepted + " and a multiple of " + std::to_string(group);
+  const std::string accepted =
+      "accepted: promote:" + width + " or promote with another divisor of " + width;
+  if (group == 1) return accepted;
+  std::string all;
+  for (std::int64_t interval = group; interval <= common; interval += group) {
+    if (common % interval != 0) continue;
+    all += (all.empty() ? "accepted: promote:" : ", promote:") + std::to_string(interval);
+  }
+  return all;
 }
 
 GemmVerdict refuse_width(const GemmSpec& spec, const QuantSpec& operand, const std::string& name,
@@ -112,7 +119,7 @@ GemmVerdict refuse_order(const GemmSpec& spec, bool scales_vary_along_k) {
   return GemmRefusal{"scale_order", std::string(word_for(kScaleOrderNames, spec.scale_order)) +
                                         " scales promoted partial sums, schedule is fast; "
                                         "accepted: automatic, epilogue, or schedule = "
-                                        "\"promote:G\""};
+                                        "\"promote:128\""};
 }
 
 // A rotation of K cancels in the product only if both operands have it. A clamp's residual is

@@ -194,9 +194,9 @@ Fields<QuantSpec> make_quant_fields() {
 /// "fast" or "promote:G": one key for two members.
 Field<GemmSpec> schedule_field() {
   Field<GemmSpec> field = fields::row(
-      "schedule", &GemmSpec::schedule, "fast, promote:G such as promote:128",
+      "schedule", &GemmSpec::schedule, "fast, promote:128 or another interval",
       "how partial sums along K are combined: one chain over all of K, or one restarted "
-      "every G elements and added in FP32");
+      "after every 128 elements, or as many as the number says, and added in FP32");
   field.is_text = true;
   field.names = {"fast", "promote:128"};
   field.get = [](const GemmSpec& spec) { return schedule_name(spec); };

@@ -17,6 +17,7 @@
 #include "emulation/base/default_threads.hpp"
 #include "emulation/base/error.hpp"
 #include "emulation/base/machine.hpp"
+#include "src/cli/help_words.hpp"
 #include "src/cli/version.hpp"
 #include "src/config/key_help.hpp"
 #include "src/config/reading/experiments.hpp"
@@ -45,8 +46,8 @@ std::string help_text(const std::vector<Command>& commands) {
   return text +
          "\nfp8lab COMMAND --help, -h, or fp8lab help COMMAND explain one command; fp8lab help "
          "config, "
-         "help recipe\nand help study list the keys of run files, recipes and studies; fp8lab "
-         "version, "
+         "help recipe\nand help study list the keys of run files, recipes and studies; fp8lab help "
+         "WORD explains a key,\nrecipe, preset, model, study, optimizer or stage; fp8lab version, "
          "--version or -v prints the\nversion.\nExit status 0: success, 1: the machine failed, or "
          "a "
          "loss that is not finite stopped a run,\n2: bad input, 3: a difference found, 4: "
@@ -118,12 +119,22 @@ int explain(const std::vector<Command>& commands, const std::string& topic) {
   if (topic == "config") return page(run_key_page);
   if (topic == "recipe") return page(recipe_key_page);
   if (topic == "study") return page(study_key_page);
-  std::vector<std::string> names = {"config", "recipe", "study", "version"};
   for (const Command& command : commands) {
     if (command.name == topic) return command.run({"--help"});
-    names.emplace_back(command.name);
   }
-  throw unknown_word("help", "topic", topic, names);
+  const std::string text = help_on(topic);
+  if (!text.empty()) {
+    fmt::print("{}", text);
+    return ExitCode::kSuccess;
+  }
+  std::vector<std::string> names = {"config", "recipe", "study", "version"};
+  for (const Command& command : commands) names.emplace_back(command.name);
+  std::vector<std::string> all = names;
+  for (const std::string& word : help_words()) all.push_back(word);
+  throw Error(fmt::format(
+      "help: unknown topic '{}'{}; accepted: {}, a key, or the name of a recipe, preset, model, "
+      "study, optimizer or stage",
+      topic, did_you_mean(topic, all), fmt::join(names, ", ")));
 }
 
 int dispatch(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {

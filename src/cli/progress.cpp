@@ -37,26 +37,40 @@ void print_estimate(const std::string& command, const std::string& work, double 
   std::fflush(stderr);
 }
 
-void PartsLine::begin(const std::string& part, std::size_t done, std::size_t total) {
+void PartsLine::begin(const std::string& part, std::size_t done, std::size_t total,
+                      const char* unit) {
   const auto now = Clock::now();
-  if (done == 0) began_ = now;
-  if (done == 1) second_ = now;
-  if (done == 0) return;
-  const double so_far = std::chrono::duration<double>(now - began_).count();
-  // The first part may be another kind of work, such as the reference or a whole forward pass.
-  const bool is_known = done > 1;
-  const double each = std::chrono::duration<double>(now - second_).count() /
-                      static_cast<double>(is_known ? done - 1 : 1);
-  const double left = each * static_cast<double>(total - done);
-  if (so_far + left < kShort && !said_) return;
+  if (done == 0) {
+    clear();
+    phase_.begin(part);
+    if (first_done_ > 0 || began_ == Clock::time_point()) began_ = now;
+    first_done_ = 0;
+    said_ = estimated_ = false;
+    return;
+  }
+  phase_.begin("");
+  if (first_done_ == 0) {
+    first_done_ = done;
+    second_ = now;
+  }
+  const auto seconds = [&](Clock::time_point since) {
+    return std::chrono::duration<double>(now - since).count();
+  };
+  const bool is_known = done > first_done_ || first_ == First::alike;
+  const double rate = done > first_done_
+                          ? seconds(second_) / static_cast<double>(done - first_done_)
+                          : seconds(began_) / static_cast<double>(done);
+  const double left = is_known ? rate * static_cast<double>(total - done) : 0.0;
+  if (seconds(began_) + left < kShort && !said_) return;
   const bool is_new = !said_ || (is_known && !estimated_);
-  if (!terminal_ && !is_new && now - printed_ < std::chrono::seconds(10)) return;
+  const auto interval = terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(10);
+  if (!is_new && now - printed_ < interval) return;
   printed_ = now;
   said_ = true;
   estimated_ = is_known;
   const std::string rest = is_known ? fmt::format(", about {:.0f} s left", left) : "";
-  const std::string line =
-      fmt::format("{}: {} of {} done{}: {}", command_, done, total, rest, part);
+  const std::string line = fmt::format("{}: {} of {}{}{} done{}: {}", command_, done, total,
+                                       *unit != 0 ? " " : "", unit, rest, part);
   const std::string text = terminal_ ? fmt::format("\r{}\033[K", line) : line + " ...\n";
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
@@ -64,6 +78,7 @@ void PartsLine::begin(const std::string& part, std::size_t done, std::size_t tot
 }
 
 void PartsLine::clear() {
+  phase_.begin("");
   if (dirty_) std::fputs("\r\033[K", stderr);
   dirty_ = false;
 }

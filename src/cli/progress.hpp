@@ -63,30 +63,6 @@ class StudyLine {
 /// nothing for less than five seconds.
 void print_estimate(const std::string& command, const std::string& work, double seconds);
 
-/// Progress of work in parts of about the same length, except for the first: the number of
-/// completed parts and, once the second is complete, an estimate of the remaining time. On a
-/// terminal, rewrites one line; elsewhere prints a line at once, then with the first estimate, then
-/// every ten seconds. Work of less than five seconds in total is not reported.
-class PartsLine {
- public:
-  explicit PartsLine(std::string command) : command_(std::move(command)) {}
-  ~PartsLine() { clear(); }
-  PartsLine(const PartsLine&) = delete;
-  PartsLine& operator=(const PartsLine&) = delete;
-
-  /// Reports that `part` begins and that `done` of `total` parts are complete.
-  void begin(const std::string& part, std::size_t done, std::size_t total);
-  void clear();
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  std::string command_;
-  bool terminal_ = isatty(STDERR_FILENO) == 1;
-  bool dirty_ = false, said_ = false, estimated_ = false;
-  Clock::time_point began_, second_, printed_;  ///< start of the first and of the second part
-};
-
 /// Names a phase that takes long. On a terminal it appears after one second and shows the
 /// elapsed seconds until the phase ends; elsewhere one line is printed after five seconds.
 /// Shorter phases are not reported.
@@ -115,6 +91,47 @@ class PhaseLine {
   bool dirty_ = false;  ///< true if the terminal's line shows a phase
   bool done_ = false;
   std::thread watcher_;  // last, since it reads the other members
+};
+
+/// Progress of work in parts of about the same length: the number of completed ones and an estimate
+/// of the remaining time. On a terminal, rewrites one line; elsewhere prints a line at once, then
+/// with the first estimate, then every ten seconds. The first part is named as a phase. Work of
+/// less than five seconds in total is not reported.
+class PartsLine {
+ public:
+  /// What the time of the first part tells of the others.
+  enum class First : std::uint8_t {
+    other,  ///< nothing: a reference, or a whole forward pass; estimates follow the second part
+    alike,  ///< theirs
+  };
+
+  explicit PartsLine(std::string command, First first = First::other)
+      : command_(std::move(command)), first_(first) {}
+  ~PartsLine() { clear(); }
+  PartsLine(const PartsLine&) = delete;
+  PartsLine& operator=(const PartsLine&) = delete;
+
+  /// Reports that `part` begins and that `done` of `total` parts, named `unit`, are complete. With
+  /// none complete, other work begins.
+  void begin(const std::string& part, std::size_t done, std::size_t total, const char* unit = "");
+  /// begin, as a PartReport.
+  auto report() {
+    return [this](const std::string& part, std::size_t done, std::size_t total, const char* unit) {
+      begin(part, done, total, unit);
+    };
+  }
+  void clear();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string command_;
+  First first_;
+  bool terminal_ = isatty(STDERR_FILENO) == 1;
+  bool dirty_ = false, said_ = false, estimated_ = false;
+  std::size_t first_done_ = 0;                  ///< parts complete after the first call; 0: none
+  Clock::time_point began_, second_, printed_;  ///< start of the first and of the second part
+  PhaseLine phase_;
 };
 
 }  // namespace fp8lab::cli

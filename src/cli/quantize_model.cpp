@@ -87,13 +87,21 @@ class ModelQuantizer {
   /// Measures all linear weights, in the order of the files.
   std::vector<MeasuredWeight> measure() {
     std::vector<MeasuredWeight> weights;
-    ProgressLine progress;
+    std::int64_t all = 0, done = 0;
+    for (const TensorHeader& header : source_.tensors->headers()) {
+      all += layer_of(header) ? header.size() : 0;
+    }
+    const auto millions = [](std::int64_t count) {
+      return static_cast<std::size_t>(count / 1'000'000);
+    };
+    PartsLine parts("quantize", PartsLine::First::alike);
     for (std::size_t i = 0; i < source_.tensors->headers().size(); ++i) {
       const TensorHeader& header = source_.tensors->headers()[i];
       const std::optional<std::string> layer = layer_of(header);
       if (!layer) continue;
-      progress.update(header.name);
+      parts.begin("measuring " + header.name, millions(done), millions(all), "million weights");
       weights.push_back({header, *layer, measure_weight(i, *layer)});
+      done += header.size();
     }
     if (weights.empty()) {
       throw Error(
@@ -349,10 +357,10 @@ int quantize_model(const Values& values) {
   options.tokenizer = source.tokenizer;
   options.tokenizer_name = source.vocabulary.tokenizer;
   print_notes(export_notes(source.require_model(), options));
-  PhaseLine phase;
-  phase.begin("writing " + values["out"].as<std::string>());
+  PartsLine parts("quantize", PartsLine::First::alike);
   export_model(*backend, *source.tensors, source.require_model(), options,
-               values["out"].as<std::string>());
+               values["out"].as<std::string>(), parts.report());
+  parts.clear();
   return ExitCode::kSuccess;
 }
 

@@ -409,6 +409,9 @@ struct RunConfig {
   std::vector<StageConfig> stages;
   RecipeTexts recorded;  ///< recipes stored in the run file; replace recipe files
 
+  /// What reading changed, for the notes of a run.
+  std::vector<std::string> notes;
+
   std::string text;  ///< result of to_toml: stored with the run; can be run again
   /// 16 hex digits, XXH3-64 of all keys that have an effect, are not at their default, and identify
   /// the configuration. The run's name, its backend, and the spelling of anything hashed by its

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "emulation/spec/spec_fields.hpp"
 #include "src/config/reading/examples.hpp"
@@ -33,6 +34,13 @@ std::string wrapped(const std::string& text, std::size_t indent) {
   return result;
 }
 
+std::string facts_of(const KeyHelp& key) {
+  std::string facts = key.accepted;
+  if (!key.usual.empty()) facts += "; " + key.usual;
+  if (!key.needs.empty()) facts += "; only with " + key.needs;
+  return facts;
+}
+
 std::string page_of(const std::vector<KeyHelp>& keys) {
   std::string text;
   for (const KeyHelp& key : keys) {
@@ -41,12 +49,20 @@ std::string page_of(const std::vector<KeyHelp>& keys) {
       continue;
     }
     text += "  " + key.path.substr(key.path.rfind('.') + 1) + "\n" + wrapped(key.help, 4);
-    std::string facts = key.accepted;
-    if (!key.usual.empty()) facts += "; " + key.usual;
-    if (!key.needs.empty()) facts += "; only with " + key.needs;
-    text += wrapped(facts, 8);
+    text += wrapped(facts_of(key), 8);
   }
   return text;
+}
+
+/// Returns "parallel.shards" of "[parallel]" or "parallel.shards".
+std::string plain_path(const KeyHelp& key) {
+  std::string path = key.path;
+  std::erase_if(path, [](char c) { return c == '[' || c == ']'; });
+  return path;
+}
+
+std::vector<std::pair<const char*, std::vector<KeyHelp>>> all_keys() {
+  return {{"run", run_keys()}, {"recipe", recipe_keys()}, {"study", study_keys()}};
 }
 
 std::string with_example(const std::string& keys, const std::string& kind,
@@ -94,6 +110,32 @@ std::vector<KeyHelp> recipe_keys() {
                keys);
   keys.push_back(list_of_patterns("override.match", "one pattern"));
   return keys;
+}
+
+std::string key_help(const std::string& word) {
+  std::string text;
+  for (const auto& [kind, keys] : all_keys()) {
+    for (const KeyHelp& key : keys) {
+      const std::string path = plain_path(key);
+      if (path != word && !path.ends_with("." + word)) continue;
+      text += fmt::format("{}: {} of a {} file (fp8lab help {})\n{}", path,
+                          key.is_table ? "a table" : "a key", kind,
+                          kind == std::string("run") ? "config" : kind, wrapped(key.help, 4));
+      if (!key.is_table) text += wrapped(facts_of(key), 8);
+    }
+  }
+  return text;
+}
+
+std::vector<std::string> key_words() {
+  std::vector<std::string> words;
+  for (const auto& [kind, keys] : all_keys()) {
+    for (const KeyHelp& key : keys) {
+      const std::string path = plain_path(key);
+      words.push_back(path.substr(path.rfind('.') + 1));
+    }
+  }
+  return words;
 }
 
 std::string run_key_list() {

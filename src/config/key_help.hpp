@@ -29,6 +29,12 @@ std::string run_key_list();
 std::string recipe_key_list();
 std::string study_key_list();
 
+/// Returns the help of the keys whose path ends in `word`, "shards" or "learning_rate.peak", each
+/// with the kind of its file and its table; empty if there are none.
+std::string key_help(const std::string& word);
+/// Returns the last parts of the paths of all keys.
+std::vector<std::string> key_words();
+
 /// Returns the page that `fp8lab help config`, `help recipe` or `help study` prints: the
 /// keys and an example file.
 std::string run_key_page();

@@ -35,7 +35,15 @@ RunConfig read_run(const toml::table& root, const std::string& origin,
   read_table(document, run_table(), config);
   // Every micro-batch of at least a shard means the same run.
   for (StageConfig& stage : config.stages) {
-    stage.micro_batch_sequences = pass_sequences(config, stage);
+    const std::int64_t sequences = pass_sequences(config, stage);
+    if (sequences < stage.micro_batch_sequences) {
+      config.notes.push_back(
+          fmt::format("stage {}: a forward pass takes one shard, {} of {} sequences "
+                      "([parallel] shards = {}), not micro_batch_sequences = {}",
+                      stage.name, sequences, stage.batch_sequences, config.parallel.shards,
+                      stage.micro_batch_sequences));
+    }
+    stage.micro_batch_sequences = sequences;
   }
   return config;
 }

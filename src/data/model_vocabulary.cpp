@@ -29,8 +29,16 @@ std::string known_by(const ModelVocabulary& model) {
 void check_vocabulary(const Vocabulary& vocabulary, const ModelVocabulary& model,
                       const std::string& where, const std::string& files) {
   if (vocabulary.size() > model.size) {
-    throw Error(fmt::format("{}: {} needs a vocabulary of {}, model.vocab_size is {}", where,
-                            name_of(files), vocabulary.size(), model.size));
+    const std::string fact = fmt::format("{}: {} needs a vocabulary of {}, model.vocab_size is {}",
+                                         where, name_of(files), vocabulary.size(), model.size);
+    if (!model.origin.empty()) {
+      throw Error(fmt::format("{}, which the weights of {} determine; accepted: {}", fact,
+                              model.origin, command_for("", model)));
+    }
+    throw Error(
+        fmt::format("{}; write vocab_size = {} into [model] of the run file, or give --set "
+                    "model.vocab_size={}",
+                    fact, vocabulary.size(), vocabulary.size()));
   }
   if (model.origin.empty() || vocabulary.tokenizer() == model.tokenizer) return;
   const std::string& own = vocabulary.tokenizer();

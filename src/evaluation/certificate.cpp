@@ -103,7 +103,7 @@ class Certifier {
  public:
   Certifier(Backend& backend, Transformer& training, Transformer& generation,
             const StepContext& context, const std::vector<Prompt>& prompts,
-            const CertificateConfig& config, const std::function<void(const std::string&)>& report)
+            const CertificateConfig& config, const PartReport& report)
       : backend_(backend),
         training_(training),
         generation_(generation),
@@ -126,10 +126,12 @@ class Certifier {
     generation_.prepare_weights(context_);
     for (const SamplingConfig& sampling : config_.samplings) {
       const std::vector<ScoredText> texts = decode_all(sampling);
-      report_("scoring whole sequences");
-      append(trained.score(context_, texts), trained_);
-      append(generated.score(context_, texts), whole_);
-      append(trained.score(context_, texts, Packing::documents), packed_);
+      const auto score = [&](Scorer& scorer, Packing packing) {
+        return scorer.score(context_, texts, packing, next_part("scoring whole sequences"));
+      };
+      append(score(trained, Packing::tiles), trained_);
+      append(score(generated, Packing::tiles), whole_);
+      append(score(trained, Packing::documents), packed_);
     }
     training_.discard_amaxes();
     generation_.discard_amaxes();
@@ -150,16 +152,29 @@ class Certifier {
     }
   }
 
+  /// Returns the report of the next part, as a share of all: every way to decode and three ways to
+  /// score the same tokens, for each sampling.
+  PartReport next_part(const std::string& name) {
+    const GenerationConfig longest{{}, config_.max_new_tokens};
+    const std::size_t tokens = Generator::most_tokens(prompts_, longest);
+    const std::size_t before = tokens * parts_++;
+    const std::size_t all = tokens * config_.samplings.size() * (config_.ways.size() + 3);
+    return [this, name, tokens, before, all](const std::string&, std::size_t done,
+                                             std::size_t total, const char*) {
+      if (report_) report_(name, before + done * tokens / total, all, "tokens");
+    };
+  }
+
   std::vector<Completion> decode(const DecodingWay& way, const SamplingConfig& sampling,
                                  const std::vector<Prompt>& prompts) {
-    report_(fmt::format("decoding {} sequences, {}", prompts.size(), name_of(way)));
     const std::size_t mark = backend_.memory_mark();
     std::vector<Completion> completions;
     {
       Generator generator(backend_, generation_, way.together, capacity_);
       completions = generator.generate(
           context_, prompts,
-          {sampling, config_.max_new_tokens, config_.end, true, way.prefill_chunk});
+          {sampling, config_.max_new_tokens, config_.end, true, way.prefill_chunk},
+          next_part(fmt::format("decoding {} sequences, {}", prompts.size(), name_of(way))));
     }
     backend_.release_to(mark);
     return completions;
@@ -232,7 +247,8 @@ class Certifier {
   StepContext context_;
   const std::vector<Prompt>& prompts_;
   const CertificateConfig& config_;
-  const std::function<void(const std::string&)>& report_;
+  const PartReport& report_;
+  std::size_t parts_ = 0;  ///< begun
   std::int64_t capacity_ = 0;
   std::vector<Decoded> decoded_;  ///< one entry per way to decode
   Scores trained_, whole_, packed_;
@@ -282,8 +298,7 @@ const Comparison& Certificate::worst() const {
 
 Certificate certify(Backend& backend, Transformer& training, Transformer& generation,
                     const StepContext& context, const std::vector<Prompt>& prompts,
-                    const CertificateConfig& config,
-                    const std::function<void(const std::string&)>& report) {
+                    const CertificateConfig& config, const PartReport& report) {
   return Certifier(backend, training, generation, context, prompts, config, report).run();
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -93,12 +92,11 @@ struct Certificate {
 /// Completes the prompts with `generation` in the first way, decodes the same tokens in every other
 /// way, and scores them by full forward passes of both models. Precondition: the prompts leave room
 /// for max_new_tokens in a sequence. All results are reproducible; delayed scales are not updated.
-/// `generation` may be `training`. `report` receives the name of each part before it begins. Throws
-/// Error for a way with more sequences than there are prompts, or more than one pass takes tokens,
-/// and under the conditions of Generator.
+/// `generation` may be `training`. `report` receives the tokens that are decoded or scored, of
+/// those of all parts. Throws Error for a way with more sequences than there are prompts, or more
+/// than one pass takes tokens, and under the conditions of Generator.
 Certificate certify(Backend& backend, Transformer& training, Transformer& generation,
                     const StepContext& context, const std::vector<Prompt>& prompts,
-                    const CertificateConfig& config,
-                    const std::function<void(const std::string&)>& report);
+                    const CertificateConfig& config, const PartReport& report);
 
 }  // namespace fp8lab

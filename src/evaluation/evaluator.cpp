@@ -248,7 +248,7 @@ Evaluation Evaluator::measure(const StepContext& context, bool complete) {
     if (config_.exact_match > 0) evaluation.exact_match = exact_match(context);
     if (config_.pass_at_k) evaluation.pass_at_k = pass_at_k(context);
     if (const auto& questions = inputs_.questions.questions; !questions.empty()) {
-      evaluation.multiple_choice = score_questions(context, memory_.scorer, questions);
+      evaluation.multiple_choice = score_questions(context, memory_.scorer, questions, report_);
     }
     if (config_.rollout) evaluation.rollout = rollout(context);
   }
@@ -260,6 +260,7 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
   std::vector<LossSum> sums(data_.corpora.size());
   Sharpness sharpness(config_.sharpness);
   HeldOutPass pass{backend_, transformer_, memory_.scalars, data_, config_.sequences, stop_};
+  pass.report = report_;
   if (config_.sharpness > 0.0) {
     pass.look = [&](const Batch& batch, const Transformer::LogitChunk& chunk) {
       add_tokens(backend_, chunk.logits, batch, chunk.first, sharpness);
@@ -293,8 +294,8 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
 ExactMatch Evaluator::exact_match(const StepContext& context) {
   SamplingConfig greedy;
   greedy.temperature = 0.0;
-  const std::vector<Completion> completions =
-      memory_.generator->generate(context, prompts(config_.exact_match, 1), generation(greedy));
+  const std::vector<Completion> completions = memory_.generator->generate(
+      context, prompts(config_.exact_match, 1), generation(greedy), report_);
   ExactMatch result;
   for (std::size_t i = 0; i < completions.size(); ++i) {
     ++result.asked;
@@ -307,7 +308,7 @@ PassAtK Evaluator::pass_at_k(const StepContext& context) {
   const PassAtKConfig& config = *config_.pass_at_k;
   const std::vector<Prompt> asked = prompts(config.problems, config.samples);
   const std::vector<Completion> completions =
-      memory_.generator->generate(context, asked, generation(config.sampling));
+      memory_.generator->generate(context, asked, generation(config.sampling), report_);
   std::vector<std::int64_t> right(problems_.size(), 0);
   for (std::size_t i = 0; i < completions.size(); ++i) {
     const std::uint32_t problem = asked[i].problem;
@@ -335,7 +336,7 @@ RolloutGap Evaluator::rollout(const StepContext& context) {
   Generator& generator =
       memory_.rollout_model != nullptr ? *memory_.rollout_generator : *memory_.generator;
   const std::vector<Prompt> asked = prompts(config.prompts, 1);
-  const std::vector<Completion> completions = generator.generate(context, asked, how);
+  const std::vector<Completion> completions = generator.generate(context, asked, how, report_);
   std::vector<ScoredText> texts;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     ScoredText text{asked[i].tokens, static_cast<std::int64_t>(asked[i].tokens.size())};
@@ -343,7 +344,8 @@ RolloutGap Evaluator::rollout(const StepContext& context) {
     text.tokens.insert(text.tokens.end(), tokens.begin(), tokens.end());
     texts.push_back(std::move(text));
   }
-  const std::vector<std::vector<double>> training = memory_.scorer.score(context, texts);
+  const std::vector<std::vector<double>> training =
+      memory_.scorer.score(context, texts, Packing::tiles, report_);
   std::vector<RolloutTokens> compared;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     compared.push_back({completions[i].log_probabilities, training[i]});

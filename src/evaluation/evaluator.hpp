@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/config/config.hpp"
@@ -17,6 +18,7 @@
 #include "src/evaluation/rollout.hpp"
 #include "src/evaluation/scorer.hpp"
 #include "src/evaluation/stop.hpp"
+#include "src/model/part_report.hpp"
 #include "src/model/transformer.hpp"
 
 namespace fp8lab {
@@ -129,6 +131,9 @@ class Evaluator {
             const EvalConfig& config, const DataSources& data, const EvaluationInputs& inputs,
             const std::atomic<bool>* stop = nullptr);
 
+  /// Reports the parts of later evaluations to `report`.
+  void report_to(PartReport report) { report_ = std::move(report); }
+
   /// Quantizes the weights and computes the held-out loss over the configured number of packed
   /// sequences (rounded up to whole micro-batches), always the same ones. With `complete`, also
   /// runs everything else that is configured. Delayed scales are not updated. Throws
@@ -154,6 +159,7 @@ class Evaluator {
   const EvaluationInputs& inputs_;
   std::vector<Problem> problems_;
   EvaluationMemory memory_;
+  PartReport report_;  ///< null: unreported
 };
 
 }  // namespace fp8lab

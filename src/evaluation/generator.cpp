@@ -138,24 +138,51 @@ void Generator::accept(const std::vector<Slot*>& slots, const std::vector<std::i
   }
 }
 
+std::size_t Generator::most_tokens(const Prompt& prompt, const GenerationConfig& config) {
+  const std::size_t given = prompt.given.size();
+  return prompt.tokens.size() +
+         (given > 0 ? given : static_cast<std::size_t>(config.max_new_tokens));
+}
+
+std::size_t Generator::most_tokens(const std::vector<Prompt>& prompts,
+                                   const GenerationConfig& config) {
+  std::size_t tokens = 0;
+  for (const Prompt& prompt : prompts) tokens += most_tokens(prompt, config);
+  return tokens;
+}
+
+std::size_t Generator::tokens_left(const GenerationConfig& config) const {
+  std::size_t tokens = 0;
+  for (const Slot& slot : slots_) {
+    if (slot.prompt == nullptr) continue;
+    tokens += most_tokens(*slot.prompt, config) - static_cast<std::size_t>(slot.cached);
+  }
+  return tokens;
+}
+
 std::vector<Completion> Generator::generate(const StepContext& context,
                                             const std::vector<Prompt>& prompts,
-                                            const GenerationConfig& config) {
+                                            const GenerationConfig& config,
+                                            const PartReport& report) {
   check(prompts);
+  const std::string part = fmt::format("generating {} completions", prompts.size());
+  const std::size_t most = most_tokens(prompts, config);
   std::fill(slots_.begin(), slots_.end(), Slot{});  // discards sequences of a stopped call
   std::vector<Completion> completions(prompts.size());
-  std::size_t next = 0;
+  std::size_t next = 0, begun = 0;  // `begun`: tokens of all prompts before `next`
   for (;;) {
     bool busy = false;
     for (Slot& slot : slots_) {
       if (slot.prompt == nullptr && next < prompts.size()) {
         slot = {&prompts[next], &completions[next], 0};
+        begun += most_tokens(prompts[next], config);
         ++next;
       }
       busy = busy || slot.prompt != nullptr;
     }
     if (!busy) break;
     throw_if_raised(stop_);
+    if (report) report(part, begun - tokens_left(config), most, "tokens");
     const std::vector<Slot*> complete = advance(context, config.prefill_chunk);
     if (complete.empty()) continue;
     std::vector<std::int32_t> tokens = choose(complete, config);

@@ -8,6 +8,7 @@
 #include "src/config/config.hpp"
 #include "src/evaluation/sampling.hpp"
 #include "src/evaluation/stop.hpp"
+#include "src/model/part_report.hpp"
 #include "src/model/transformer.hpp"
 
 namespace fp8lab {
@@ -59,9 +60,15 @@ class Generator {
   /// Returns the completions in the order of the prompts. Preconditions: a prompt and its
   /// completion have at most `capacity` tokens; the transformer's weights are prepared. Throws
   /// Error for a prompt that is empty, fills the cache or contains a token outside the vocabulary
-  /// (also in a given completion), and EvaluationStopped.
+  /// (also in a given completion), and EvaluationStopped. `report`, unless null, receives before
+  /// each pass the tokens that are read or decoded, of all that the longest completions would have.
   std::vector<Completion> generate(const StepContext& context, const std::vector<Prompt>& prompts,
-                                   const GenerationConfig& config);
+                                   const GenerationConfig& config, const PartReport& report = {});
+
+  /// Returns the tokens of a prompt and of its completion of the largest length.
+  static std::size_t most_tokens(const Prompt& prompt, const GenerationConfig& config);
+  static std::size_t most_tokens(const std::vector<Prompt>& prompts,
+                                 const GenerationConfig& config);
 
  private:
   /// A sequence of the cache in use.
@@ -75,6 +82,8 @@ class Generator {
   };
 
   void check(const std::vector<Prompt>& prompts) const;
+  /// Returns the tokens that the sequences in progress still have to read or decode, at most.
+  std::size_t tokens_left(const GenerationConfig& config) const;
   /// Runs one forward pass over as many waiting tokens as fit, at most `chunk` per slot unless it
   /// is 0. Returns the slots whose last token was in the pass.
   std::vector<Slot*> advance(const StepContext& context, std::int64_t chunk);

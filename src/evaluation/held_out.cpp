@@ -62,6 +62,11 @@ HeldOutLosses HeldOutPass::run(const StepContext& context,
   backend.fill_zero(scalars);
   for (std::int64_t done = 0; done < sequences; done += shape.sequences) {
     throw_if_raised(stop);
+    if (report) {
+      const std::int64_t batches = (sequences + shape.sequences - 1) / shape.sequences;
+      report("evaluating", static_cast<std::size_t>(done / shape.sequences),
+             static_cast<std::size_t>(batches), "batches");
+    }
     const Batch batch = mixture.next(shape.sequences, shape.sequence_length);
     tokens += batch.trained_tokens;
     add_text(batch, text);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "src/data/mixture.hpp"
+#include "src/model/part_report.hpp"
 #include "src/model/transformer.hpp"
 
 namespace fp8lab {
@@ -43,6 +44,8 @@ struct HeldOutPass {
   const std::atomic<bool>* stop = nullptr;
   /// Called with the logits of each chunk of a batch before the next chunk overwrites them.
   std::function<void(const Batch&, const Transformer::LogitChunk&)> look{};
+  /// Unless null, called before each batch.
+  PartReport report{};
 
   /// Calls `visit` for every token with a target, in the order of the sequences. Precondition: the
   /// weights are prepared. Throws EvaluationStopped between forward passes.

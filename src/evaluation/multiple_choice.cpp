@@ -96,7 +96,7 @@ QuestionSet read_questions(const std::filesystem::path& file, const Vocabulary& 
 }
 
 ChoiceAccuracy score_questions(const StepContext& context, Scorer& scorer,
-                               const std::vector<Question>& questions) {
+                               const std::vector<Question>& questions, const PartReport& report) {
   std::vector<ScoredText> texts;
   for (const Question& question : questions) {
     for (const Choice& choice : question.choices) {
@@ -105,7 +105,8 @@ ChoiceAccuracy score_questions(const StepContext& context, Scorer& scorer,
       texts.push_back(std::move(text));
     }
   }
-  const std::vector<std::vector<double>> scores = scorer.score(context, texts);
+  const std::vector<std::vector<double>> scores =
+      scorer.score(context, texts, Packing::tiles, report);
   std::int64_t sum_right = 0, token_right = 0, byte_right = 0;
   bool bytes_known = true;
   std::size_t next = 0;

@@ -47,6 +47,7 @@ struct ChoiceAccuracy {
 
 /// Scores every choice after its question by full forward passes.
 ChoiceAccuracy score_questions(const StepContext& context, Scorer& scorer,
-                               const std::vector<Question>& questions);
+                               const std::vector<Question>& questions,
+                               const PartReport& report = {});
 
 }  // namespace fp8lab

@@ -69,7 +69,7 @@ std::vector<Scorer::Place> Scorer::pack(const std::vector<ScoredText>& texts, st
 
 std::vector<std::vector<double>> Scorer::score(const StepContext& context,
                                                const std::vector<ScoredText>& texts,
-                                               Packing packing) {
+                                               Packing packing, const PartReport& report) {
   const BatchShape& shape = transformer_.shape();
   for (const ScoredText& text : texts) {
     if (text.first >= 1 && text.first <= input_count(text) &&
@@ -85,6 +85,7 @@ std::vector<std::vector<double>> Scorer::score(const StepContext& context,
   std::vector<float> losses(static_cast<std::size_t>(shape.tokens()));
   for (std::size_t next = 0; next < texts.size();) {
     throw_if_raised(stop_);
+    if (report) report("scoring whole sequences", next, texts.size(), "texts");
     Batch batch = Batch::padded(shape.sequences, shape.sequence_length, padding_);
     const std::vector<Place> places = pack(texts, next, packing, batch);
     transformer_.load(batch);

@@ -7,6 +7,7 @@
 
 #include "src/data/batch.hpp"
 #include "src/evaluation/stop.hpp"
+#include "src/model/part_report.hpp"
 #include "src/model/transformer.hpp"
 
 namespace fp8lab {
@@ -38,10 +39,12 @@ class Scorer {
 
   /// Returns for every text the log-probabilities of tokens first, first + 1, ... in nats, as
   /// computed by ops::CrossEntropy. Precondition: the weights are prepared. Throws Error for a text
-  /// without scored tokens or longer than a sequence, and EvaluationStopped.
+  /// without scored tokens or longer than a sequence, and EvaluationStopped. `report`, unless null,
+  /// receives the number of scored texts before each pass.
   std::vector<std::vector<double>> score(const StepContext& context,
                                          const std::vector<ScoredText>& texts,
-                                         Packing packing = Packing::tiles);
+                                         Packing packing = Packing::tiles,
+                                         const PartReport& report = {});
 
  private:
   /// Position of a text's first token in the micro-batch.

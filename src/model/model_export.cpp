@@ -382,7 +382,7 @@ void remove_folder(const fs::path& folder) {
 }
 
 void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
-                  const ExportOptions& options, const fs::path& folder) {
+                  const ExportOptions& options, const fs::path& folder, const PartReport& report) {
   const fs::path path = check_folder(folder);
   check_tokenizer(options);
   const Plan plan = make_plan(tensors, model, options);
@@ -396,7 +396,15 @@ void export_model(Backend& backend, const ModelTensors& tensors, const ModelConf
   }
   for (const fs::path& left : unfinished_exports(path)) remove_folder(left);
   TemporaryFolder temporary(path);
+  const auto megabytes = [](std::uint64_t bytes) {
+    return static_cast<std::size_t>(bytes / 1'000'000);
+  };
+  const std::string part = "writing " + folder.string();
+  std::uint64_t all = 0, done = 0;
+  for (const TensorHeader& header : headers) all += header.bytes();
   write_tensor_store(temporary.path(), options.shard_bytes, headers, [&](std::size_t i) {
+    if (report) report(part, megabytes(done), std::max<std::size_t>(megabytes(all), 1), "MB");
+    done += headers[i].bytes();
     return produce(backend, tensors, plan.tensors[i], options.seed);
   });
   copy_tokenizer(options.tokenizer, temporary.path());

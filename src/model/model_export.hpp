@@ -11,6 +11,7 @@
 #include "emulation/spec/recipe.hpp"
 #include "src/config/config.hpp"
 #include "src/model/model_tensors.hpp"
+#include "src/model/part_report.hpp"
 
 namespace fp8lab {
 
@@ -33,7 +34,8 @@ struct ExportOptions {
 /// models and quantizers that no convention of files has (hugging_face_config, stored_scale_tile),
 /// for layers quantized in different tiles, and for a tokenizer that is not the weights' own.
 void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
-                  const ExportOptions& options, const std::filesystem::path& folder);
+                  const ExportOptions& options, const std::filesystem::path& folder,
+                  const PartReport& report = {});
 
 /// The half-written folders beside `folder` that attempts to export to it, running or killed, have.
 std::vector<std::filesystem::path> unfinished_exports(const std::filesystem::path& folder);

@@ -128,7 +128,7 @@ std::string final_rate_note(const StageConfig& stage) {
 
 std::vector<std::string> run_notes(const RunConfig& config, const std::vector<OpenedStage>& stages,
                                    const ModelVocabulary& model) {
-  std::vector<std::string> notes;
+  std::vector<std::string> notes = config.notes;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const OpenedStage& opened = stages[i];
     for (std::string& line : vocabulary_notes(opened.train, model)) add_note(line, notes);

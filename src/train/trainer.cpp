@@ -252,6 +252,8 @@ void Trainer::make_evaluator(Stage& stage) {
 
 void Trainer::record_nonfinite(const StepRecord& record) {
   if (watch_->record_nonfinite(*log_, record)) return;
+  const std::string growth = watch_->growth();
+  const std::string before = growth.empty() ? "" : growth + "; ";
   for (const Parameter& parameter : execution_->parameters().all()) {
     const TensorView& gradient = parameter.gradient();
     if (!parameter.is_trained() || gradient.dtype == DType::f64) continue;
@@ -261,16 +263,16 @@ void Trainer::record_nonfinite(const StepRecord& record) {
       if (std::isfinite(values[i])) continue;
       log_->append(
           EventRecord{record.step, "nan",
-                      fmt::format("gradient of {} is not finite at row {}, column {}",
+                      fmt::format("{}gradient of {} is not finite at row {}, column {}", before,
                                   parameter.name(), static_cast<std::int64_t>(i) / gradient.cols,
                                   static_cast<std::int64_t>(i) % gradient.cols)});
       log_->append_sample(record.step, "gradient/" + parameter.name(), sample_around(values, i));
       return;
     }
   }
-  log_->append(EventRecord{
-      record.step, "nan",
-      fmt::format("loss {} or gradient norm {} is not finite", record.loss, record.grad_norm)});
+  log_->append(EventRecord{record.step, "nan",
+                           fmt::format("{}loss {} or gradient norm {} is not finite", before,
+                                       record.loss, record.grad_norm)});
 }
 
 void Trainer::train_step(const Stage& stage) {

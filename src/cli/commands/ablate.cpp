@@ -122,7 +122,15 @@ std::optional<std::string> chosen_run_of(const Values& values, const StudyPlan& 
   throw Error(fmt::format("--index {}: the study has arms 0 to {}", index, arms - 1));
 }
 
-int run_here(const Values& values, const StudyConfig& study, StudyOptions options) {
+/// Returns the command that continues a study: the same one.
+std::string same_command(const std::vector<std::string>& arguments) {
+  std::string command = "fp8lab ablate";
+  for (const std::string& argument : arguments) command += " " + shell_word(argument);
+  return command;
+}
+
+int run_here(const Values& values, const StudyConfig& study, StudyOptions options,
+             const std::vector<std::string>& arguments) {
   const StudyPlan plan = plan_study(study);
   options.only = chosen_run_of(values, plan);
   if (values["launcher"].as<std::string>() == "mpi") {
@@ -140,9 +148,16 @@ int run_here(const Values& values, const StudyConfig& study, StudyOptions option
   const StudyResult result = run_study(study, plan, options);
   options.say(fmt::format("{} complete, {} failed, {} interrupted", result.complete, result.failed,
                           result.interrupted));
-  if (result.interrupted > 0 || stop_requested().load()) return ExitCode::kInterrupted;
-  if (!options.only && !options.rank && result.complete > 0) {
-    options.say("next: fp8lab report " + shell_word(options.directory.string()));
+  const bool is_whole = !options.only && !options.rank;
+  const std::string folder = shell_word(options.directory.string());
+  if (result.interrupted > 0 || stop_requested().load()) {
+    if (!options.rank) options.say("next: " + same_command(arguments));
+    return ExitCode::kInterrupted;
+  }
+  if (is_whole && result.complete > 0) {
+    options.say("next: fp8lab report " + folder);
+  } else if (!options.rank) {
+    options.say(fmt::format("next: fp8lab {} {}", result.failed > 0 ? "doctor" : "report", folder));
   }
   const bool speaks_for_all = !options.rank || options.rank->place == 0;
   return result.failed > 0 && speaks_for_all ? ExitCode::kRuntimeFailure : ExitCode::kSuccess;
@@ -221,7 +236,7 @@ int ablate(const std::vector<std::string>& arguments) {
   };
   options.progress = [&](const std::string& text) { line.update(text); };
   const bool submits = values["launcher"].as<std::string>() == "slurm";
-  return submits ? submit(values, study, options) : run_here(values, study, options);
+  return submits ? submit(values, study, options) : run_here(values, study, options, arguments);
 }
 
 }  // namespace fp8lab::cli

@@ -454,12 +454,11 @@ int certify(const std::vector<std::string>& arguments) {
   const Pair pair{model, *training, other != nullptr ? *other : model.transformer(),
                   rollout_recipe};
   require_unread(values, kCertify, {"json"});
-  PhaseLine phase;
+  PartsLine parts(kCertify, PartsLine::First::alike);
   const Certificate certificate =
       fp8lab::certify(model.backend(), pair.training, pair.generation, model.context(),
-                      repeated(task.texts, task.rollouts), config,
-                      [&](const std::string& part) { phase.begin(part); });
-  phase.begin("");
+                      repeated(task.texts, task.rollouts), config, parts.report());
+  parts.clear();
   const std::string words = verdict(certificate, config);
   print_certificate(certificate, pair, task.texts, source.name,
                     config.samplings.front().temperature);

@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "emulation/base/error.hpp"
 #include "src/cli/backend_option.hpp"
+#include "src/cli/checkpoint_source.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/located.hpp"
 #include "src/cli/model_source.hpp"
@@ -29,9 +31,10 @@ Options compare_options() {
   Options options(
       "fp8lab compare A B\n"
       "A and B are run folders or their run.h5. Compares the files first: configuration, data and\n"
-      "start, what follows from their differences (whether the runs are a pair), and the first "
-      "step whose loss, gradient norm or weight hash differs. Then executes "
-      "both\n"
+      "start, what follows from their differences (whether the runs are a pair), the last training "
+      "and\n"
+      "held-out losses that both have, and the first step whose loss, gradient norm or weight hash "
+      "differs. Then executes both\n"
       "runs again up to that step, from the latest checkpoint before it that both have, else from "
       "the\n"
       "beginning, and names the first operation that writes other bits. Status 3: the runs differ");
@@ -51,6 +54,37 @@ ordered_json to_json(const StepRecord& record) {
           {"weights", hex16(record.weight_hash)}};
 }
 
+/// The same loss of both runs.
+struct LossPair {
+  std::string name;  ///< "held-out cpt"
+  std::int64_t step = 0;
+  double a = 0, b = 0;
+};
+
+/// Returns the losses of the last steps that both runs have: of training, then held out, for each
+/// stage of A that B has by the same name.
+std::vector<LossPair> last_losses(const RunData& a, const RunData& b) {
+  std::vector<LossPair> pairs;
+  for (auto row = a.metrics.rbegin(); row != a.metrics.rend() && pairs.empty(); ++row) {
+    const StepRecord* const other = find_step(b.metrics, row->step);
+    if (other != nullptr) pairs.push_back({"training", row->step, row->loss, other->loss});
+  }
+  const auto stage_of = [](const RunData& run, const EvalRecord& record) {
+    return run.meta.stage_names[static_cast<std::size_t>(record.stage)];
+  };
+  for (const std::string& stage : a.meta.stage_names) {
+    std::optional<LossPair> last;
+    for (const EvalRecord& x : a.eval) {
+      for (const EvalRecord& y : b.eval) {
+        const bool is_pair = x.step == y.step && stage_of(a, x) == stage && stage_of(b, y) == stage;
+        if (is_pair) last = {"held-out " + stage, x.step, x.loss, y.loss};
+      }
+    }
+    if (last) pairs.push_back(*last);
+  }
+  return pairs;
+}
+
 /// The results so far, printed immediately and collected for --json.
 class CompareReport {
  public:
@@ -59,6 +93,7 @@ class CompareReport {
   }
 
   void add(const FileComparison& files);
+  void add_losses();
   void add(const StartPoint& start, const ExecutedAgain& again, const FileComparison& files);
   const ordered_json& json() const { return json_; }
 
@@ -73,6 +108,7 @@ class CompareReport {
 void CompareReport::add(const FileComparison& files) {
   const RunDifference difference = sort_differences(files.made_of);
   fmt::print("{}\n", explain(difference));
+  add_losses();
   for (const std::string& line : files.made_of) fmt::print("differs in {}\n", line);
   json_["differs_in"] = difference.names();
   json_["pair"] = difference.is_pair();
@@ -98,6 +134,25 @@ void CompareReport::add(const FileComparison& files) {
     json_["record_b"] = to_json(*y);
   }
   fmt::print("\n");
+}
+
+void CompareReport::add_losses() {
+  json_["losses"] = ordered_json::array();
+  const std::vector<LossPair> pairs = last_losses(a_.data, b_.data);
+  if (pairs.empty()) {
+    fmt::print("losses: no step that both have\n");
+    return;
+  }
+  fmt::print("{:<20} {:>9} {:>12} {:>12} {:>12}\n", "loss in nats", "step", "A", "B", "B - A");
+  for (const LossPair& pair : pairs) {
+    fmt::print("{:<20} {:>9} {:>12.6g} {:>12.6g} {:>+12.4g}\n", pair.name, pair.step, pair.a,
+               pair.b, pair.b - pair.a);
+    json_["losses"].push_back({{"name", pair.name},
+                               {"step", pair.step},
+                               {"a", finite_json(pair.a)},
+                               {"b", finite_json(pair.b)},
+                               {"difference", finite_json(pair.b - pair.a)}});
+  }
 }
 
 bool CompareReport::add_side(const char* name, const RecordedRun& run,

@@ -322,9 +322,10 @@ int eval(const std::vector<std::string>& arguments) {
   const std::string repeated =
       repetition_note(data, sequences, stage.sequence_length, "held-out-sequences");
   if (!repeated.empty()) print_notes({repeated});
-  phase.begin("evaluating");
+  PartsLine parts("eval", PartsLine::First::alike);
+  evaluator.report_to(parts.report());
   const Evaluation evaluation = evaluator.evaluate(model.context(), true);
-  phase.begin("");
+  parts.clear();
   if (values.count("json") != 0) {
     ordered_json json = {{"source", source.name},
                          {"recipe", model.recipe().name},

@@ -1,11 +1,8 @@
 // fp8lab presets and fp8lab models: list and show the built-in configurations.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -14,33 +11,14 @@
 #include "src/config/config.hpp"
 #include "src/config/reading/experiments.hpp"
 #include "src/config/tables/model_table.hpp"
-#include "src/io/files/atomic_file.hpp"
 #include "src/model/decoder.hpp"
 
 namespace fp8lab::cli {
 namespace {
 
-/// Returns the first sentence of the comment at the top of a file.
-std::string summary_of(const std::filesystem::path& file) {
-  std::istringstream lines(read_file(file.string()));
-  std::string text;
-  for (std::string line; std::getline(lines, line) && line.starts_with("# ");) {
-    text += (text.empty() ? "" : " ") + line.substr(2);
-  }
-  for (std::size_t end = text.find(". "); end != std::string::npos;
-       end = text.find(". ", end + 1)) {
-    // The period of "et al. 2021" does not end a sentence.
-    if (end + 2 < text.size() && std::isupper(static_cast<unsigned char>(text[end + 2])) != 0) {
-      return text.substr(0, end);
-    }
-  }
-  if (text.ends_with('.') || text.ends_with(':')) text.pop_back();
-  return text;
-}
-
 nlohmann::ordered_json preset_row(const std::string& name) {
   const auto file = find_experiment("presets", name, "");
-  return {{"name", name}, {"summary", summary_of(file)}, {"file", file.string()}};
+  return {{"name", name}, {"summary", experiment_summary(file)}, {"file", file.string()}};
 }
 
 nlohmann::ordered_json model_row(const std::string& name) {
@@ -51,7 +29,7 @@ nlohmann::ordered_json model_row(const std::string& name) {
           {"layers", model.num_hidden_layers},
           {"hidden_size", model.hidden_size},
           {"vocab_size", model.vocab_size},
-          {"summary", summary_of(file)},
+          {"summary", experiment_summary(file)},
           {"file", file.string()}};
 }
 

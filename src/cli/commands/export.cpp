@@ -121,10 +121,9 @@ int export_command(const std::vector<std::string>& arguments) {
   const auto backend =
       make_backend(values["backend"].as<std::string>(), threads_of(values, "export"));
   print_notes(export_notes(source.require_model(), options));
-  PhaseLine phase;
-  phase.begin("writing " + folder);
-  export_model(*backend, *source.tensors, source.require_model(), options, folder);
-  phase.begin("");
+  PartsLine parts("export", PartsLine::First::alike);
+  export_model(*backend, *source.tensors, source.require_model(), options, folder, parts.report());
+  parts.clear();
   fmt::print(
       "{}{}\n", folder,
       options.tokenizer.empty() ? ": without a tokenizer, which --tokenizer FOLDER copies" : "");

@@ -135,10 +135,10 @@ int generate(const std::vector<std::string>& arguments) {
                 shape.logit_rows()});
   Generator generator(model.backend(), model.transformer(), together, capacity);
   model.transformer().prepare_weights(model.context());
-  PhaseLine phase;
-  phase.begin(fmt::format("generating {} completions", prompts.size()));
-  const std::vector<Completion> completions = generator.generate(model.context(), prompts, config);
-  phase.begin("");
+  PartsLine parts(kGenerate, PartsLine::First::alike);
+  const std::vector<Completion> completions =
+      generator.generate(model.context(), prompts, config, parts.report());
+  parts.clear();
   print(prompts, completions, vocabulary, values);
   print_notes(cut_short(completions, config.max_new_tokens, shape.sequence_length));
   return ExitCode::kSuccess;

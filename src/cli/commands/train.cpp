@@ -155,6 +155,22 @@ std::string describe_refusal(const RunConfig& config, const Backend& backend) {
   return {};
 }
 
+/// The command that goes on with an interrupted run.
+std::string resuming_command(const std::vector<std::string>& arguments) {
+  std::string command = "fp8lab train";
+  for (const std::string& argument : arguments) {
+    if (argument != "--resume") command += " " + shell_word(argument);
+  }
+  return command + " --resume";
+}
+
+/// The commands that show what stopped a run; empty if it wrote no run file.
+std::string failure_commands(const fs::path& directory) {
+  if (!is_file(directory / "run.h5")) return {};
+  const std::string run = shell_word(directory.string());
+  return fmt::format("fp8lab report {0}/run.h5 | fp8lab doctor {0}", run);
+}
+
 /// Prints the closing lines of a complete run and returns the exit status.
 int tell_ending(const fs::path& directory) {
   const fs::path file = directory / "run.h5";
@@ -248,11 +264,23 @@ int train(const std::vector<std::string>& arguments) {
   Trainer trainer(config, *backend, options);
   print_notes(trainer.notes());
   catch_stop_signals();
-  const RunOutcome outcome = trainer.run();
+  RunOutcome outcome = RunOutcome::complete;
+  try {
+    outcome = trainer.run();
+  } catch (const std::exception&) {
+    phase.begin("");
+    const std::string next = failure_commands(options.directory);
+    if (!next.empty()) printer.tell("next: " + next);
+    throw;
+  }
   phase.begin("");
   if (outcome == RunOutcome::interrupted) {
-    fmt::print("interrupted after a checkpoint; the same command with --resume continues {}\n",
-               options.directory.string());
+    printer.tell(
+        fmt::format("interrupted after a checkpoint; the same command with --resume continues {}",
+                    options.directory.string()));
+    if (values.count("step-descriptor") == 0) {
+      printer.tell("next: " + resuming_command(arguments));
+    }
     return ExitCode::kInterrupted;
   }
   return tell_ending(options.directory);

@@ -416,7 +416,7 @@ int whatif(const std::vector<std::string>& arguments) {
     phase.begin(fmt::format("the forward pass, then {} layers backward under {} recipes", layers,
                             recipes.size()));
     replays = replay_step(*backend, run, source.step, recipes, named, [&](const std::string& part) {
-      phase.begin(done == 0 ? "replaying " + part : "");
+      phase.begin("");
       parts.begin("replaying " + part, done++, layers);
     });
     phase.begin("");

@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <sstream>
 #include <system_error>
 
 #include "emulation/base/error.hpp"
 #include "src/config/reading/nearest_name.hpp"
+#include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 
 #if !defined(FP8LAB_SOURCE_EXPERIMENTS)
@@ -82,6 +85,23 @@ std::vector<std::string> experiment_names(const std::string& folder) {
   if (error) throw Error(fmt::format("{}: {}", directory.string(), error.message()));
   std::sort(names.begin(), names.end());
   return names;
+}
+
+std::string experiment_summary(const fs::path& file) {
+  std::istringstream lines(read_file(file.string()));
+  std::string text;
+  for (std::string line; std::getline(lines, line) && line.starts_with("# ");) {
+    text += (text.empty() ? "" : " ") + line.substr(2);
+  }
+  for (std::size_t end = text.find(". "); end != std::string::npos;
+       end = text.find(". ", end + 1)) {
+    // The period of "et al. 2021" does not end a sentence.
+    if (end + 2 < text.size() && std::isupper(static_cast<unsigned char>(text[end + 2])) != 0) {
+      return text.substr(0, end);
+    }
+  }
+  if (text.ends_with('.') || text.ends_with(':')) text.pop_back();
+  return text;
 }
 
 fs::path find_experiment(const std::string& folder, const std::string& name_or_path,

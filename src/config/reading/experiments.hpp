@@ -17,6 +17,9 @@ std::filesystem::path experiments_directory();
 /// Returns the sorted names (file stems) of the TOML files of one folder, for example "recipes".
 std::vector<std::string> experiment_names(const std::string& folder);
 
+/// Returns the first sentence of the comment at the top of a file; empty without a comment.
+std::string experiment_summary(const std::filesystem::path& file);
+
 /// Finds a file by name ("infir2" in "recipes") or by path (anything that ends in .toml or contains
 /// a slash). Throws Error that starts with `where`, if not empty, and lists the known names.
 std::filesystem::path find_experiment(const std::string& folder, const std::string& name_or_path,

@@ -40,18 +40,22 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-std::string nearest_name(std::string_view word, const std::vector<std::string>& names) {
+std::vector<std::string> nearest_names(std::string_view word,
+                                       const std::vector<std::string>& names) {
   if (word.empty() || word.size() > kLongestWord) return {};
   const std::string wanted = folded(word);
-  std::string nearest, longer;
+  std::vector<std::string> nearest;
+  std::string longer;
   std::size_t least = 0;
   for (const std::string& name : names) {
     if (name.size() > 2 * kLongestWord) continue;
     const std::string candidate = folded(name);
     const std::size_t distance = edit_distance(wanted, candidate);
     const std::size_t allowed = (std::max(wanted.size(), candidate.size()) + 1) / 3;
-    if (distance <= allowed && (nearest.empty() || distance < least)) {
-      nearest = name;
+    if (distance <= allowed && (nearest.empty() || distance <= least)) {
+      if (distance < least) nearest.clear();
+      const bool is_known = std::find(nearest.begin(), nearest.end(), name) != nearest.end();
+      if (!is_known) nearest.push_back(name);
       least = distance;
     }
     const bool begins = wanted.size() >= kShortestPrefix && candidate.starts_with(wanted);
@@ -60,13 +64,21 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
   // Omitting an ending of up to two letters counts as one mistake.
   constexpr std::size_t kShortEnd = 2;
   const bool lacks_its_end = !longer.empty() && longer.size() <= word.size() + kShortEnd;
-  if (lacks_its_end && least > 0) return longer;
-  return nearest.empty() ? longer : nearest;
+  if (!longer.empty() && (nearest.empty() || (lacks_its_end && least > 0))) return {longer};
+  return nearest;
+}
+
+std::string nearest_name(std::string_view word, const std::vector<std::string>& names) {
+  const std::vector<std::string> nearest = nearest_names(word, names);
+  return nearest.empty() ? std::string() : nearest.front();
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& names) {
-  const std::string name = nearest_name(word, names);
-  return name.empty() ? std::string() : fmt::format(" (did you mean '{}'?)", name);
+  constexpr std::size_t kMostNames = 5;
+  std::vector<std::string> nearest = nearest_names(word, names);
+  if (nearest.empty()) return {};
+  if (nearest.size() > kMostNames) nearest.resize(kMostNames);
+  return fmt::format(" (did you mean '{}'?)", fmt::join(nearest, "' or '"));
 }
 
 std::string did_you_mean(std::string_view word, std::string_view accepted) {

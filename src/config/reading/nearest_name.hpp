@@ -7,15 +7,19 @@
 
 namespace fp8lab {
 
-/// Returns the name nearest to `word`, by the number of letters inserted, omitted, replaced or
-/// swapped with their neighbour. Case is ignored, and '-' equals '_'. At most a third of the
-/// letters may differ. If no name is that near, returns the shortest name that begins with `word`,
-/// else an empty text. Among equally near names the first is chosen.
-/// A name that extends `word` by at most two letters takes precedence.
+/// Returns the names nearest to `word`, by the number of letters inserted, omitted, replaced or
+/// swapped with their neighbour: all that are equally near, in their order. Case is ignored, and
+/// '-' equals '_'. At most a third of the letters may differ. If no name is that near, returns the
+/// shortest name that begins with `word`, else nothing. A name that extends `word` by at most two
+/// letters takes precedence.
+std::vector<std::string> nearest_names(std::string_view word,
+                                       const std::vector<std::string>& names);
+
+/// Returns the first of nearest_names; empty if there is none.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& names);
 
-/// Returns " (did you mean 'infir2'?)" for messages about an unknown `word`;
-/// empty if no name is near.
+/// Returns " (did you mean 'infir2'?)", or "'row' or 'rows'" for up to five equally near names, for
+/// messages about an unknown `word`; empty if no name is near.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& names);
 
 /// did_you_mean with the names of a printed list, "bf16, fp32, or a path"; entries that

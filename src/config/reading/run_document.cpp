@@ -200,7 +200,9 @@ void require_model_of_start(const toml::table& document, const std::string& star
   std::vector<std::string> different;
   for (const std::string& entry : differences(model_table_text(*stored), model_table_text(model))) {
     const std::string key = entry.substr(0, entry.find(": "));
-    if (own.count(key) == 0) different.push_back(entry);
+    // A key that one of the models lacks follows from another that differs.
+    const bool follows = entry.ends_with(" -> (none)") || entry.starts_with(key + ": (none) -> ");
+    if (own.count(key) == 0 && !follows) different.push_back(entry);
   }
   if (different.empty()) return;
   throw Error(fmt::format(

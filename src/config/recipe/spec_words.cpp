@@ -123,8 +123,8 @@ GemmSpec parse_gemm_spec(const std::string& text) {
     if (settled.take("output", kStorageNames, word, spec.output)) continue;
     if (settled.take("scale order", kScaleOrderNames, word, spec.scale_order)) continue;
     constexpr std::string_view kWords =
-        "fast, promote:G, bf16, fp32, automatic, epilogue, b_then_a, a_then_b, product_first, "
-        "in_instruction, split_k:N";
+        "fast, promote:128, bf16, fp32, automatic, epilogue, b_then_a, a_then_b, product_first, "
+        "in_instruction, split_k:2";
     throw Error(fmt::format("GEMM '{}': unknown word '{}'{}; accepted: {}", text, word,
                             did_you_mean(word, kWords), kWords));
   }

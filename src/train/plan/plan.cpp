@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 
 #include "src/config/recipe/stage_recipes.hpp"
 #include "src/model/decoder.hpp"
@@ -169,10 +170,11 @@ std::string describe_checkpoint(const MemoryPlan& memory, const Backend& backend
       mib(memory.checkpoint), mib(copied));
 }
 
-/// The part of describe_plan about one recipe of a stage; adds to the time of the run.
+/// The part of describe_plan about one recipe of a stage; adds to the time of the run. `described`
+/// has the hashes of recipes whose page is printed, each with its stage.
 std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
                             const StageRecipe& of, Backend& backend, const Phase& phase,
-                            RunTime& run) {
+                            RunTime& run, std::map<std::string, std::string>& described) {
   const Recipe recipe = load_recipe(of.name, config.recorded);
   std::string text;
   if (of.is_fallback) {
@@ -180,7 +182,9 @@ std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
   } else if (of.after > 0) {
     text += fmt::format("after {} steps: recipe {} ({})\n", of.after, recipe.name, recipe.hash);
   }
-  text += describe(recipe);
+  const auto [known, is_new] = described.emplace(recipe.hash, stage.name);
+  text += is_new ? describe(recipe)
+                 : fmt::format("{}: described at stage {}\n", recipe.name, known->second);
   validate_stage(config, stage, recipe, backend);
   for (const std::string& warning : stage_warnings(config, stage, recipe)) {
     text += fmt::format("warning: {}\n", warning);
@@ -225,6 +229,7 @@ std::string describe_plan(const RunConfig& config, Backend& backend, const Phase
                                  backend.name(), backend.device(), config.hash);
   text += fmt::format("parameters {}\n", declaration_of(config.model).weights());
   RunTime time;
+  std::map<std::string, std::string> described;
   for (const StageConfig& stage : config.stages) {
     const std::vector<StageRecipe> recipes = recipes_of(config, stage);
     const Recipe first = load_recipe(recipes.front().name, config.recorded);
@@ -232,7 +237,7 @@ std::string describe_plan(const RunConfig& config, Backend& backend, const Phase
                         stage.steps, stage.batch_sequences, stage.sequence_length, first.name,
                         first.hash);
     for (const StageRecipe& recipe : recipes) {
-      text += describe_recipe(config, stage, recipe, backend, phase, time);
+      text += describe_recipe(config, stage, recipe, backend, phase, time, described);
     }
   }
   time.start = plan_start(config, backend);

@@ -8,6 +8,7 @@
 
 #include "src/config/recipe/stage_recipes.hpp"
 #include "src/io/hdf5/run_reader.hpp"
+#include "src/train/run_ending.hpp"
 
 namespace fp8lab {
 namespace {
@@ -92,6 +93,7 @@ void RunWatch::change_recipe() {
 void RunWatch::begin_stage(std::int64_t stage) {
   begin_recipe(stage, 0);
   losses_ = {};
+  lowest_ = last_ = {};
   announced_.clear();
 }
 
@@ -149,7 +151,7 @@ void RunWatch::inspect(const StepUnderway& step) {
   const StepRecord& record = step.record;
   finding_.reset();
   if (!is_finite(record)) {
-    if (was_finite_) finding_ = {{}, find_fault(step, FaultKind::nonfinite)};
+    if (was_finite_) finding_ = {growth(), find_fault(step, FaultKind::nonfinite)};
     return;
   }
   if (record.step % config_.logging.every_steps != 0 && !step.is_last_of_stage) return;
@@ -195,10 +197,20 @@ bool RunWatch::record_nonfinite(RunLog& log, const StepRecord& record) {
   return true;
 }
 
+std::string RunWatch::growth() const {
+  if (!(last_.loss > lowest_.loss + kDivergenceMargin)) return {};
+  return fmt::format("loss growing since step {}: {:.4g} to {:.4g} at step {}", lowest_.step,
+                     lowest_.loss, last_.loss, last_.step);
+}
+
 void RunWatch::add_row(const StepRecord& record, bool trained) {
   if (!config_.warnings.enabled) return;
   gradient_ = warnings_.add_gradient(record.grad_norm);
   losses_.add(record.loss);
+  if (trained && std::isfinite(record.loss)) {
+    last_ = record;
+    if (lowest_.step == 0 || record.loss < lowest_.loss) lowest_ = record;
+  }
   if (trained) was_finite_ = is_finite(record);
 }
 

@@ -44,6 +44,9 @@ class RunWatch {
   /// The fault of a step that is not finite as its event "nan", with a sample. False where none was
   /// found.
   bool record_nonfinite(RunLog& log, const StepRecord& record);
+  /// "loss growing since step 3: 5.5 to 41.2 at step 8": since its lowest row in the stage. Empty
+  /// where the last finite row is not kDivergenceMargin above that.
+  std::string growth() const;
   /// A row of /metrics, after it is appended; `trained` is false where no token was trained on.
   void add_row(const StepRecord& record, bool trained);
   /// After the step and its rows: rows of /warnings, events "early_warning" and "spike".
@@ -75,6 +78,7 @@ class RunWatch {
   Execution& execution_;
   EarlyWarning warnings_;
   LossSpikes losses_;
+  StepRecord lowest_, last_;              ///< rows of the stage with a finite loss; step 0: none
   bool was_finite_ = true;                ///< the last step that trained
   std::optional<WarningScore> gradient_;  ///< of the present step
   std::optional<Finding> finding_;        ///< of the present step

@@ -152,6 +152,7 @@ void FaultFinder::locate(BlamedOperand& blamed, const ops::MeasureOperand& op) c
   const std::vector<float> source = values_of(backend_, op.source);
   const auto element =
       kind_ == FaultKind::nonfinite ? first_nonfinite(source) : largest_finite(source);
+  blamed.is_finite_before = kind_ == FaultKind::nonfinite && !element;
   if (element) return set(source, *element, op.source.cols, op.transpose);
   // What was finite became infinite or NaN in the quantizer.
   const std::vector<float> codes = decoded(backend_, operand);
@@ -188,8 +189,9 @@ std::optional<StepFault> FaultFinder::take() const {
   if (kind_ == FaultKind::nonfinite) {
     const std::string count = fmt::format("{:.0f} not finite", statistics.nonfinite_count);
     fault.message += written_ ? fmt::format("; first operand {}: {}", blamed_->name, count)
-                              : fmt::format("{} ({}): {} after the cast", blamed_->name,
-                                            where(blamed_->place), count);
+                              : fmt::format("{} ({}): {} after the cast, {} before it",
+                                            blamed_->name, where(blamed_->place), count,
+                                            blamed_->is_finite_before ? "none" : "some");
   } else {
     fault.message =
         fmt::format("{} ({}): amax {:.4g}", blamed_->name, where(blamed_->place), statistics.amax);

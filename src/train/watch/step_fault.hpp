@@ -66,7 +66,8 @@ class FaultFinder final : public OperationObserver {
     double growth = 0;              ///< log2(amax / usual amax); 0: not known
     std::int64_t row = -1, k = -1;  ///< -1: not found
     float value = 0;
-    std::string tile;  ///< which, of what quantizer, with what scale
+    bool is_finite_before = false;  ///< true if only the cast made it infinite or NaN
+    std::string tile;               ///< which, of what quantizer, with what scale
     std::vector<float> sample;
   };
 

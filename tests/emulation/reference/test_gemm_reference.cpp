@@ -137,7 +137,7 @@ TEST_CASE("impossible combinations are refused with a reason") {
   CHECK_THAT(refusal(spec, fp16, fp16), Contains("bf16"));
   spec = fp8_gemm(0);
   spec.scale_order = ScaleOrder::product_first;
-  CHECK_THAT(refusal(spec, tensor, tensor), Contains("promote:G"));
+  CHECK_THAT(refusal(spec, tensor, tensor), Contains("promote:128"));
   spec = fp8_gemm(128);
   spec.scale_order = ScaleOrder::epilogue;
   CHECK_THAT(refusal(spec, tile, tile), Contains("epilogue"));
@@ -158,20 +158,20 @@ TEST_CASE("a promotion interval divides every tile and is whole instructions: re
     const char* refused;  // part of the message, empty when accepted
   };
   const Row rows[] = {
-      {0, 128, 0, "inside an accumulation chunk; accepted: promote:G with G a divisor of 128"},
+      {0, 128, 0, "inside an accumulation chunk; accepted: promote:32, promote:64, promote:128"},
       {32, 128, 128, ""},
       {64, 128, 128, ""},
       {128, 128, 128, ""},
       {64, 128, 0, ""},
       {64, 128, 64, ""},
       {32, 96, 64, ""},
-      {96, 128, 128, "divisor of 128 and a multiple of 32"},
-      {256, 128, 128, "divisor of 128"},
+      {96, 128, 128, "accepted: promote:32, promote:64, promote:128"},
+      {256, 128, 128, "promote:64, promote:128"},
       {128, 128, 64, "scales of b (tile 1x64)"},
-      {64, 96, 64, "divisor of 32"},
+      {64, 96, 64, "accepted: promote:32"},
       {32, 48, 64, "no interval is a divisor of 16 and a multiple of 32"},
-      {48, 48, 48, "G a positive multiple of 32"},
-      {48, 0, 0, "G a positive multiple of 32"},
+      {48, 48, 48, "promote:32 or another multiple of 32"},
+      {48, 0, 0, "promote:32 or another multiple of 32"},
       {96, 0, 0, ""},
   };
   for (const Row& row : rows) {

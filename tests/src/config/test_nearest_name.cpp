@@ -36,6 +36,10 @@ TEST_CASE("equally near names: the first") {
 TEST_CASE("messages name it, and lists of a message are split") {
   CHECK(did_you_mean("trian", std::vector<std::string>{"train", "eval"}) ==
         " (did you mean 'train'?)");
+  CHECK(did_you_mean("bf18", std::vector<std::string>{"bf16", "fp8", "bf19", "bf16"}) ==
+        " (did you mean 'bf16' or 'bf19'?)");
+  CHECK(did_you_mean("a0", std::vector<std::string>{"a1", "a2", "a3", "a4", "a5", "a6"}) ==
+        " (did you mean 'a1' or 'a2' or 'a3' or 'a4' or 'a5'?)");
   CHECK(did_you_mean("paint", std::vector<std::string>{"train", "eval"}).empty());
   CHECK(did_you_mean("epiloge", "fast, epilogue, promote:G") == " (did you mean 'epilogue'?)");
   CHECK(did_you_mean("or a path", "bf16, or a path to a .toml file").empty());

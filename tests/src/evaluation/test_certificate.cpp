@@ -49,7 +49,7 @@ class Fixture {
     config.ways = ways;
     config.bucket = 4;
     return fp8lab::certify(backend, *training_, generation_ ? *generation_ : *training_,
-                           StepContext{}, prompts(sequences), config, [](const std::string&) {});
+                           StepContext{}, prompts(sequences), config, {});
   }
 
   static std::vector<Prompt> prompts(std::size_t count) {

@@ -226,6 +226,14 @@ def _summary(options: argparse.Namespace) -> str:
         counts = write_questions(options).items()
         return "\n".join(f"{options.out / name}: {count} records" for name, count in counts)
     manifest = run(options)
+    size = manifest["tokenizer"]["vocabulary"]
+    if options.train_bpe is not None:
+        few = f"the text has pairs for {size} ids, not {options.train_bpe}; "
+        print(
+            f"fp8lab.tokens: note: {few if size < options.train_bpe else ''}"
+            f"the model's vocabulary is [model] vocab_size = {size}",
+            file=sys.stderr,
+        )
     return (
         f"{options.out}: {manifest['documents']} documents, {manifest['tokens']} tokens, "
         f"{manifest['trained_tokens']} trained on, in {len(manifest['shards'])} shards, "

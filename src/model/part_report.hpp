@@ -1,0 +1,15 @@
+// Reports long work part by part.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+namespace fp8lab {
+
+/// Called before a part begins: its name, and how many of `total` units ("batches", "tokens") are
+/// complete; 0 at the beginning of the work.
+using PartReport = std::function<void(const std::string& part, std::size_t done, std::size_t total,
+                                      const char* unit)>;
+
+}  // namespace fp8lab
