@@ -257,7 +257,7 @@ def test_the_nearest_name_is_offered(tmp_path: Path) -> None:
         (*gemm, "cublaslt_h200:tensr"): "tensor",
         ("quantize", "x.npy", "--spec", "e4m3fm"): "e4m3fn",
         ("quantize", "x.npy", "--spec", "e4m3fn/rwo"): "row",
-        ("quantize", "x.npy", "--recipe", "infir2", "--slot", "fprop.y"): "fprop.x",
+        ("quantize", "x.npy", "--recipe", "infir2", "--slot", "fprop.y"): "fprop.x' or 'fprop.w",
         ("quantize", "x.npy", "--spec", "e5m2", "--backend", "cpuu"): "cpu",
         ("export", "x.npy", "o", "--dtype", "bf61"): "bf16",
     }.items():
