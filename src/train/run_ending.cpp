@@ -24,7 +24,7 @@ std::vector<double> smoothed(const std::vector<double>& losses, double keep) {
   return smooth;
 }
 
-/// fp8lab_analysis.stats.Limit.
+/// fp8lab_analysis.judge.stats.Limit.
 struct DivergenceLimit {
   std::vector<double> smooth;
   double best = 0;
@@ -33,7 +33,7 @@ struct DivergenceLimit {
   double highest() const { return best + margin; }
 };
 
-/// fp8lab_analysis.stats.divergence_limit; at least one loss, all finite.
+/// fp8lab_analysis.judge.stats.divergence_limit; at least one loss, all finite.
 DivergenceLimit divergence_limit(const std::vector<double>& losses) {
   const std::size_t third = std::max<std::size_t>(1, losses.size() / 3);
   const double half_life = std::max(3.0, static_cast<double>(losses.size()) / 25.0);
@@ -95,7 +95,7 @@ double best_before(const std::vector<EvalRecord>& held_out, std::int64_t end) {
   return best;
 }
 
-/// fp8lab_analysis.divergence._overrules.
+/// fp8lab_analysis.judge.divergence._overrules.
 bool overrules(const std::vector<EvalRecord>& held_out, std::int64_t step) {
   const double best = best_before(held_out, step);
   return std::isfinite(best) && held_out.back().step >= step &&

@@ -19,7 +19,7 @@ inline constexpr double kShortDivergenceMargin = 10.0;
 /// The row at which a curve of training losses starts to diverge; none for one that does not: with
 /// the first that is not finite, or where the smoothed loss leaves for good what its noise and
 /// kDivergenceMargin allow, by rules 1 and 2 of "When a run has diverged" of src/train/README.md.
-/// The definition of fp8lab_analysis.stats.divergence_row.
+/// The definition of fp8lab_analysis.judge.stats.divergence_row.
 std::optional<std::size_t> divergence_row(const std::vector<double>& losses);
 
 /// What a run file says of the end of its run.

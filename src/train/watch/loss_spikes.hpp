@@ -1,4 +1,4 @@
-// When a loss spikes: the definition of fp8lab_analysis.stats.spike_rows, one row at a time.
+// When a loss spikes: the definition of fp8lab_analysis.judge.stats.spike_rows, one row at a time.
 #pragma once
 
 #include <deque>
