@@ -1,4 +1,4 @@
-#include "src/train/step/step_at_work.hpp"
+#include "src/train/step/standalone_step.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -7,13 +7,13 @@
 
 namespace fp8lab {
 
-StepAtWork::StepAtWork(Backend& memory_of, const RunConfig& config, const StageConfig& stage,
-                       const Recipe& recipe)
+StandaloneStep::StandaloneStep(Backend& memory_of, const RunConfig& config,
+                               const StageConfig& stage, const Recipe& recipe)
     : backend(memory_of),
       memory(backend, config, load_recipe(config.recipe, config.recorded)),
       objective(make_objective(stage.objective)),
       transformer(make_transformer(backend, memory.parameters, config, stage, recipe)) {
-  // Scales that are taken from the tensor itself belong to the first steps of a history.
+  // The first steps of a history use the tensor's own amax; a typical step does not.
   for (const auto& layer : transformer->linears()) {
     OperandSet& operands = layer->operands();
     for (const OperandId id : operands.ids()) {
@@ -22,14 +22,14 @@ StepAtWork::StepAtWork(Backend& memory_of, const RunConfig& config, const StageC
   }
 }
 
-void StepAtWork::take(std::span<const Batch> batches, const UpdateSpec& optimizer,
-                      bool statistics) {
+void StandaloneStep::take(std::span<const Batch> batches, const UpdateSpec& optimizer,
+                          bool statistics) {
   StepContext context;
   context.log_statistics = statistics;
   step().update(optimizer, context.seed, step().accumulate(context, batches, 1e-3));
 }
 
-void StepAtWork::take_losses(std::span<const Batch> batches) {
+void StandaloneStep::take_losses(std::span<const Batch> batches) {
   const StepContext context;
   transformer->prepare_weights(context);
   for (const Batch& batch : batches) {
