@@ -99,8 +99,8 @@ std::unique_ptr<ModelTensors> open_checkpoint_tensors(OpenCheckpoint file,
 /// Initial state of a run.
 struct InitialState {
   std::unique_ptr<ModelTensors> weights;
-  /// Empty unless the weights are from a checkpoint, and if the model grows: layers of a grown
-  /// model have no history.
+  /// Empty for weights that are not from a checkpoint, and for a grown model, whose layers have no
+  /// history.
   AmaxHistories histories;
 };
 

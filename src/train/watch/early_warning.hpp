@@ -24,13 +24,12 @@
 // [1] Dettmers et al. 2022 (arXiv:2208.07339): outlier features. [2] Fishman et al. 2024
 // (arXiv:2409.12517): aligned rows w1 and w2 square an activation. [3] Hernandez-Cano et al. 2025
 // (arXiv:2505.20524): kurtosis rises before the loss diverges. [4] Micikevicius et al. 2022
-// (arXiv:2209.05433): what lies beyond the range of a scale from earlier steps saturates. [5] Huang
+// (arXiv:2209.05433): values beyond the range of a scale from earlier steps saturate. [5] Huang
 // et al. 2025 (arXiv:2501.06842): spikes of gradients come before those of the loss. [6] Iglewicz
 // and Hoaglin 1993. The drift of scales has no published rule that we know of.
 //
-// What they cannot see: growth that is slow against the window, which moves along; anything between
-// two logged steps but the gradient norm; a cause outside of linear layers that shows in no
-// operand.
+// The detectors do not see growth that is slow compared with their window, anything between two
+// logged steps except the gradient norm, or a cause that no operand of a linear layer shows.
 #pragma once
 
 #include <array>
