@@ -157,7 +157,7 @@ def test_a_file_with_axes_is_several_recipes(tmp_path: Path) -> None:
     assert "of 2 recipes" in refused("train", "--preset", "quickstart", "--set", f"recipe={grid}")
     shown = succeeded("recipes", "show", "halo2_int8")
     assert "recipe halo2_int8 (" in shown and "left:hadamard:full" in shown
-    assert "(did you mean 'halo2_int8'?)" in refused("recipes", "show", "halo3_int8")
+    assert "(did you mean 'halo2_int8'?)" in refused("recipes", "show", "halo2_int")
 
 
 def test_train_refusals(tmp_path: Path) -> None:
