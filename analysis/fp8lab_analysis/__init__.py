@@ -8,22 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fp8lab_analysis.hdf5 import InputError
-    from fp8lab_analysis.run_reader import load_run
-    from fp8lab_analysis.runs import Run
-    from fp8lab_analysis.study import Group, Study, load_study
+    from fp8lab_analysis.read.hdf5 import InputError
+    from fp8lab_analysis.read.run_reader import load_run
+    from fp8lab_analysis.read.runs import Run
+    from fp8lab_analysis.read.study import Group, Study, load_study
 
 __version__ = "0.2.0"
 
 __all__ = ["Group", "InputError", "Run", "Study", "load_run", "load_study", "__version__"]
 
 _HOMES = {
-    "InputError": "hdf5",
-    "Run": "runs",
-    "load_run": "run_reader",
-    "Group": "study",
-    "Study": "study",
-    "load_study": "study",
+    "InputError": "read.hdf5",
+    "Run": "read.runs",
+    "load_run": "read.run_reader",
+    "Group": "read.study",
+    "Study": "read.study",
+    "load_study": "read.study",
 }
 
 

@@ -16,8 +16,8 @@ from fp8lab_analysis.report import BadInput, Parser, import_needed, outcome, wri
 def print_answer(options: argparse.Namespace) -> None:
     """Reads the facts, writes page and JSON, prints the table and the answer."""
     import_needed()
-    from fp8lab_analysis.assess_page import write_page
-    from fp8lab_analysis.assessment import Assessment, percent
+    from fp8lab_analysis.judge.assessment import Assessment, percent
+    from fp8lab_analysis.page.assess_page import write_page
 
     try:
         assessment = Assessment.read(options.facts)

@@ -26,12 +26,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fp8lab_analysis import inference, pooling
+from fp8lab_analysis.judge import inference, pooling
+from fp8lab_analysis.judge.pooling import Flags
+from fp8lab_analysis.judge.stats import Array
+from fp8lab_analysis.page.result_page import write_csv
+from fp8lab_analysis.read.design import Design
 from fp8lab_analysis.report import Parser, complain
-from fp8lab_analysis.result_page import write_csv
-from fp8lab_analysis.pooling import Flags
-from fp8lab_analysis.stats import Array
-from fp8lab_analysis.verdicts import Design
 
 SEEDS = tuple(range(2, 9))
 ARMS = (3, 4, 6, 8, 10, 12)

@@ -32,14 +32,14 @@ from pathlib import Path
 import numpy as np
 from scipy import optimize
 
-from fp8lab_analysis.claims import ALPHA
-from fp8lab_analysis.hdf5 import InputError
-from fp8lab_analysis.inference import jackknife_half_width
-from fp8lab_analysis.isolation import ReadFailure, load_study_apart
+from fp8lab_analysis.judge.claims import ALPHA
+from fp8lab_analysis.judge.inference import jackknife_half_width
+from fp8lab_analysis.judge.stats import Array
+from fp8lab_analysis.read.hdf5 import InputError
+from fp8lab_analysis.read.isolation import ReadFailure, load_study_apart
+from fp8lab_analysis.read.runs import Run
+from fp8lab_analysis.read.study import Study
 from fp8lab_analysis.report import Parser, complain, write_json
-from fp8lab_analysis.runs import Run
-from fp8lab_analysis.stats import Array
-from fp8lab_analysis.study import Study
 
 LEAST_SIZES = 2  # different N, and different D; fewer determine no exponent
 CONSTANTS = 5

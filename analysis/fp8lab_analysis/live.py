@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from fp8lab_analysis import exports
-from fp8lab_analysis.hdf5 import InputError
+from fp8lab_analysis.page import exports
+from fp8lab_analysis.read.hdf5 import InputError
+from fp8lab_analysis.read.run_reader import load_run
+from fp8lab_analysis.read.runs import Run
 from fp8lab_analysis.report import Parser, complain
-from fp8lab_analysis.run_reader import load_run
-from fp8lab_analysis.runs import Run
 
 SHORTEST_PAUSE = 1.0  # seconds between two readings
 SHARE = 0.05  # largest fraction of a processor for the readings

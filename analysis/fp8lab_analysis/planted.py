@@ -24,13 +24,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fp8lab_analysis import inference, pooling
-from fp8lab_analysis.compare import GroupSummary, summarise
-from fp8lab_analysis.hdf5 import InputError
-from fp8lab_analysis.isolation import ReadFailure, load_study_apart
+from fp8lab_analysis.judge import inference, pooling
+from fp8lab_analysis.judge.compare import GroupSummary, summarise
+from fp8lab_analysis.judge.stats import Array
+from fp8lab_analysis.read.design import Design
+from fp8lab_analysis.read.hdf5 import InputError
+from fp8lab_analysis.read.isolation import ReadFailure, load_study_apart
 from fp8lab_analysis.report import Parser, complain, write_json
-from fp8lab_analysis.stats import Array
-from fp8lab_analysis.verdicts import Design
 
 RUN_SEEDS = (8, 16)  # sample sizes from runs; fewer seeds depend too much on the tails of few runs
 NORMAL_SEEDS = (4, *RUN_SEEDS)

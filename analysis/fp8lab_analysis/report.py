@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from fp8lab_analysis.study import Study
+    from fp8lab_analysis.read.study import Study
 
 EXPORTS = ("tensorboard", "trackio")
 MOST_MISSES = 3  # consecutive failed readings of a followed study before an error
@@ -190,8 +190,8 @@ def check_out(out: Path) -> None:
 
 def read_study(inputs: Sequence[Path], title: str) -> Study:
     """Reads the study. Raises BadInput and MachineFailure."""
-    from fp8lab_analysis.hdf5 import InputError, NothingYet
-    from fp8lab_analysis.isolation import ReadFailure, load_study_apart
+    from fp8lab_analysis.read.hdf5 import InputError, NothingYet
+    from fp8lab_analysis.read.isolation import ReadFailure, load_study_apart
 
     try:
         return load_study_apart(inputs, title)
@@ -219,8 +219,8 @@ def written(out: Path, write: Callable[[], str]) -> str:
 def print_plan(options: argparse.Namespace) -> None:
     """Prints the number of seeds that a study needs. Raises BadInput and MachineFailure."""
     import_needed()
-    from fp8lab_analysis.hdf5 import InputError
-    from fp8lab_analysis.plan import describe, read_plan
+    from fp8lab_analysis.judge.plan import describe, read_plan
+    from fp8lab_analysis.read.hdf5 import InputError
 
     try:
         plan = read_plan(options.plan)
@@ -244,11 +244,11 @@ def make_report(options: argparse.Namespace) -> None:
     out = default_out(options.inputs) if options.out is None else Path(options.out)
     import_needed()
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    from fp8lab_analysis.page import write_report
+    from fp8lab_analysis.page.report_page import write_report
 
     study = first_reading(options)
     if options.export is not None:
-        from fp8lab_analysis.exports import export_runs
+        from fp8lab_analysis.page.exports import export_runs
 
         _say(written(out, lambda: export_runs(study, options.export, out)))
         return
@@ -274,7 +274,7 @@ def first_reading(options: argparse.Namespace) -> Study:
 def follow(options: argparse.Namespace, study: Study, other: Study | None, out: Path) -> None:
     """Writes the report, and writes it again whenever the files have grown, until every run is
     complete. Ctrl-C ends it with a last page that does not reload itself."""
-    from fp8lab_analysis.page import write_report
+    from fp8lab_analysis.page.report_page import write_report
 
     misses, shown = 0, None
     try:

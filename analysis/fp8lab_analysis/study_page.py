@@ -17,18 +17,23 @@ from pathlib import Path
 
 import matplotlib
 
-from fp8lab_analysis import inference, overview_plot, style
-from fp8lab_analysis.cells import MISSING, Cell
-from fp8lab_analysis.claims import ALPHA
-from fp8lab_analysis.breaks import find_break
-from fp8lab_analysis.compare import (
+from fp8lab_analysis.draw import overview_plot, style
+from fp8lab_analysis.judge import inference
+from fp8lab_analysis.judge.breaks import find_break
+from fp8lab_analysis.judge.claims import ALPHA
+from fp8lab_analysis.judge.compare import (
     GroupSummary,
     final_scores,
     held_out_loss,
     held_out_pair,
     summarise,
 )
-from fp8lab_analysis.early_warning import warning_before
+from fp8lab_analysis.judge.early_warning import warning_before
+from fp8lab_analysis.judge.phrases import MISSING, joined
+from fp8lab_analysis.judge.stats import Spread, spread_over_seeds
+from fp8lab_analysis.page.cells import Cell
+from fp8lab_analysis.page.result_page import Page, arithmetic_of, markdown_table, shown, write_page
+from fp8lab_analysis.read.study import Study
 from fp8lab_analysis.report import (
     BadInput,
     MachineFailure,
@@ -38,16 +43,6 @@ from fp8lab_analysis.report import (
     read_study,
     written,
 )
-from fp8lab_analysis.result_page import (
-    Page,
-    arithmetic_of,
-    markdown_table,
-    shown,
-    write_page,
-)
-from fp8lab_analysis.sentences import joined
-from fp8lab_analysis.stats import Spread, spread_over_seeds
-from fp8lab_analysis.study import Study
 
 CAPTION = (
     "gap to the baseline of the same seed; bars are the intervals of the verdict's tests, grey the "

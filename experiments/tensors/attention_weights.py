@@ -9,7 +9,7 @@ import numpy as np
 from experiment import Experiment, Quantity, Stated, Values, main, relative_error
 from numpy.typing import NDArray
 
-from fp8lab_analysis.claims import Claim
+from fp8lab_analysis.judge.claims import Claim
 
 Array = NDArray[np.float64]
 

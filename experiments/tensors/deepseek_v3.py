@@ -17,7 +17,7 @@ from experiment import (
 )
 
 import fp8lab
-from fp8lab_analysis.claims import Claim
+from fp8lab_analysis.judge.claims import Claim
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 SCHEDULES = {

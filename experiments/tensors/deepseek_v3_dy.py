@@ -6,7 +6,7 @@ import numpy as np
 from experiment import Experiment, Quantity, Stated, Values, main, normal, product
 
 import fp8lab
-from fp8lab_analysis.claims import Claim
+from fp8lab_analysis.judge.claims import Claim
 
 TOKENS, OUTPUTS, INPUTS = 512, 512, 256
 OCTAVES = (0.0, 4.0, 8.0, 12.0, 16.0, 20.0)

@@ -18,10 +18,12 @@ from matplotlib.ticker import NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 import fp8lab
-from fp8lab_analysis import inference, style
-from fp8lab_analysis.cells import Cell
-from fp8lab_analysis.claims import ALPHA, Claim, Judged, judge_claims
-from fp8lab_analysis.result_page import (
+from fp8lab_analysis.draw import style
+from fp8lab_analysis.judge import inference
+from fp8lab_analysis.judge.claims import ALPHA, Claim, Judged, judge_claims
+from fp8lab_analysis.judge.stats import Spread, spread_over_seeds
+from fp8lab_analysis.page.cells import Cell
+from fp8lab_analysis.page.result_page import (
     Page,
     arithmetic_of,
     claims_table,
@@ -29,7 +31,6 @@ from fp8lab_analysis.result_page import (
     shown,
     write_page,
 )
-from fp8lab_analysis.stats import Spread, spread_over_seeds
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288")

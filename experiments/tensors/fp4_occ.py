@@ -6,7 +6,7 @@ import numpy as np
 from experiment import Experiment, Quantity, Stated, Values, cosine, main, normal, product, sqnr_db
 
 import fp8lab
-from fp8lab_analysis.claims import Claim
+from fp8lab_analysis.judge.claims import Claim
 
 ARMS = {"none": "", "clamp": "/clamp:0.99", "compensated": "/clamp:0.99:compensated"}
 TOKENS, FEATURES, OUTPUTS, CHANNELS = 512, 1024, 256, 4

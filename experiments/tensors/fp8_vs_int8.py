@@ -7,7 +7,7 @@ import math
 import numpy as np
 from experiment import Experiment, Matrix, Quantity, Stated, Values, decoded, main, sqnr_db
 
-from fp8lab_analysis.claims import Claim
+from fp8lab_analysis.judge.claims import Claim
 
 FREEDOM = (30.0, 20.0, 15.0, 12.0, 10.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0)
 ELEMENTS = 1 << 18

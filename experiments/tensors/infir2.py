@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from experiment import Experiment, Matrix, Quantity, Stated, Values, decoded, main, normal, sqnr_db
 
-from fp8lab_analysis.claims import Claim
+from fp8lab_analysis.judge.claims import Claim
 
 TOKENS, FEATURES = 512, 1024
 TILES = {"tensor": "tensor", "1x128": "1x128"}

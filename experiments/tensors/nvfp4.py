@@ -18,7 +18,7 @@ from experiment import (
 )
 
 import fp8lab
-from fp8lab_analysis.claims import Claim
+from fp8lab_analysis.judge.claims import Claim
 
 SIGNS = "hadamard:16:+++-+------+-+--"
 PLAIN, ROTATED = "without RHT", "with RHT"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from experiment import Experiment, Quantity, Stated, Values, decoded, main, normal
 
-from fp8lab_analysis.claims import Claim
+from fp8lab_analysis.judge.claims import Claim
 
 # Words by what they stand for. A static scale of 1/2 is what QuEST's 2.922 deviations / 6 become
 # as a power of two on a Gaussian of deviation 1.

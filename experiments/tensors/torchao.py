@@ -16,7 +16,7 @@ from experiment import (
 )
 
 import fp8lab
-from fp8lab_analysis.claims import Claim
+from fp8lab_analysis.judge.claims import Claim
 
 RECIPES = {
     "tensorwise": "torchao_tensorwise",

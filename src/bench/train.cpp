@@ -8,7 +8,7 @@
 #include "src/config/recipe/stage_recipes.hpp"
 #include "src/train/plan/memory_plan.hpp"
 #include "src/train/plan/time_plan.hpp"
-#include "src/train/step/step_at_work.hpp"
+#include "src/train/step/standalone_step.hpp"
 
 namespace fp8lab {
 namespace {
@@ -75,7 +75,7 @@ void time_steps(const RunConfig& config, const StageConfig& stage, const Recipe&
                 Backend& backend, int repeats, TrainBench& bench) {
   const std::size_t mark = backend.memory_mark();
   {
-    StepAtWork work(backend, config, stage, recipe);
+    StandaloneStep work(backend, config, stage, recipe);
     fill_with_noise(work.memory.parameters);
     bench.parameters = work.memory.parameters.declaration().weights();
     const auto micro_batches =

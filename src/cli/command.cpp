@@ -19,8 +19,8 @@
 #include "emulation/base/machine.hpp"
 #include "src/cli/help_words.hpp"
 #include "src/cli/version.hpp"
+#include "src/config/config.hpp"
 #include "src/config/key_help.hpp"
-#include "src/config/reading/experiments.hpp"
 #include "src/config/reading/nearest_name.hpp"
 #include "src/io/printable.hpp"
 
@@ -70,7 +70,7 @@ const Command& find_command(const std::vector<Command>& commands, const std::str
     if (command.name == name) return command;
     names.emplace_back(command.name);
   }
-  const std::vector<std::string> recipes = experiment_names("recipes");
+  const std::vector<std::string> recipes = builtin_recipe_names();
   if (std::find(recipes.begin(), recipes.end(), name) != recipes.end()) {
     throw Error(
         fmt::format("unknown command '{0}'; it is a recipe: fp8lab recipes show {0}", name));

@@ -14,7 +14,7 @@
 namespace fp8lab::cli {
 namespace {
 
-/// A folder of experiments/; `use` is a format of the name and of the file.
+/// A folder of experiments/; `use` is a format of the name and, but for recipes, of the file.
 struct NamedKind {
   const char* folder;
   const char* name;  ///< with its article
@@ -33,10 +33,23 @@ constexpr std::array kNamedKinds = {
     NamedKind{"stages", "a stage", "base = \"{0}\" in [[stages]] of a run file; its keys: {1}"},
 };
 
-std::string summary(const NamedKind& kind, const std::string& name,
-                    const std::filesystem::path& file) {
-  return kind.folder == std::string("recipes") ? load_recipe(name).summary
-                                               : experiment_summary(file);
+bool is_recipe(const NamedKind& kind) { return kind.folder == std::string("recipes"); }
+
+std::vector<std::string> names_of(const NamedKind& kind) {
+  return is_recipe(kind) ? builtin_recipe_names() : experiment_names(kind.folder);
+}
+
+std::string help_on_name(const NamedKind& kind, const std::string& name) {
+  std::string summary, file;
+  if (is_recipe(kind)) {
+    summary = load_recipe(name).summary;
+  } else {
+    const std::filesystem::path found = find_experiment(kind.folder, name, "");
+    summary = experiment_summary(found);
+    file = shell_word(found.string());
+  }
+  return fmt::format("{}: {}{}{}\n    {}\n", name, kind.name, summary.empty() ? "" : ": ", summary,
+                     fmt::format(fmt::runtime(kind.use), name, file));
 }
 
 }  // namespace
@@ -44,12 +57,9 @@ std::string summary(const NamedKind& kind, const std::string& name,
 std::string help_on(const std::string& word) {
   std::string text;
   for (const NamedKind& kind : kNamedKinds) {
-    const std::vector<std::string> names = experiment_names(kind.folder);
+    const std::vector<std::string> names = names_of(kind);
     if (std::find(names.begin(), names.end(), word) == names.end()) continue;
-    const std::filesystem::path file = find_experiment(kind.folder, word, "");
-    const std::string said = summary(kind, word, file);
-    text += fmt::format("{}: {}{}{}\n    {}\n", word, kind.name, said.empty() ? "" : ": ", said,
-                        fmt::format(fmt::runtime(kind.use), word, shell_word(file.string())));
+    text += help_on_name(kind, word);
   }
   return text + key_help(word);
 }
@@ -57,7 +67,7 @@ std::string help_on(const std::string& word) {
 std::vector<std::string> help_words() {
   std::vector<std::string> words;
   for (const NamedKind& kind : kNamedKinds) {
-    for (std::string& name : experiment_names(kind.folder)) words.push_back(std::move(name));
+    for (std::string& name : names_of(kind)) words.push_back(std::move(name));
   }
   for (std::string& word : key_words()) words.push_back(std::move(word));
   return words;

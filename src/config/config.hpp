@@ -523,7 +523,9 @@ Recipe load_recipe(const std::string& name_or_path);
 Recipe load_recipe(const std::string& name, const RecipeTexts& recorded);
 /// Names of the built-in recipes, sorted.
 std::vector<std::string> builtin_recipe_names();
-/// Parses one recipe file's text.
+/// Parses the text of a file of one recipe. Throws Error with file:line; also for a file with axes.
 Recipe parse_recipe(const std::string& text, const std::string& origin);
+/// Parses the text of any recipe file: one recipe, or one for each combination of its axes.
+std::vector<Recipe> parse_recipes(const std::string& text, const std::string& origin);
 
 }  // namespace fp8lab

@@ -93,6 +93,14 @@ std::vector<KeyHelp> recipe_keys() {
   list_fields(recipe_fields(), "", keys);
   keys.push_back({"base", "a recipe's name or file", "", "",
                   "recipe whose keys hold where this file says nothing; lists are replaced whole"});
+  list_heading(
+      "axis.NAME.VALUE",
+      "one file for several recipes: the keys of a recipe that this value of axis NAME "
+      "sets. Each combination of values is a recipe; 'name' contains {NAME} for each axis, "
+      "and 'summary' may. At most 64",
+      false, keys);
+  keys.push_back({"axis.NAME.VALUE.summary", "a string", "the value", "",
+                  "what replaces {NAME} in 'summary'"});
   list_heading("slots.OPERAND",
                "how an operand is quantized. OPERAND is default, x, w, dy or one alone, such as "
                "wgrad.x; the most specific table that has a key wins",

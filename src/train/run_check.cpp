@@ -25,7 +25,7 @@
 namespace fp8lab {
 namespace {
 
-/// What the weights in a run's start depend on.
+/// Key of everything that determines the initial weights of a run.
 std::string start_key(const RunConfig& config) {
   std::string key =
       fmt::format("{}\n{}", config.init_from.string(), model_table_text(config.model));
@@ -39,7 +39,7 @@ void add_note(std::string line, std::vector<std::string>& notes) {
   if (!line.empty() && !is_known) notes.push_back(std::move(line));
 }
 
-/// By the ids alone: neither their mask nor their width in a file makes other documents of them.
+/// Compares token ids only: masks and the width of ids in a file do not make documents differ.
 std::uint64_t hash_of(const DocumentView& document) {
   const auto size = static_cast<std::size_t>(document.size);
   if (document.token_bytes == sizeof(std::int32_t)) {
@@ -58,7 +58,7 @@ std::unordered_set<std::uint64_t> hashes_of(const DataSources& data) {
   return hashes;
 }
 
-/// Empty where no document is in both.
+/// Returns an empty text if no document is in both.
 std::string overlap_note(const std::string& stage, const OpenedStage& opened) {
   if (!opened.eval) return {};
   std::unordered_set<std::uint64_t> left = hashes_of(*opened.eval);
@@ -97,7 +97,7 @@ void add_recipe_notes(const RunConfig& config, const StageConfig& stage, const O
              notes);
   }
   if (!stage.fallback) return;
-  const auto end = opened.recipes.end() - 1;  // the fallback's own
+  const auto end = opened.recipes.end() - 1;  // recipe of the fallback
   if (std::all_of(opened.recipes.begin(), end,
                   [&](const Recipe& recipe) { return recipe.hash == end->hash; })) {
     add_note(fmt::format("stage {}: the fallback changes nothing: {} is the stage's recipe as well",
@@ -114,7 +114,7 @@ void add_recipe_notes(const RunConfig& config, const StageConfig& stage, const O
   }
 }
 
-/// Empty if the stage reaches its final rate, or states none of its own.
+/// Returns an empty text if the stage reaches its final rate or sets none.
 std::string final_rate_note(const StageConfig& stage) {
   const LearningRateSchedule& rate = stage.learning_rate;
   const bool decays = rate.kind == ScheduleKind::cosine || rate.kind == ScheduleKind::linear ||
@@ -224,7 +224,7 @@ const DataSources& RunCheck::sources(const DataConfig& config, const ModelVocabu
 }
 
 void RunCheck::check(const RunConfig& config, bool start_is_to_come) {
-  // In the order in which a run opens them, so that it names the same fault first.
+  // In the order of a run, so that both report the same fault first.
   const ModelVocabulary model = start_vocabulary(config.init_from, config.model.vocab_size);
   const std::vector<OpenedStage> stages =
       open_stages(config, &backend(config.backend), model, opener());
@@ -241,7 +241,7 @@ void RunCheck::check(const RunConfig& config, const RunDirectory& directory, boo
   directory.check(resume);
   check(config);
   if (!resume) return;
-  // Random weights follow from the rest.
+  // Random weights are determined by the rest.
   const RunStatus status = directory.status_of(identity(config), config, config.init_from.empty());
   if (!status.complete) directory.find_checkpoint(status, status.meta.identity, config);
 }
@@ -264,7 +264,7 @@ const Identity& RunCheck::initial_state(const RunConfig& config) {
   const InitialState initial = open_initial_state(config.init_from, config.model, config.growth);
   Identity state;
   {
-    // Masters alone count; those in BF16 have working copies of no other type.
+    // Only master weights count; BF16 masters have no working copy of another type.
     const bool is_bf16 = storage.weights == plain_state(DType::bf16);
     Parameters weights(memory, config.model, storage, is_bf16 ? DType::bf16 : DType::f32,
                        Purpose::inference);

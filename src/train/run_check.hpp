@@ -1,4 +1,4 @@
-// What a run would be, known before it is started: whether it can be trained, and its identity.
+// Checks of a run before it starts: whether it can be trained, and its identity.
 #pragma once
 
 #include <filesystem>
@@ -23,7 +23,7 @@
 
 namespace fp8lab {
 
-/// What a stage is trained with and on.
+/// Recipes, data and questions of a stage.
 struct OpenedStage {
   std::vector<Recipe> recipes;  ///< as recipes_of
   DataSources train;
@@ -31,58 +31,61 @@ struct OpenedStage {
   EvaluationInputs inputs;
 };
 
-/// How the data of a stage are opened, with columns of its objective; `where` names it.
+/// Returns how to open the data of a stage, with the columns of its objective; `where` names the
+/// stage in messages.
 using OpenData =
     std::function<DataSources(const DataConfig& data, const ModelVocabulary& model,
                               const std::string& where, std::span<const ColumnSpec> columns)>;
 
-/// Everything of a run but its weights, opened: what training and a plan of it read before the
-/// first step. `model`: whose ids the initial weights know. Throws Error when a stage's recipe does
-/// not fit the model or the backend, which nobody looks at without one, when data are missing, of
-/// another vocabulary or without targets, and when they cannot be evaluated as [stages.eval] asks.
+/// Opens everything that a run or its plan reads before the first step, except weights. `model`:
+/// vocabulary of the initial weights. Throws Error if a stage's recipe does not fit the model or
+/// the backend (not checked if `backend` is null), if data are missing, of another vocabulary or
+/// without targets, and if they cannot be evaluated as [stages.eval] requires.
 std::vector<OpenedStage> open_stages(const RunConfig& config, const Backend* backend,
                                      const ModelVocabulary& model, const OpenData& open);
 
-/// What a user should know about them, each once: data whose vocabulary is not known for sure
-/// (vocabulary_notes), held-out documents that are trained on in the same stage or read more than
-/// once (repetition_note), a final learning rate that is never reached, and recipes of
-/// [stages.fallback] and [[stages.recipe_at]] that change nothing or are never reached.
+/// Returns remarks for the user, each once: data of uncertain vocabulary (vocabulary_notes),
+/// held-out documents that the same stage trains on or reads more than once (repetition_note), a
+/// final learning rate that is never reached, and recipes of [stages.fallback] and
+/// [[stages.recipe_at]] that change nothing or are never reached.
 std::vector<std::string> run_notes(const RunConfig& config, const std::vector<OpenedStage>& stages,
                                    const ModelVocabulary& model);
 
-/// What they add to the identity of the run (make_identity).
+/// Returns the parts of the identity that the stages determine (make_identity).
 std::vector<StageContents> contents_of(const std::vector<OpenedStage>& stages);
 
-/// The initial weights in `start`, another file than config.init_from names or that one; nothing
-/// for random ones. Throws Error for [growth] without any, for a file that is missing, and for
-/// weights that do not fit the model.
+/// Opens the initial weights in `start`, which may differ from config.init_from; nothing for random
+/// weights. Throws Error for [growth] without initial weights, a missing file, and weights that do
+/// not fit the model.
 std::optional<InitialState> open_start(const RunConfig& config, const std::filesystem::path& start);
 
-/// Answers for one run after another, and keeps what they have in common.
+/// Checks runs one at a time, and keeps the files that they share open.
 class RunCheck {
  public:
   using MakeBackend = std::function<std::unique_ptr<Backend>(const std::string& name)>;
   explicit RunCheck(MakeBackend make_backend) : make_backend_(std::move(make_backend)) {}
 
-  /// Throws Error for all that training would refuse before its first step: a backend that is not
-  /// here, and what open_start and open_stages throw for, as well as weights that are not finite.
-  /// `start_is_to_come`: the run starts from another that is not complete yet.
+  /// Throws Error for everything that training would refuse before its first step: a missing
+  /// backend, everything that open_start and open_stages refuse, and weights that are not finite.
+  /// `start_is_to_come`: the run starts from another run that is not complete yet.
   void check(const RunConfig& config, bool start_is_to_come = false);
 
-  /// The same, and for a run that cannot begin in `directory`, or with `resume` not go on there.
+  /// Also throws Error if the run cannot begin in `directory`, or with `resume` cannot resume
+  /// there.
   void check(const RunConfig& config, const RunDirectory& directory, bool resume);
 
-  /// The run_notes of all runs that were checked, each once.
+  /// Returns the run_notes of all checked runs, each once.
   const std::vector<std::string>& notes() const { return notes_; }
 
-  /// The identity that the run would have (identity.hpp). Initial weights are part of it where
-  /// config.init_from names some; those drawn at random follow from the configuration.
+  /// Returns the identity of the run (identity.hpp). Contains the initial weights if
+  /// config.init_from names some; random weights are determined by the configuration.
   Identity identity(const RunConfig& config);
 
-  /// Those parts of it that initial weights, which config.init_from names, make: their hash first.
+  /// Returns the parts of the identity that config.init_from determines: the hash of the weights
+  /// first.
   const Identity& initial_state(const RunConfig& config);
 
-  /// Gives the backends back, with what they hold of a device; more are made when needed.
+  /// Destroys the backends and frees their device memory; later checks make new ones.
   void release_backends() { backends_.clear(); }
 
  private:
@@ -94,15 +97,15 @@ class RunCheck {
   struct Opened {
     DataConfig config;
     ModelVocabulary model;
-    std::vector<std::string> columns;  ///< their names
+    std::vector<std::string> columns;  ///< names of the objective's columns
     std::unique_ptr<DataSources> sources;
   };
   MakeBackend make_backend_;
   std::map<std::string, std::unique_ptr<Backend>> backends_;
   std::vector<Opened> opened_;
-  std::map<std::string, Identity> initial_states_;  ///< by backend, file and model
+  std::map<std::string, Identity> initial_states_;  ///< initial states, by backend, file and model
   std::vector<std::string> notes_;
-  std::set<std::string> sound_starts_;  ///< by file and model
+  std::set<std::string> sound_starts_;  ///< starts with finite weights, by file and model
 };
 
 }  // namespace fp8lab

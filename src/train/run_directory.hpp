@@ -1,4 +1,4 @@
-// The two files of a run in their directory: what may begin there, and what goes on from where.
+// The two files of a run in their directory: whether a run can begin or resume there.
 #pragma once
 
 #include <filesystem>
@@ -18,23 +18,23 @@ class RunDirectory {
   std::filesystem::path run_file() const { return directory_ / "run.h5"; }
   std::filesystem::path checkpoint_file() const { return directory_ / "checkpoint.safetensors"; }
 
-  /// Throws Error, with the way on, unless a new run can begin here or, with `resume`, there is one
-  /// to continue.
+  /// Throws Error that says how to proceed, unless a new run can begin here or, with `resume`, a
+  /// run can be resumed.
   void check(bool resume) const;
 
-  /// Makes the directory, takes the lock of its writer, checks it once more and removes what killed
-  /// writers left.
+  /// Makes the directory, locks it for one writer, repeats the check, and removes remains of killed
+  /// writers.
   FileLock lock(bool resume) const;
 
-  /// The status of the run here. Throws Error naming what differs unless it is a run of `identity`;
-  /// with `any_weights` initial weights do not count, which `identity` is without then.
+  /// Returns the status of the run here. Throws Error naming the parts that differ from `identity`;
+  /// with `any_weights`, `identity` has no initial weights and they are not compared.
   RunStatus status_of(const Identity& identity, const RunConfig& config,
                       bool any_weights = false) const;
 
-  /// Where that run goes on: the checkpoint, or nothing when it was killed before the first one. A
-  /// kill between the two files leaves a checkpoint that `status` does not record yet. Throws Error
-  /// when the checkpoint is missing though `status` records one, older than that, damaged, or of
-  /// another run.
+  /// Returns the checkpoint from which the run resumes; nothing if it was killed before its first
+  /// one. The checkpoint may be newer than `status` records, after a kill between the two writes.
+  /// Throws Error if the checkpoint is missing though one is recorded, older than recorded,
+  /// damaged, or of another run.
   std::optional<CheckpointSummary> find_checkpoint(const RunStatus& status,
                                                    const Identity& identity,
                                                    const RunConfig& config) const;

@@ -12,7 +12,7 @@
 namespace fp8lab {
 namespace {
 
-/// The exponential average that keeps `keep` of itself, corrected for its start.
+/// Returns the bias-corrected exponential average with decay `keep`.
 std::vector<double> smoothed(const std::vector<double>& losses, double keep) {
   double average = 0, weight = 0;
   std::vector<double> smooth;
@@ -24,7 +24,7 @@ std::vector<double> smoothed(const std::vector<double>& losses, double keep) {
   return smooth;
 }
 
-/// fp8lab_analysis.stats.Limit.
+/// Mirrors fp8lab_analysis.judge.stats.Limit.
 struct DivergenceLimit {
   std::vector<double> smooth;
   double best = 0;
@@ -33,7 +33,8 @@ struct DivergenceLimit {
   double highest() const { return best + margin; }
 };
 
-/// fp8lab_analysis.stats.divergence_limit; at least one loss, all finite.
+/// Mirrors fp8lab_analysis.judge.stats.divergence_limit. Precondition: at least one loss, all
+/// finite.
 DivergenceLimit divergence_limit(const std::vector<double>& losses) {
   const std::size_t third = std::max<std::size_t>(1, losses.size() / 3);
   const double half_life = std::max(3.0, static_cast<double>(losses.size()) / 25.0);
@@ -59,7 +60,7 @@ DivergenceLimit divergence_limit(const std::vector<double>& losses) {
       std::sqrt(squares / differences / 2.0) * std::sqrt((1.0 - keep) / (1.0 + keep));
   const double sigmas = 6.0 * (1.0 + 8.0 / differences);
   limit.margin = std::max(kDivergenceMargin, std::min(sigmas * noise, kLargestDivergenceMargin));
-  // The first rows, of which a lucky one counts for much, where no luck goes so far.
+  // Rows of the first half-life also count if lower, with a margin that noise cannot explain.
   const double early = *std::min_element(begin, begin + static_cast<std::ptrdiff_t>(settled));
   if (early + kLargestDivergenceMargin < limit.highest()) {
     limit.best = early;
@@ -68,7 +69,7 @@ DivergenceLimit divergence_limit(const std::vector<double>& losses) {
   return limit;
 }
 
-/// The evaluations of a stage.
+/// Returns the evaluations of a stage.
 std::vector<EvalRecord> held_out_of(const RunData& run, std::size_t stage) {
   std::vector<EvalRecord> records;
   for (const EvalRecord& record : run.eval) {
@@ -86,7 +87,7 @@ std::string held_out_text(const std::string& stage, const std::vector<EvalRecord
                               : fmt::format("{}, {:.5g} at step {}", begin, last.loss, last.step);
 }
 
-/// The smallest finite loss before step `end`; infinity where there is none.
+/// Returns the smallest finite loss before step `end`; infinity if there is none.
 double best_before(const std::vector<EvalRecord>& held_out, std::int64_t end) {
   double best = std::numeric_limits<double>::infinity();
   for (const EvalRecord& record : held_out) {
@@ -95,14 +96,14 @@ double best_before(const std::vector<EvalRecord>& held_out, std::int64_t end) {
   return best;
 }
 
-/// fp8lab_analysis.divergence._overrules.
+/// Mirrors fp8lab_analysis.judge.divergence._overrules.
 bool overrules(const std::vector<EvalRecord>& held_out, std::int64_t step) {
   const double best = best_before(held_out, step);
   return std::isfinite(best) && held_out.back().step >= step &&
          std::isfinite(held_out.back().loss) && held_out.back().loss <= best + kDivergenceMargin;
 }
 
-/// What is wrong with the held-out losses of a stage of `rows` training losses; or empty.
+/// Returns the fault of the held-out losses of a stage with `rows` training losses; else empty.
 std::string held_out_divergence(const std::string& stage, std::size_t rows,
                                 const std::vector<EvalRecord>& held_out) {
   if (held_out.empty()) return {};
@@ -120,10 +121,11 @@ std::string held_out_divergence(const std::string& stage, std::size_t rows,
       stage, last.loss, kDivergenceMargin, best, first->step);
 }
 
-/// How a stage diverged; empty where it did not.
+/// Returns how a stage diverged; empty if it did not.
 std::string divergence_text(const RunData& run, std::size_t stage,
                             const std::vector<EvalRecord>& held_out) {
-  // Steps without a target, and those that a fallback left out: the weights stay.
+  // Excludes steps without targets and steps that a fallback discarded: they did not change the
+  // weights.
   std::set<std::int64_t> may_lack;
   for (const EventRecord& event : run.events) {
     if (event.kind == "no_targets" || event.kind == "fallback") may_lack.insert(event.step);

@@ -1,4 +1,4 @@
-// How a complete run ended, in words: held-out losses, divergence, warnings.
+// The outcome of a complete run in words: held-out losses, divergence, warnings.
 #pragma once
 
 #include <cstddef>
@@ -10,23 +10,23 @@
 
 namespace fp8lab {
 
-/// Nats that a loss may end above its best, and what noise may make of that at most.
+/// Margin of the final loss above its minimum in nats, and the largest margin that noise may give.
 inline constexpr double kDivergenceMargin = 0.5, kLargestDivergenceMargin = 4.0;
-/// Training losses below which they are too few to measure their noise; the margin then.
+/// Fewest training losses for a measure of noise; the margin with fewer.
 inline constexpr std::size_t kDivergenceRows = 12;
 inline constexpr double kShortDivergenceMargin = 10.0;
 
-/// The row at which a curve of training losses starts to diverge; none for one that does not: with
-/// the first that is not finite, or where the smoothed loss leaves for good what its noise and
-/// kDivergenceMargin allow, by rules 1 and 2 of "When a run has diverged" of src/train/README.md.
-/// The definition of fp8lab_analysis.stats.divergence_row.
+/// Returns the row at which a curve of training losses diverges, if it does: the first one that is
+/// not finite, or the first one from which the smoothed loss stays above its limit (rules 1 and 2
+/// of "When a run has diverged" in src/train/README.md). Mirrors
+/// fp8lab_analysis.judge.stats.divergence_row.
 std::optional<std::size_t> divergence_row(const std::vector<double>& losses);
 
-/// What a run file says of the end of its run.
+/// The outcome that a run file records.
 struct RunEnding {
-  /// By "When a run has diverged" of src/train/README.md.
+  /// As defined in src/train/README.md, "When a run has diverged".
   bool diverged = false;
-  /// One fact a line: held-out losses of every stage, divergence and its rule, events.
+  /// One fact a line: held-out losses of each stage, divergence and its rule, events.
   std::vector<std::string> lines;
 };
 

@@ -28,17 +28,17 @@ using nlohmann::json;
 
 constexpr char kLookIn[] = "its folder with --look-in";
 
-/// Files of the run itself, which no file of that name elsewhere is.
+/// Files of the run itself: a file of this name elsewhere is another one.
 constexpr std::array<std::string_view, 2> kOwnFiles = {"run.h5", "checkpoint.safetensors"};
 
-/// "data" of "some/data/"; empty for ".." and the like.
+/// Returns "data" for "some/data/"; empty for ".." and "."
 fs::path last_part(const fs::path& path) {
   const fs::path plain = path.has_filename() ? path : path.parent_path();
   const fs::path name = plain.filename();
   return name == "." || name == ".." ? fs::path() : name;
 }
 
-/// The folder and those above it.
+/// Returns the folder and all folders above it.
 std::vector<fs::path> with_those_above(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> folders = {
@@ -50,7 +50,8 @@ std::vector<fs::path> with_those_above(const fs::path& folder) {
   return folders;
 }
 
-/// The hashes of the sources of a stage that the manifest of the run names; none where it does not.
+/// Returns the hashes of a stage's data sources in the manifest of the run; none if it has no
+/// entry.
 std::vector<std::string> recorded_hashes(const RunMeta& meta, const std::string& stage,
                                          const std::string& use) {
   const auto text = meta.extra.find("data_manifest");
@@ -71,7 +72,7 @@ std::vector<std::string> recorded_hashes(const RunMeta& meta, const std::string&
   return hashes;
 }
 
-/// Runs that start from one another, of which the first started from a folder.
+/// Limit of a chain of runs that start from one another; the first started from a folder.
 constexpr int kLongestChain = 16;
 
 std::string part_of(const Identity& identity, const std::string& name) {
@@ -150,7 +151,7 @@ std::vector<fs::path> RunPlaces::candidates(const fs::path& recorded) const {
   for (const fs::path& place : places_of(recorded)) {
     if (!is_present(place)) continue;
     const fs::path file = fs::weakly_canonical(place, error);
-    // Messages name it as the run does, where that is a path from here.
+    // Messages use the path as the run states it, if it is valid from here.
     if (known.insert(file).second) found.push_back(file == here ? recorded : place);
   }
   return found;

@@ -1,5 +1,5 @@
-// A run as its run file tells it, to whoever goes on with it: its configuration with the recipes
-// that it was read with, and where the files that it names may lie now.
+// Reads a run from its run file: its configuration with the recorded recipes, and the present
+// locations of its files.
 #pragma once
 
 #include <filesystem>
@@ -13,61 +13,61 @@
 
 namespace fp8lab {
 
-/// Keys of RunMeta::extra: TOML of every recipe by what the configuration calls it, as JSON, and
-/// the folder that relative paths were looked up in.
+/// Keys of RunMeta::extra: the TOML of every recipe by its name in the configuration, as JSON; and
+/// the folder of relative paths.
 inline constexpr char kRecipesKey[] = "recipes";
 inline constexpr char kStartedInKey[] = "started_in";
-/// As Vocabulary::tokenizer(), of the weights; empty where nothing says it. Also a key of a
+/// Tokenizer of the weights, as Vocabulary::tokenizer(); empty if unknown. Also a key of a
 /// checkpoint's metadata.
 inline constexpr char kTokenizerKey[] = "tokenizer";
 
-/// The text under kRecipesKey.
+/// Returns the text for kRecipesKey.
 std::string recipes_record(const RecipeTexts& recipes);
 
-/// What recorded_run reads of recipes; of files without kRecipesKey the run's own alone.
+/// Returns the recorded recipes; for files without kRecipesKey only that of the run.
 RecipeTexts recorded_recipes(const RunMeta& meta);
 
-/// The configuration with `assignments` applied. Its recipes are the recorded ones, whatever files
-/// there are; where those have been left out of the file, the ones that their names stand for now.
+/// Returns the configuration with `assignments` applied. Uses the recorded recipes; a recipe that
+/// the file does not contain is looked up by its name.
 RunConfig recorded_run(const RunMeta& meta, const std::string& origin,
                        const std::vector<Assignment>& assignments);
 
-/// Where data, questions and initial weights of a run lie now. A path is looked up, in this order:
-/// in the folders that a user names; where the run was started, or here if that is not recorded; in
-/// the run's folder and those above it, for a tree that was moved as a whole; by its last part
-/// alone beside the run file; and here. Of several that are there the one with the recorded hash
-/// counts.
+/// Finds data, questions and initial weights of a run that may have been moved. A path is looked up
+/// in this order: in the folders that a user names; where the run was started, or here if that is
+/// not recorded; in the run's folder and those above it, for a tree that was moved as a whole; by
+/// its last part alone beside the run file; and here. If several exist, the one with the recorded
+/// hash is taken.
 class RunPlaces {
  public:
-  /// Of no run: no path is found.
+  /// For no run: finds nothing.
   RunPlaces() = default;
-  /// Of the run of `run_file`, which says `meta`.
+  /// For the run of `run_file`, whose metadata are `meta`.
   RunPlaces(const RunMeta& meta, std::filesystem::path run_file,
             std::vector<std::filesystem::path> look_in);
 
-  /// The data of a stage, with paths that are there. They throw Error, in one line that says which
-  /// file with which hash is missing and how to give it.
+  /// Return the data of a stage with existing paths. Throw Error naming the missing file, its hash,
+  /// and the option that gives its location.
   DataConfig training_data(const StageConfig& stage) const;
   DataConfig evaluation_data(const StageConfig& stage) const;
-  /// The file of questions; empty where the stage asks none. Throws Error like them.
+  /// Returns the file of questions; empty if the stage has none. Throws Error likewise.
   std::filesystem::path questions(const StageConfig& stage) const;
 
-  /// The Hugging Face folder that the run started from, or the run that it started from, and so on,
-  /// if it is still there.
+  /// Returns the Hugging Face folder at the beginning of the chain of initial weights, if it still
+  /// exists.
   std::filesystem::path initial_folder() const;
 
-  /// Those that are there, the likeliest first, each file once.
+  /// Returns the existing candidates, the likeliest first, each file once.
   std::vector<std::filesystem::path> candidates(const std::filesystem::path& recorded) const;
-  /// What to say where there is none, or none with the hash: `what` names the part of the run,
-  /// `option` how it can be given; the hash may be empty.
+  /// Returns the error for a path without a file, or without one of that hash. `what`: the part of
+  /// the run. `option`: the option that gives its location. The hash may be empty.
   Error missing(const std::filesystem::path& recorded, const std::string& what,
                 const std::string& hash, const std::string& option) const;
 
  private:
   std::filesystem::path initial_folder(int runs_before) const;
-  /// All places of a path, whether there is something or not.
+  /// Returns all candidates for a path, existing or not.
   std::vector<std::filesystem::path> places_of(const std::filesystem::path& recorded) const;
-  /// With `columns`, as the data were opened, whose numbers are part of their hashes.
+  /// `columns`: those of the original data, whose values are part of the hash.
   DataConfig located(DataConfig data, const std::string& stage, const std::string& use,
                      const std::string& what, std::span<const ColumnSpec> columns) const;
   SourceConfig located(const SourceConfig& source, DataForm form, const std::string& hash,

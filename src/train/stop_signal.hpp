@@ -1,19 +1,18 @@
-// Ctrl-C and SIGTERM ask for a checkpoint instead of ending the process; the second of one kind
-// ends it at once.
+// Ctrl-C and SIGTERM request a checkpoint; a second signal of the same kind ends the process.
 #pragma once
 
 #include <atomic>
 
 namespace fp8lab {
 
-/// The flag that is raised by the signals, once they are caught.
+/// Returns the flag that the signals set after catch_stop_signals().
 const std::atomic<bool>& stop_flag();
 
-/// From now on the first Ctrl-C (SIGINT) and the first SIGTERM raise the flag; another one of the
-/// same kind ends the process as it would without us.
+/// Installs handlers: the first SIGINT and the first SIGTERM set the flag; a second one of the same
+/// kind has its default action.
 void catch_stop_signals();
 
-/// catch_stop_signals(), then stop_flag().
+/// Calls catch_stop_signals() and returns stop_flag().
 const std::atomic<bool>& stop_requested();
 
 }  // namespace fp8lab

@@ -36,7 +36,7 @@ std::string name_of_state(const QuantSpec& spec) {
 struct Trainer::Stage {
   const StageConfig* config = nullptr;
   std::unique_ptr<Evaluator> evaluator;
-  double began = 0;  ///< when its first step of this process began
+  double began = 0;  ///< start of the stage's first step in this process
   std::int64_t began_step = 0;
 };
 
@@ -83,7 +83,7 @@ RunMeta Trainer::make_meta() {
   meta.data_hash = hex16(data.digest());
   meta.extra["data_manifest"] = data_manifest(entries);
   meta.extra[kRecipesKey] = recipes_record(recipe_texts());
-  std::error_code error;  // the folder may be gone
+  std::error_code error;  // the folder may have been removed
   const std::filesystem::path folder = std::filesystem::current_path(error);
   if (!error) meta.extra[kStartedInKey] = folder.string();
   if (!execution_->tokenizer().empty()) meta.extra[kTokenizerKey] = execution_->tokenizer();
@@ -186,7 +186,7 @@ bool Trainer::open_log() {
                            checkpoint->position);
   }
   last_evaluation_ = status.last_eval_step;
-  // Rows behind the checkpoint are dropped.
+  // Drops rows after the checkpoint.
   const bool is_kept = status.last_bf16_step <= execution_->position().step;
   last_in_bf16_ = is_kept ? status.last_bf16_step : 0;
   watch_->go_on(directory_.run_file(), execution_->position().step);
@@ -195,7 +195,7 @@ bool Trainer::open_log() {
   log_ = told(RunLog::resume(directory_.run_file(), execution_->position().step,
                              config_.logging.every_steps, std::move(lock)));
   record_changes(status.meta);
-  // One that a kill kept from being recorded.
+  // A checkpoint that was written but not recorded before a kill.
   if (checkpoint &&
       (status.checkpoints.empty() || status.checkpoints.back().step < checkpoint->position.step))
     log_->append(CheckpointRecord{checkpoint->position.step, checkpoint->hash,
@@ -378,7 +378,7 @@ bool Trainer::evaluate(Stage& stage) {
                              : -1.0;
   }
   log_->append(record);
-  // Verdicts are on the ends of stages; rows of every evaluation would be most of a run file.
+  // Verdicts use the ends of stages only; rows of every evaluation would dominate the run file.
   if (execution_->is_stage_done()) {
     record_documents(record.step, record.stage, false, evaluation.held_out);
   }
@@ -399,7 +399,7 @@ bool Trainer::evaluate(Stage& stage) {
 }
 
 bool Trainer::is_worth_bf16(const Stage& stage) const {
-  // Where nothing is rounded to less there is nothing to leave out.
+  // A recipe without quantization would give the same loss.
   return stage.config->eval && stage.config->eval->weights_in_bf16 && config_.exact.empty() &&
          execution_->position().step > last_in_bf16_ &&
          execution_->parameters().working_dtype() == DType::bf16 &&
@@ -421,7 +421,7 @@ bool Trainer::evaluate_in_bf16(std::size_t index) {
   context.step = static_cast<std::uint32_t>(step);
   say(fmt::format("evaluating the weights in bf16 after step {}", step));
   const std::size_t mark = backend.memory_mark();
-  const EvaluationInputs none;  // the loss alone reads no other files
+  const EvaluationInputs none;  // a held-out loss reads no other files
   Evaluation evaluation;
   try {
     Transformer transformer(
@@ -454,7 +454,7 @@ void Trainer::checkpoint() {
   record_checkpoint(true);
   say("copying a checkpoint");
   const double seconds = elapsed();
-  log_->flush();  // the steps of a checkpoint are there when it is
+  log_->flush();  // the rows of a checkpoint's steps precede it on the disk
   execution_->begin_checkpoint(writer_, seconds);
   say("");
 }
@@ -476,7 +476,7 @@ RunOutcome Trainer::run() {
     try {
       record_checkpoint(true);
     } catch (const std::exception&) {
-      // Only what ended the run is said.
+      // Only the error that ended the run is reported.
     }
     throw;
   }

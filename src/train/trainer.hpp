@@ -22,7 +22,7 @@ namespace fp8lab {
 
 enum class RunOutcome { complete, interrupted };
 
-/// What a progress display may show after a step.
+/// Progress after a step, for display.
 struct Progress {
   std::int64_t step = 0, total_steps = 0;
   std::string stage;
@@ -37,41 +37,43 @@ struct TrainerOptions {
   std::map<std::string, std::string> extra_meta;  ///< for /meta/extra.*: the arm of a study, ...
   std::string code_version;
   std::string simd_target;
-  const std::atomic<bool>* stop = nullptr;  ///< set by a signal: checkpoint and return
+  const std::atomic<bool>* stop = nullptr;  ///< set by a signal: write a checkpoint and return
   std::function<void(const Progress&)> progress;
-  /// The run file is open; seconds of the run so far, and its last step that is in there.
+  /// Called when the run file is open, with the seconds of the run so far and its last recorded
+  /// step.
   std::function<void(double, std::int64_t)> opened;
-  std::function<void(const std::string&)> tell;   ///< held-out losses and events, one line each
-  std::function<void(const std::string&)> phase;  ///< what may take long now; "": nothing
+  std::function<void(const std::string&)> tell;  ///< held-out losses and events, one line each
+  std::function<void(const std::string&)>
+      phase;  ///< name of a phase that may take long; "" at its end
 };
 
-/// Runs every stage of `config`. The directory must hold no run, or options.resume be set.
+/// Runs every stage of `config`. The directory must contain no run unless options.resume is set.
 class Trainer {
  public:
   Trainer(const RunConfig& config, Backend& backend, TrainerOptions options);
   ~Trainer();
 
-  /// What a user should know about data and start (Execution::notes).
+  /// Returns remarks on data and initial weights (Execution::notes).
   const std::vector<std::string>& notes() const { return execution_->notes(); }
 
-  /// Returns `interrupted` after a checkpoint when the stop flag was raised. Throws RuntimeFailure
-  /// when the loss is not finite and the policy says stop.
+  /// Returns `interrupted` after a checkpoint if the stop flag was set. Throws RuntimeFailure if
+  /// the loss is not finite and the policy is to stop.
   RunOutcome run();
 
  private:
-  /// What exists for the length of one stage beside what its steps need.
+  /// Objects of one stage that its steps do not need.
   struct Stage;
 
-  /// False when the run in the directory is complete.
+  /// Returns false if the run in the directory is complete.
   bool open_log();
-  /// `log`, told to options.tell.
+  /// Returns `log`, whose events also go to options.tell.
   std::unique_ptr<RunLog> told(std::unique_ptr<RunLog> log) const;
   void record_changes(const RunMeta& before);
   RunMeta make_meta();
-  /// Of every recipe that the configuration names, those of evaluations included.
+  /// Returns the texts of all recipes that the configuration names, including those of evaluations.
   RecipeTexts recipe_texts() const;
-  /// The recipe whose quantizers /tensors names: that of the run where a stage is trained in it,
-  /// else the first stage's.
+  /// Returns the recipe whose quantizers /tensors names: that of the run if a stage uses it, else
+  /// that of the first stage.
   const Recipe& named_recipe() const;
   std::vector<TensorName> tensor_names() const;
   Stage begin_stage();
@@ -79,26 +81,28 @@ class Trainer {
   void make_evaluator(Stage& stage);
   void train_step(const Stage& stage);
   void record_update_errors(const StepRecord& record, const UpdateErrors& errors);
-  /// Rows of /documents of one evaluation.
+  /// Writes the rows of /documents of one evaluation.
   void record_documents(std::int64_t step, std::int32_t stage, bool in_bf16,
                         const HeldOutLoss& loss);
   void record_step(const Stage& stage, const StepTaken& taken);
   void record_nonfinite(const StepRecord& record);
   bool evaluation_is_due(const Stage& stage) const;
-  /// False when the stop flag ended it: nothing is recorded, and the resumed run makes it again.
+  /// Returns false if the stop flag ended the evaluation: nothing is recorded, and a resumed run
+  /// repeats it.
   bool evaluate(Stage& stage);
-  /// True where the weights that the stage leaves are also evaluated in BF16: it quantizes, and
-  /// that has not been recorded.
+  /// Returns true if the final weights of the stage are also to be evaluated in BF16: the stage
+  /// quantizes, and no such evaluation is recorded.
   bool is_worth_bf16(const Stage& stage) const;
-  /// The held-out loss of stage `index`, which has ended, in the memory that it gave back: what its
-  /// weights are worth without the arithmetic of its recipe. False: stopped.
+  /// Evaluates the final weights of stage `index` in BF16, in the memory that the stage freed: the
+  /// held-out loss without the recipe's arithmetic. Returns false if stopped.
   bool evaluate_in_bf16(std::size_t index);
   void say(const std::string& phase) const;
-  /// Begins one, which is written beside the next steps, and records the one before.
+  /// Records the previous checkpoint and starts the next one, which is written during the next
+  /// steps.
   void checkpoint();
-  /// Records the checkpoint under way once it is on the disk. Throws what kept it from there.
+  /// Waits for the present checkpoint and records it. Throws the error that prevented writing it.
   void record_checkpoint(bool wait);
-  /// Every stage, but without an end to the last checkpoint.
+  /// Runs every stage; does not wait for the last checkpoint.
   RunOutcome run_stages();
   double elapsed() const;
 
@@ -109,13 +113,13 @@ class Trainer {
   std::unique_ptr<Execution> execution_;
   std::unique_ptr<RunWatch> watch_;
   std::unique_ptr<RunLog> log_;
-  /// What happened to the first stage of a resumed run, which begins before the run file is cut: a
-  /// checkpoint that cannot be loaded leaves that as it was.
+  /// Events of the first stage of a resumed run. It begins before the run file is truncated, so
+  /// that a checkpoint that cannot be loaded leaves the file unchanged.
   std::optional<std::vector<EventRecord>> begun_;
   CheckpointWriter writer_;
   double start_seconds_ = 0;
-  std::int64_t last_evaluation_ = 0;  ///< step of the last one that is recorded
-  std::int64_t last_in_bf16_ = 0;     ///< the same of those of weights in BF16
+  std::int64_t last_evaluation_ = 0;  ///< step of the last recorded evaluation
+  std::int64_t last_in_bf16_ = 0;     ///< step of the last recorded evaluation in BF16
 };
 
 }  // namespace fp8lab

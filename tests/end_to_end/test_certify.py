@@ -124,7 +124,8 @@ def test_delayed_scales_are_those_of_the_checkpoint(folder: Path) -> None:
     assert run(*train, cwd=folder).returncode == 0
     assert certificate("delayed", *SMALL, cwd=folder)[1]["exact"]
     # In its warm-up a history is not used yet: the scale is that of the tensor.
-    recipe = (Path(__file__).parents[2] / "experiments/recipes/te_delayed.toml").read_text()
+    recipes = Path(__file__).parents[2] / "experiments/recipes"
+    recipe = (recipes / "transformer_engine/te_delayed.toml").read_text()
     recipe = recipe.replace("history = 1024", "history = 1024\nwarmup_steps = 100")
     (folder / "warming.toml").write_text(recipe.replace('"te_delayed"', '"warming"'))
     train = ("train", "--config", "run.toml", "--recipe", "warming.toml", "--out", "warming")

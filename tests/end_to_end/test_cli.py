@@ -108,12 +108,12 @@ def test_recipes() -> None:
     listed = json.loads(succeeded("recipes", "list", "--json"))
     names = [row["name"] for row in listed]
     assert {"bf16", "infir2", "te_delayed"} <= set(names)
-    by_system = [(row["system"], row["name"]) for row in listed]
-    assert by_system == sorted(by_system)
+    by_folder = [(row["folder"], row["name"]) for row in listed]
+    assert by_folder == sorted(by_folder)
+    assert len(set(names)) == len(names) and {"halo0_fp6", "halo2_int8"} <= set(names)
     table = succeeded("recipes", "list")
-    assert (
-        "\nDeepSeek-V3\n  deepseek_v3  " in table and "infir2                   measured" in table
-    )
+    assert "\ndeepseek_v3/  DeepSeek-V3\n  deepseek_v3  " in table
+    assert "infir2                   measured" in table
     for row in listed:
         assert row["name"] in table and row["summary"] in table
         assert row["system"] and row["source"] and row["evidence"] in table
@@ -141,6 +141,23 @@ def test_recipes_check(tmp_path: Path) -> None:
     assert "cannot open" in refused("recipes", "check", tmp_path / "missing.toml")
     file.write_bytes(b'name = "\xff\xfe"\n')
     assert str(file) in refused("recipes", "check", file)
+
+
+def test_a_file_with_axes_is_several_recipes(tmp_path: Path) -> None:
+    grid = tmp_path / "grid.toml"
+    axis = '[axis.format]\nm3.slots.default.format = "e8m3"\nm4.slots.default.format = "e8m4"\n'
+    grid.write_text('base = "bf16"\nname = "cut_{format}"\n' + axis)
+    found = json.loads(succeeded("recipes", "check", grid, "--json"))
+    assert [recipe["name"] for recipe in found] == ["cut_m3", "cut_m4"]
+    assert found[1]["linear"]["slots"]["fprop.x"]["format"] == "e8m4"
+    text = succeeded("recipes", "check", grid)
+    assert "recipe cut_m3 (" in text and "recipe cut_m4 (" in text
+    message = refused("recipes", "show", grid)
+    assert f"{grid}:3:" in message and "of 2 recipes" in message and "cut_m3, cut_m4" in message
+    assert "of 2 recipes" in refused("train", "--preset", "quickstart", "--set", f"recipe={grid}")
+    shown = succeeded("recipes", "show", "halo2_int8")
+    assert "recipe halo2_int8 (" in shown and "left:hadamard:full" in shown
+    assert "(did you mean 'halo2_int8'?)" in refused("recipes", "show", "halo2_int")
 
 
 def test_train_refusals(tmp_path: Path) -> None:

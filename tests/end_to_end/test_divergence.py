@@ -13,11 +13,11 @@ from test_recipe_changes import fallback, recipe_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "analysis"))
 
-from fp8lab_analysis.breaks import find_break  # noqa: E402
-from fp8lab_analysis.compare import summarise  # noqa: E402
-from fp8lab_analysis.divergence import find_divergence  # noqa: E402
-from fp8lab_analysis.run_reader import load_run  # noqa: E402
-from fp8lab_analysis.study import load_study  # noqa: E402
+from fp8lab_analysis.judge.breaks import find_break  # noqa: E402
+from fp8lab_analysis.judge.compare import summarise  # noqa: E402
+from fp8lab_analysis.judge.divergence import find_divergence  # noqa: E402
+from fp8lab_analysis.read.run_reader import load_run  # noqa: E402
+from fp8lab_analysis.read.study import load_study  # noqa: E402
 
 NAN = float("nan")
 NONFINITE = '[slots.fprop.x]\nscale_source = "static"\nstatic_scale = 1e-6\noverflow = "special"\n'

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "analysis"))
 sys.path.insert(0, str(ROOT / "src/python"))
 
-from fp8lab_analysis.run_reader import load_run  # noqa: E402
+from fp8lab_analysis.read.run_reader import load_run  # noqa: E402
 
 OBJECTIVE = 'objective.kind = "policy_gradient"\n'
 

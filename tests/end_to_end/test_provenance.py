@@ -189,7 +189,7 @@ def test_resume_compares_the_contents_of_everything_named(tmp_path: Path) -> Non
     data = documents(tmp_path / "data.jsonl")
     held_out = documents(tmp_path / "held_out.jsonl", "Something else.")
     recipe = tmp_path / "mine.toml"
-    shutil.copy(Path(__file__).parents[2] / "experiments/recipes/infir2.toml", recipe)
+    shutil.copy(Path(__file__).parents[2] / "experiments/recipes/infir2/infir2.toml", recipe)
     more = f"""[stages.data]
 kind = "jsonl"
 path = "{data}"
@@ -299,7 +299,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path: Path) ->
 def test_eval_of_a_run_whose_data_changed_is_refused(tmp_path: Path) -> None:
     data = documents(tmp_path / "data.jsonl")
     recipe = tmp_path / "mine.toml"
-    shipped = Path(__file__).parents[2] / "experiments/recipes/infir2.toml"
+    shipped = Path(__file__).parents[2] / "experiments/recipes/infir2/infir2.toml"
     shutil.copy(shipped, recipe)
     more = f"""[stages.data]
 kind = "jsonl"
@@ -447,7 +447,7 @@ def test_amax_histories_go_on_through_stages_and_runs(tmp_path: Path) -> None:
 
 
 def test_warmup_with_current_scaling_is_a_field_of_the_recipe(tmp_path: Path) -> None:
-    shipped = Path(__file__).parents[2] / "experiments/recipes/te_delayed.toml"
+    shipped = Path(__file__).parents[2] / "experiments/recipes/transformer_engine/te_delayed.toml"
     recipe = tmp_path / "warm.toml"
     recipe.write_text(shipped.read_text().replace("margin = 0", "margin = 0\nwarmup_steps = 2"))
     logging = "statistics_every_steps = 1\n"
@@ -472,7 +472,7 @@ def test_warmup_with_current_scaling_is_a_field_of_the_recipe(tmp_path: Path) ->
 
 
 def test_a_resume_goes_on_with_the_warmup(tmp_path: Path) -> None:
-    shipped = Path(__file__).parents[2] / "experiments/recipes/te_delayed.toml"
+    shipped = Path(__file__).parents[2] / "experiments/recipes/transformer_engine/te_delayed.toml"
     recipe = tmp_path / "warm.toml"
     recipe.write_text(shipped.read_text().replace("margin = 0", "margin = 0\nwarmup_steps = 6000"))
     config = write_config(tmp_path, stage("a", steps=300), recipe=str(recipe))
@@ -492,7 +492,7 @@ def test_a_resume_goes_on_with_the_warmup(tmp_path: Path) -> None:
 
 
 def recipe_with(folder: Path, line: str) -> Path:
-    shipped = Path(__file__).parents[2] / "experiments/recipes/te_current.toml"
+    shipped = Path(__file__).parents[2] / "experiments/recipes/transformer_engine/te_current.toml"
     path = folder / "line.toml"
     path.write_text(shipped.read_text().replace("[slots.default]", "[slots.default]\n" + line))
     return path

@@ -25,9 +25,9 @@ from test_provenance import (
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "analysis"))
 
-from fp8lab_analysis.run_reader import load_run  # noqa: E402
+from fp8lab_analysis.read.run_reader import load_run  # noqa: E402
 
-SHIPPED = Path(__file__).parents[2] / "experiments/recipes"
+SHIPPED = Path(__file__).parents[2] / "experiments/recipes/transformer_engine"
 CONSTANT = 'learning_rate.kind = "constant"\n'
 EVERY = "statistics_every_steps = 1\n"
 

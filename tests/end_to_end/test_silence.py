@@ -238,7 +238,7 @@ def test_a_tree_that_was_moved_after_its_build_is_found(tmp_path: Path) -> None:
     shutil.copy(PROGRAM, tree / "build/program/src/fp8lab")
     shutil.copytree(source / "experiments/recipes", tree / "experiments/recipes")
     shutil.copy(source / "CMakePresets.json", tree)
-    text = (tree / "experiments/recipes/bf16.toml").read_text()
+    text = (tree / "experiments/recipes/baselines/bf16.toml").read_text()
     (tree / "experiments/recipes/of_the_moved_tree.toml").write_text(text)
     for program in (tree / "build/program/src/fp8lab", tmp_path / "link"):
         if not program.exists():

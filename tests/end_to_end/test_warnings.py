@@ -20,10 +20,10 @@ from program import PROGRAM, run
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "analysis"))
 
-from fp8lab_analysis import stats  # noqa: E402
-from fp8lab_analysis.divergence import find_divergence  # noqa: E402
-from fp8lab_analysis.run_reader import load_run  # noqa: E402
-from fp8lab_analysis.runs import Run  # noqa: E402
+from fp8lab_analysis.judge import stats  # noqa: E402
+from fp8lab_analysis.judge.divergence import find_divergence  # noqa: E402
+from fp8lab_analysis.read.run_reader import load_run  # noqa: E402
+from fp8lab_analysis.read.runs import Run  # noqa: E402
 
 STAGE = """
 [[stages]]

@@ -169,9 +169,9 @@ def load(path: Path) -> tuple[str, str]:
 def _load(path: Path) -> tuple[str, str]:
     os.chdir(path.parent)
     sys.path.insert(0, str(SOURCE / "analysis"))
-    from fp8lab_analysis.hdf5 import InputError
-    from fp8lab_analysis.run_reader import load_run
-    from fp8lab_analysis.study import load_study
+    from fp8lab_analysis.read.hdf5 import InputError
+    from fp8lab_analysis.read.run_reader import load_run
+    from fp8lab_analysis.read.study import load_study
 
     name = Path(path.name)
     try:

@@ -61,7 +61,7 @@ def run_config(context: Context, rng: random.Random) -> Outcome:
 
 
 def recipe(context: Context, rng: random.Random) -> Outcome:
-    name = rng.choice(sorted((SOURCE / "experiments/recipes").glob("*.toml")))
+    name = rng.choice(sorted((SOURCE / "experiments/recipes").rglob("*.toml")))
     document = tomllib.loads(name.read_text())
     if rng.random() < 0.15:
         document["override"] = [{"match": grammar.layer_pattern(rng)}]

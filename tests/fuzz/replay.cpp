@@ -30,7 +30,9 @@ void add_seeds(const fs::path& path, std::vector<Input>& seeds) {
     return;
   }
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(path)) files.push_back(entry.path());
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
   std::sort(files.begin(), files.end());
   for (const fs::path& file : files) seeds.push_back(read(file));
 }

@@ -7,7 +7,8 @@ from pathlib import Path
 import make_example_run
 import pytest
 
-from fp8lab_analysis import figures, report
+from fp8lab_analysis import report
+from fp8lab_analysis.draw import figures
 
 
 @pytest.fixture(scope="session")

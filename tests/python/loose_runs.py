@@ -7,7 +7,8 @@ from pathlib import Path
 import h5py
 import make_example_run
 
-from fp8lab_analysis import compare, study
+from fp8lab_analysis.judge import compare
+from fp8lab_analysis.read import study
 
 CONFIG = """
 name = "{name}"

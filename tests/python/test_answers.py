@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fp8lab_analysis import answers, breaks, compare, study
-from fp8lab_analysis.drawn import drawn_rows, name_rows
-from fp8lab_analysis.formats import format_range
-from fp8lab_analysis.operands import slot_histogram
-from fp8lab_analysis.run_reader import load_run
+from fp8lab_analysis.draw.drawn import drawn_rows, name_rows
+from fp8lab_analysis.draw.formats import format_range
+from fp8lab_analysis.judge import breaks, compare
+from fp8lab_analysis.judge.operands import slot_histogram
+from fp8lab_analysis.page import answers
+from fp8lab_analysis.read import study
+from fp8lab_analysis.read.run_reader import load_run
 
 RECIPES = {item.name: item for item in make_example_run.RECIPES}
 

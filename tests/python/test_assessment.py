@@ -13,9 +13,9 @@ import pytest
 from scipy import stats as distributions
 
 from fp8lab_analysis import assess
-from fp8lab_analysis.assessment import Assessment, holm, percent
-from fp8lab_analysis.stats import Array
-from fp8lab_analysis.text_noise import LEAST_DOCUMENTS, Estimate, clustered_ratio
+from fp8lab_analysis.judge.assessment import Assessment, holm, percent
+from fp8lab_analysis.judge.stats import Array
+from fp8lab_analysis.judge.text_noise import LEAST_DOCUMENTS, Estimate, clustered_ratio
 
 BASE = 2.5  # nats a token
 

@@ -10,10 +10,12 @@ import make_example_run
 import pytest
 from loose_runs import stress
 
-from fp8lab_analysis import compare, study, study_page
-from fp8lab_analysis.axes import axis_keys, axis_settings
-from fp8lab_analysis.hdf5 import InputError
-from fp8lab_analysis.plan import read_plan
+from fp8lab_analysis import study_page
+from fp8lab_analysis.judge import compare
+from fp8lab_analysis.judge.plan import read_plan
+from fp8lab_analysis.read import study
+from fp8lab_analysis.read.axes import axis_keys, axis_settings
+from fp8lab_analysis.read.hdf5 import InputError
 
 BF16, INFIR2 = make_example_run.RECIPES[:2]
 ORDER = ("recipe", "stages.cpt.steps", "model.base", "seed")  # neither alphabetic nor sorted

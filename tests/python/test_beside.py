@@ -14,7 +14,10 @@ import make_example_run
 import numpy as np
 import pytest
 
-from fp8lab_analysis import beside, compare, figures, report, study
+from fp8lab_analysis import report
+from fp8lab_analysis.draw import figures
+from fp8lab_analysis.judge import beside, compare
+from fp8lab_analysis.read import study
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("FP8LAB_PROGRAM", "")
@@ -118,7 +121,8 @@ def test_the_page_shows_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 FOLLOW = """
 import sys
-from fp8lab_analysis import figures, report
+from fp8lab_analysis import report
+from fp8lab_analysis.draw import figures
 figures.FIGURES = ()
 sys.exit(report.main(sys.argv[1:]))
 """

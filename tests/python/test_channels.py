@@ -9,10 +9,11 @@ import make_example_run
 import numpy as np
 import pytest
 
-from fp8lab_analysis import channels, compare, study
-from fp8lab_analysis.findings import make_findings
-from fp8lab_analysis.run_reader import load_run
-from fp8lab_analysis.runs import Run
+from fp8lab_analysis.judge import channels, compare
+from fp8lab_analysis.page.findings import make_findings
+from fp8lab_analysis.read import study
+from fp8lab_analysis.read.run_reader import load_run
+from fp8lab_analysis.read.runs import Run
 
 RECIPES = {item.name: item for item in make_example_run.RECIPES}
 FIRST = [0, 1, 2, 3, 4, 5, 6, 7]

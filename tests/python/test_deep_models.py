@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 from make_example_run import RECIPES, SyntheticRecipe
 
-from fp8lab_analysis import compare, layer_axis, outliers, report, study
-from fp8lab_analysis.operand_findings import outlier_findings
+from fp8lab_analysis import report
+from fp8lab_analysis.draw import layer_axis
+from fp8lab_analysis.judge import compare, outliers
+from fp8lab_analysis.page.operand_findings import outlier_findings
+from fp8lab_analysis.read import study
 
 BLOCKS = 30
 PLACE = "layers.11.mlp.down"  # where SmolLM2-135M has one

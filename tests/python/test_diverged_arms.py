@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fp8lab_analysis import answers, compare, figures, findings, style, study
-from fp8lab_analysis.drawn import Drawn, drawn_rows
-from fp8lab_analysis.overview_plot import overview_order
-from fp8lab_analysis.verdicts import Kind
+from fp8lab_analysis.draw import figures, style
+from fp8lab_analysis.draw.drawn import Drawn, drawn_rows
+from fp8lab_analysis.draw.overview_plot import overview_order
+from fp8lab_analysis.judge import compare
+from fp8lab_analysis.judge.verdicts import Kind
+from fp8lab_analysis.page import answers, findings
+from fp8lab_analysis.read import study
 
 BROKEN, MARKED = "e5m2_tensor", "e5m2_tensor, diverged"
 # Its loss ends as a number.

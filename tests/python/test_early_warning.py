@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from make_example_run import FIRST_SCHEMA, RECIPES, make_example, write_run
 
-from fp8lab_analysis.compare import GroupSummary, summarise
-from fp8lab_analysis.early_warning import (
+from fp8lab_analysis.draw.figures import FIGURES, render_figures, save_figure
+from fp8lab_analysis.draw.style import PlotContext
+from fp8lab_analysis.draw.warning_plot import warning_figure
+from fp8lab_analysis.judge.compare import GroupSummary, summarise
+from fp8lab_analysis.judge.early_warning import (
     DETECTORS,
     alarm_text,
     detector_summaries,
@@ -20,15 +23,12 @@ from fp8lab_analysis.early_warning import (
     warned,
     watched,
 )
-from fp8lab_analysis.figures import FIGURES, render_figures, save_figure
-from fp8lab_analysis.findings import warning_findings
-from fp8lab_analysis.hdf5 import InputError
-from fp8lab_analysis.run_reader import load_run
-from fp8lab_analysis.runs import DetectorScore
-from fp8lab_analysis.study import Study, load_study
-from fp8lab_analysis.style import PlotContext
-from fp8lab_analysis.tables import warning_table
-from fp8lab_analysis.warning_plot import warning_figure
+from fp8lab_analysis.page.findings import warning_findings
+from fp8lab_analysis.page.tables import warning_table
+from fp8lab_analysis.read.hdf5 import InputError
+from fp8lab_analysis.read.run_reader import load_run
+from fp8lab_analysis.read.runs import DetectorScore
+from fp8lab_analysis.read.study import Study, load_study
 
 BROKEN = "e5m2_tensor"  # not finite from step 130 on; its lag warns from 40 on
 

@@ -19,8 +19,10 @@ import make_example_run
 import numpy as np
 import pytest
 
-from fp8lab_analysis import exports, report, study
-from fp8lab_analysis.run_reader import load_run
+from fp8lab_analysis import report
+from fp8lab_analysis.page import exports
+from fp8lab_analysis.read import study
+from fp8lab_analysis.read.run_reader import load_run
 
 RECIPES = {item.name: item for item in make_example_run.RECIPES}
 

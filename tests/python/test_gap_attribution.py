@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from fp8lab_analysis import compare, figures, inference, pooling
-from fp8lab_analysis.attribution import Attribution, attribute_gaps, group_of
-from fp8lab_analysis.findings import attribution_findings, make_findings
-from fp8lab_analysis.pairing import pair_runs
-from fp8lab_analysis.run_reader import load_run
-from fp8lab_analysis.runs import Run
-from fp8lab_analysis.study import Study, group_runs
-from fp8lab_analysis.style import PlotContext
-from fp8lab_analysis.tables import attribution_table
+from fp8lab_analysis.draw import figures
+from fp8lab_analysis.draw.style import PlotContext
+from fp8lab_analysis.judge import compare, inference, pooling
+from fp8lab_analysis.judge.attribution import Attribution, attribute_gaps, group_of
+from fp8lab_analysis.page.findings import attribution_findings, make_findings
+from fp8lab_analysis.page.tables import attribution_table
+from fp8lab_analysis.read.pairing import pair_runs
+from fp8lab_analysis.read.run_reader import load_run
+from fp8lab_analysis.read.runs import Run
+from fp8lab_analysis.read.study import Study, group_runs
 
 FLOOR = -0.001  # relative gap with every source exact
 SOURCES = {

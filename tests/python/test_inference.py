@@ -1,5 +1,5 @@
-"""Tests, intervals and sample sizes of fp8lab_analysis.inference: hand-worked numbers, published
-tables, and scipy where it has the same thing."""
+"""Tests, intervals and sample sizes of fp8lab_analysis.judge.inference: hand-worked numbers,
+published tables, and scipy where it has the same thing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fp8lab_analysis import inference
-from fp8lab_analysis.stats import Array, sample_sd
+from fp8lab_analysis.judge import inference
+from fp8lab_analysis.judge.stats import Array, sample_sd
 
 NAN = math.nan
 

@@ -12,8 +12,8 @@ import make_example_run
 import numpy as np
 import pytest
 from fp8lab_analysis import laws
-from fp8lab_analysis.hdf5 import InputError
 from fp8lab_analysis.laws import Law, Point
+from fp8lab_analysis.read.hdf5 import InputError
 from scipy import optimize
 
 TRUTH = Law(a=400.0, b=2000.0, e=1.7, alpha=0.34, beta=0.37)

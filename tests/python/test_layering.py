@@ -1,7 +1,8 @@
-"""Folders are layers: fails on a C++ include that points upwards."""
+"""Folders are layers: fails on an include, or an import of the analysis, that points upwards."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -180,6 +181,101 @@ def test_downward_include_is_accepted(tmp_path: Path, file: str, line: str) -> N
     path.parent.mkdir(parents=True)
     path.write_text(f"{line}\n")
     assert violations(tmp_path)[0] == []
+
+
+# Folder of the analysis package: the folders that it may import besides itself. What stands beside
+# the folders are programs; they may import everything, and no folder imports them.
+ANALYSIS = {
+    "read": set[str](),
+    "judge": {"read"},
+    "draw": {"read", "judge"},
+    "page": {"read", "judge", "draw"},
+}
+PACKAGE = "fp8lab_analysis"
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Absolute names that a module imports anywhere, in functions too: "fp8lab_analysis.read.runs"
+    and, for `from fp8lab_analysis import report`, "fp8lab_analysis.report"."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            names |= {f"{base}.{alias.name}" for alias in node.names}
+    return names
+
+
+def upward_imports(package: Path) -> tuple[list[str], int]:
+    """(imports against ANALYSIS as "file imports name", number of imports of the package seen)."""
+    found: list[str] = []
+    seen = 0
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        folder = name.split("/")[0] if "/" in name else None
+        if folder is not None and folder not in ANALYSIS:
+            found.append(f"{name}: folder {folder} has no layer; give it one in this test")
+            continue
+        for module in sorted(imported(ast.parse(path.read_text(encoding="utf-8")))):
+            parts = module.split(".")
+            if parts[0] == "":
+                found.append(f"{name} imports {module}: not a path from the package's root")
+            if parts[0] != PACKAGE:
+                continue
+            seen += 1
+            if folder is not None and parts[1] not in {folder, *ANALYSIS[folder]}:
+                found.append(f"{name} imports {module}")
+    return found, seen
+
+
+def test_no_import_of_the_analysis_points_upwards() -> None:
+    package = ROOT / "analysis" / PACKAGE
+    found, seen = upward_imports(package)
+    assert seen > 300, "the imports were not found"
+    assert found == []
+    assert {path.name for path in package.iterdir() if path.is_dir()} - {"__pycache__"} == {
+        *ANALYSIS
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("read/study.py", "from fp8lab_analysis.judge.verdicts import Kind"),
+        ("read/study.py", "from fp8lab_analysis.judge import stats"),
+        ("judge/plan.py", "import fp8lab_analysis.page.cells"),
+        ("judge/plan.py", "def late():\n    from fp8lab_analysis.draw import style"),
+        ("draw/style.py", "from fp8lab_analysis.page import tables"),
+        ("page/tables.py", "from fp8lab_analysis import report"),
+        ("page/tables.py", "from fp8lab_analysis.report import Parser"),
+        ("page/tables.py", "from . import cells"),
+        ("brand_new/file.py", "import math"),
+    ],
+)
+def test_planted_upward_import_is_caught(tmp_path: Path, file: str, line: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{line}\n")
+    found, _ = upward_imports(tmp_path)
+    assert len(found) == 1 and found[0].startswith(file)
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("page/tables.py", "from fp8lab_analysis.draw import style"),
+        ("judge/plan.py", "from fp8lab_analysis.read.study import Study"),
+        ("judge/plan.py", "from fp8lab_analysis.judge import stats"),
+        ("laws.py", "from fp8lab_analysis.report import Parser"),
+        ("read/runs.py", "import numpy as np"),
+    ],
+)
+def test_downward_import_is_accepted(tmp_path: Path, file: str, line: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{line}\n")
+    assert upward_imports(tmp_path)[0] == []
 
 
 # Names of the standard library by the header that declares them. Which headers include others

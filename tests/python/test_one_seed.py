@@ -11,14 +11,17 @@ import make_example_run
 import numpy as np
 import pytest
 
-from fp8lab_analysis import compare, figures, report, study
-from fp8lab_analysis.answers import break_text
-from fp8lab_analysis.breaks import find_break
-from fp8lab_analysis.findings import make_findings
-from fp8lab_analysis.operand_plots import heat_matrix
-from fp8lab_analysis.overview_plot import overview_order
-from fp8lab_analysis.run_reader import load_run
-from fp8lab_analysis.verdicts import Kind
+from fp8lab_analysis import report
+from fp8lab_analysis.draw import figures
+from fp8lab_analysis.draw.operand_plots import heat_matrix
+from fp8lab_analysis.draw.overview_plot import overview_order
+from fp8lab_analysis.judge import compare
+from fp8lab_analysis.judge.breaks import find_break
+from fp8lab_analysis.judge.verdicts import Kind
+from fp8lab_analysis.page.answers import break_text
+from fp8lab_analysis.page.findings import make_findings
+from fp8lab_analysis.read import study
+from fp8lab_analysis.read.run_reader import load_run
 
 # Words that put recipes in an order, and the sentences that may hold one of them: what is weakest
 # within a recipe, and that there is no order.

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from loose_runs import pairs_of, stress, write_run
 
-from fp8lab_analysis import study, style
-from fp8lab_analysis.hdf5 import InputError
-from fp8lab_analysis.run_reader import load_run
+from fp8lab_analysis.draw import style
+from fp8lab_analysis.read import study
+from fp8lab_analysis.read.hdf5 import InputError
+from fp8lab_analysis.read.run_reader import load_run
 
 
 def test_run_is_read_completely(example: Path) -> None:

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from make_example_run import StatedDesign, SyntheticRecipe
 
-from fp8lab_analysis import inference, plan, pooling, report
-from fp8lab_analysis.compare import summarise
-from fp8lab_analysis.plan import describe, floors, needs, read_plan
-from fp8lab_analysis.study import load_study
-from fp8lab_analysis.verdicts import Kind
+from fp8lab_analysis import report
+from fp8lab_analysis.judge import inference, plan, pooling
+from fp8lab_analysis.judge.compare import summarise
+from fp8lab_analysis.judge.plan import describe, floors, needs, read_plan
+from fp8lab_analysis.judge.verdicts import Kind
+from fp8lab_analysis.read.study import load_study
 
 PROGRAM = os.environ.get("FP8LAB_PROGRAM", "")
 BF16, INFIR2, TE_CURRENT, DIVERGING = make_example_run.RECIPES

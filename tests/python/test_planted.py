@@ -18,8 +18,10 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from fp8lab_analysis import compare, inference, planted, study
-from fp8lab_analysis.verdicts import Design
+from fp8lab_analysis import planted
+from fp8lab_analysis.judge import compare, inference
+from fp8lab_analysis.read import study
+from fp8lab_analysis.read.design import Design
 
 ROOT = Path(__file__).resolve().parents[2]
 RESAMPLES = 10_000

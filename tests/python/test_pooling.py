@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from fp8lab_analysis import coverage, inference, pooling
-from fp8lab_analysis.stats import Array
-from fp8lab_analysis.verdicts import Design, Evidence, Kind, Verdict, judge
+from fp8lab_analysis import coverage
+from fp8lab_analysis.judge import inference, pooling
+from fp8lab_analysis.judge.stats import Array
+from fp8lab_analysis.judge.verdicts import Evidence, Kind, Verdict, judge
+from fp8lab_analysis.read.design import Design
 
 ROOT = Path(__file__).resolve().parents[2]
 TWO_SEEDS = ROOT / "experiments" / "results" / "smollm2" / "two_seeds.csv"

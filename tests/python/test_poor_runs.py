@@ -15,7 +15,7 @@ import pytest
 from loose_runs import truncate, write_run
 
 from fp8lab_analysis import report
-from fp8lab_analysis.run_reader import load_run
+from fp8lab_analysis.read.run_reader import load_run
 
 
 def make_poor(path: Path, without: tuple[str, ...]) -> None:

@@ -313,7 +313,7 @@ def test_recipes_beside_an_installed_package(tmp_path: Path) -> None:
     shutil.copytree(Path(fp8lab.__file__).parent, tmp_path / "fp8lab")
     recipes = tmp_path / "fp8lab" / "experiments" / "recipes"
     recipes.mkdir(parents=True)
-    built_in = Path(__file__).resolve().parents[2] / "experiments" / "recipes" / "infir2.toml"
+    built_in = Path(__file__).resolve().parents[2] / "experiments" / "recipes/infir2/infir2.toml"
     text = built_in.read_text().replace('name = "infir2"', 'name = "mine"')
     (recipes / "mine.toml").write_text(text)
     code = "import fp8lab, numpy as np; x = np.ones((16, 128), np.float32); "

@@ -8,7 +8,11 @@ import h5py
 import make_example_run
 import pytest
 
-from fp8lab_analysis import compare, figures, findings, report, style, study
+from fp8lab_analysis import report
+from fp8lab_analysis.draw import figures, style
+from fp8lab_analysis.judge import compare
+from fp8lab_analysis.page import findings
+from fp8lab_analysis.read import study
 
 RECIPES = make_example_run.RECIPES[:3]
 

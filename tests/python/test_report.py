@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from loose_runs import write_run
 
-from fp8lab_analysis import figures, report
-from fp8lab_analysis.run_reader import load_run
+from fp8lab_analysis import report
+from fp8lab_analysis.draw import figures
+from fp8lab_analysis.read.run_reader import load_run
 
 
 def test_report_holds_every_figure_in_every_form(example_report: Path) -> None:

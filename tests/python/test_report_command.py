@@ -12,7 +12,8 @@ import make_example_run
 import pytest
 from loose_runs import write_run
 
-from fp8lab_analysis import report, study
+from fp8lab_analysis import report
+from fp8lab_analysis.read import study
 
 ROOT = Path(__file__).resolve().parents[2]
 

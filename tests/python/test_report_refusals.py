@@ -19,9 +19,11 @@ import make_example_run
 import numpy as np
 import pytest
 
-from fp8lab_analysis import figures, isolation, report
-from fp8lab_analysis.hdf5 import InputError
-from fp8lab_analysis.study import Study, load_study
+from fp8lab_analysis import report
+from fp8lab_analysis.draw import figures
+from fp8lab_analysis.read import isolation
+from fp8lab_analysis.read.hdf5 import InputError
+from fp8lab_analysis.read.study import Study, load_study
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("FP8LAB_PROGRAM", "")
@@ -444,7 +446,8 @@ def test_a_full_disk_is_the_machines_failure(
 
 
 def test_nobody_reads_standard_output(tmp_path: Path, example: Path) -> None:
-    code = "import sys; from fp8lab_analysis import figures, report; figures.FIGURES = (); "
+    code = "import sys; from fp8lab_analysis import report; "
+    code += "from fp8lab_analysis.draw import figures; figures.FIGURES = (); "
     code += "sys.exit(report.main())"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "analysis")}
     with open("/dev/full", "w", encoding="utf-8") as full:

@@ -10,15 +10,19 @@ import make_example_run
 import pytest
 from loose_runs import stress, truncate, write_run
 
-from fp8lab_analysis import compare, figures, page, report, style, study, study_page, tables
-from fp8lab_analysis.answers import make_answers
-from fp8lab_analysis.beside import match_arms
-from fp8lab_analysis.early_warning import find_trouble, lead_text, watched
-from fp8lab_analysis.findings import one_seed_findings
-from fp8lab_analysis.overview_plot import overview_figure
+from fp8lab_analysis import report, study_page
+from fp8lab_analysis.draw import figures, style
+from fp8lab_analysis.draw.overview_plot import overview_figure
+from fp8lab_analysis.judge import compare
+from fp8lab_analysis.judge.beside import match_arms
+from fp8lab_analysis.judge.early_warning import find_trouble, lead_text, watched
+from fp8lab_analysis.page import report_page, tables
+from fp8lab_analysis.page.answers import make_answers
+from fp8lab_analysis.page.findings import one_seed_findings
+from fp8lab_analysis.read import study
 
 RECIPES = {item.name: item for item in make_example_run.RECIPES}
-TEMPLATES = Path(page.__file__).parent / "templates"
+TEMPLATES = Path(report_page.__file__).parent / "templates"
 
 
 def make(folder: Path, *arms: tuple[str, int], backend: str = "cpu") -> style.PlotContext:
@@ -195,7 +199,7 @@ def test_a_variant_of_all_arms_is_said_once(tmp_path: Path) -> None:
         "bf16 (outlier channels)",
         "infir2 (outlier channels)",
     ]
-    assert "all with outlier channels" in page._subtitle(found)
+    assert "all with outlier channels" in report_page._subtitle(found)
     assert "2 runs, all with outlier channels, seeds" in " ".join(study_page._made(found).split())
     looks = style.assign_styles(found.groups).values()
     assert all(look.filled and look.line == "-" for look in looks)
@@ -203,7 +207,7 @@ def test_a_variant_of_all_arms_is_said_once(tmp_path: Path) -> None:
     found = study.load_study([tmp_path])
     assert "infir2 (outlier channels)" in [group.label for group in found.groups]
     assert not any(group.shared for group in found.groups)
-    assert "all with" not in page._subtitle(found)
+    assert "all with" not in report_page._subtitle(found)
 
 
 def test_studies_of_different_variants_are_not_matched_by_short_names(tmp_path: Path) -> None:

@@ -13,13 +13,22 @@ import make_example_run
 import pytest
 from matplotlib.figure import Figure
 
-from fp8lab_analysis import compare, inference, study, study_page
-from fp8lab_analysis.claims import ALPHA, Claim, Judged, Outcome, judge_claims
-from fp8lab_analysis.result_page import ARITHMETICS, arithmetic_of
-from fp8lab_analysis.result_page import Page, claims_table, markdown_table, shown, wrapped
-from fp8lab_analysis.result_page import write_page
-from fp8lab_analysis.runs import Run, Score
-from fp8lab_analysis.stats import Spread
+from fp8lab_analysis import study_page
+from fp8lab_analysis.judge import compare, inference
+from fp8lab_analysis.judge.claims import ALPHA, Claim, Judged, Outcome, judge_claims
+from fp8lab_analysis.judge.stats import Spread
+from fp8lab_analysis.page.result_page import (
+    ARITHMETICS,
+    Page,
+    arithmetic_of,
+    claims_table,
+    markdown_table,
+    shown,
+    wrapped,
+    write_page,
+)
+from fp8lab_analysis.read import study
+from fp8lab_analysis.read.runs import Run, Score
 
 RECIPES = {item.name: item for item in make_example_run.RECIPES}
 

@@ -1,4 +1,4 @@
-"""The pure functions of fp8lab_analysis.stats against numbers worked out by hand."""
+"""The pure functions of fp8lab_analysis.judge.stats against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fp8lab_analysis import stats
+from fp8lab_analysis.judge import stats
 
 NAN = math.nan
 

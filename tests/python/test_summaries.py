@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from loose_runs import summaries_of, truncate, write_run
 
-from fp8lab_analysis import compare, stats, study
-from fp8lab_analysis.findings import make_findings
-from fp8lab_analysis.verdicts import Kind
+from fp8lab_analysis.judge import compare, stats
+from fp8lab_analysis.judge.verdicts import Kind
+from fp8lab_analysis.page.findings import make_findings
+from fp8lab_analysis.read import study
 
 
 def test_summary_matches_the_numbers_behind_the_example(example: Path) -> None:

@@ -15,11 +15,13 @@ import pytest
 from make_example_run import StatedDesign, SyntheticRecipe
 from scipy import stats as distributions
 
-from fp8lab_analysis import compare, inference, report, study, study_page, verdicts
-from fp8lab_analysis.findings import make_findings
-from fp8lab_analysis.run_reader import load_run
-from fp8lab_analysis.stats import Array
-from fp8lab_analysis.text_noise import LEAST_DOCUMENTS, TextNoise, text_noise
+from fp8lab_analysis import report, study_page
+from fp8lab_analysis.judge import compare, inference, verdicts
+from fp8lab_analysis.judge.stats import Array
+from fp8lab_analysis.judge.text_noise import LEAST_DOCUMENTS, TextNoise, text_noise
+from fp8lab_analysis.page.findings import make_findings
+from fp8lab_analysis.read import study
+from fp8lab_analysis.read.run_reader import load_run
 
 NATS = 2.5  # a token
 TRUE = 0.01  # gap, relative

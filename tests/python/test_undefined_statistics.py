@@ -10,10 +10,13 @@ import make_example_run
 import numpy as np
 import pytest
 
-from fp8lab_analysis import compare, study, tables
-from fp8lab_analysis.operand_findings import error_findings
-from fp8lab_analysis.run_reader import load_run
-from fp8lab_analysis.verdicts import Design, Evidence, judge
+from fp8lab_analysis.judge import compare
+from fp8lab_analysis.judge.verdicts import Evidence, judge
+from fp8lab_analysis.page import tables
+from fp8lab_analysis.page.operand_findings import error_findings
+from fp8lab_analysis.read import study
+from fp8lab_analysis.read.design import Design
+from fp8lab_analysis.read.run_reader import load_run
 
 RECIPES = {item.name: item for item in make_example_run.RECIPES}
 FROM = 6  # the logged row from which one column is zero

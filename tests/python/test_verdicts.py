@@ -16,11 +16,15 @@ import numpy as np
 import pytest
 from make_example_run import StatedDesign, SyntheticRecipe
 
-from fp8lab_analysis import compare, figures, inference, report, speed, study
-from fp8lab_analysis.findings import make_findings
-from fp8lab_analysis.hdf5 import InputError
-from fp8lab_analysis.run_reader import load_run
-from fp8lab_analysis.verdicts import Design, Evidence, Kind, Verdict, judge, measured
+from fp8lab_analysis import report
+from fp8lab_analysis.draw import figures
+from fp8lab_analysis.judge import compare, inference, speed
+from fp8lab_analysis.judge.verdicts import Evidence, Kind, Verdict, judge, measured
+from fp8lab_analysis.page.findings import make_findings
+from fp8lab_analysis.read import study
+from fp8lab_analysis.read.design import Design
+from fp8lab_analysis.read.hdf5 import InputError
+from fp8lab_analysis.read.run_reader import load_run
 
 NAN = math.nan
 STATED = Design(stated="2026-01-02T03:04:05Z")

@@ -47,7 +47,7 @@ sys.path += [str(ROOT / "src/python"), str(ROOT / "analysis")]
 
 from fake_quantization import RULES, fake_quantized  # noqa: E402
 from fp8lab.tokens.shards import read_shard  # noqa: E402
-from fp8lab_analysis.assessment import (  # noqa: E402
+from fp8lab_analysis.judge.assessment import (  # noqa: E402
     Assessment,
     Estimate,
     clustered_ratio,

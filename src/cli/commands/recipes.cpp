@@ -14,6 +14,7 @@
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/config/config.hpp"
+#include "src/config/recipe/recipe_source.hpp"
 #include "src/io/files/atomic_file.hpp"
 
 namespace fp8lab::cli {
@@ -76,23 +77,23 @@ Json to_json(const Recipe& recipe, const std::vector<std::string>& found) {
   return json;
 }
 
-/// Returns all recipes grouped by system, both sorted by name.
-std::map<std::string, std::vector<Recipe>> recipes_by_system() {
-  std::map<std::string, std::vector<Recipe>> systems;
-  for (const std::string& name : builtin_recipe_names()) {
-    Recipe recipe = load_recipe(name);
-    systems[recipe.system].push_back(std::move(recipe));
+/// Returns all recipes by the folder of their files, both sorted by name.
+std::map<std::string, std::vector<Recipe>> recipes_by_folder() {
+  std::map<std::string, std::vector<Recipe>> folders;
+  for (const RecipeSource& source : builtin_recipes()) {
+    folders[source.folder].push_back(load_recipe(source));
   }
-  return systems;
+  return folders;
 }
 
 int list(const Values& values) {
-  const auto systems = recipes_by_system();
+  const auto folders = recipes_by_folder();
   Json rows = Json::array();
-  for (const auto& [system, recipes] : systems) {
+  for (const auto& [folder, recipes] : folders) {
     for (const Recipe& recipe : recipes) {
       rows.push_back({{"name", recipe.name},
-                      {"system", system},
+                      {"folder", folder},
+                      {"system", recipe.system},
                       {"summary", recipe.summary},
                       {"source", recipe.source},
                       {"evidence", evidence_name(evidence(recipe))},
@@ -104,10 +105,12 @@ int list(const Values& values) {
     return ExitCode::kSuccess;
   }
   fmt::print(
-      "Recipes by system. Evidence is for what the GEMMs return: measured on our hardware, "
-      "published, or\nthe definition itself. `recipes show NAME` has the source.\n");
-  for (const auto& [system, recipes] : systems) {
-    fmt::print("\n{}\n", system);
+      "Recipes by folder of experiments/recipes, one for each system. Evidence is for what the "
+      "GEMMs "
+      "return:\nmeasured on our hardware, published, or the definition itself. `recipes show NAME` "
+      "has the source.\n");
+  for (const auto& [folder, recipes] : folders) {
+    fmt::print("\n{}/  {}\n", folder, recipes.front().system);
     for (const Recipe& recipe : recipes) {
       fmt::print("  {:<24} {:<11} {}\n", recipe.name, evidence_name(evidence(recipe)),
                  recipe.summary);
@@ -116,30 +119,38 @@ int list(const Values& values) {
   return ExitCode::kSuccess;
 }
 
-void print_recipe(const Recipe& recipe, const Values& values) {
+/// Returns the warnings about a layer of the shape that the options name.
+std::vector<std::string> warnings(const Recipe& recipe, const Values& values) {
   std::array<std::int64_t, 3> shape{};
   const std::array<const char*, 3> names = {"tokens", "in", "out"};
   for (std::size_t i = 0; i < names.size(); ++i) {
     shape[i] = values[names[i]].as<std::int64_t>();
     if (shape[i] < 1) throw Error(fmt::format("recipes: --{} must be at least 1", names[i]));
   }
-  const std::vector<std::string> found = warnings(recipe.linear, shape[0], shape[1], shape[2]);
-  if (values.count("json") != 0) {
-    fmt::print("{}\n", json_text(to_json(recipe, found)));
-    return;
+  return fp8lab::warnings(recipe.linear, shape[0], shape[1], shape[2]);
+}
+
+/// Prints one recipe, or the recipes of a file with axes: as JSON, one object or a list.
+void print_recipes(const std::vector<Recipe>& recipes, const Values& values) {
+  Json all = Json::array();
+  for (const Recipe& recipe : recipes) {
+    const std::vector<std::string> found = warnings(recipe, values);
+    all.push_back(to_json(recipe, found));
+    if (values.count("json") != 0) continue;
+    fmt::print("{}", describe(recipe));
+    for (const std::string& line : found) fmt::print("warning: {}\n", line);
   }
-  fmt::print("{}", describe(recipe));
-  for (const std::string& line : found) fmt::print("warning: {}\n", line);
+  if (values.count("json") != 0) fmt::print("{}\n", json_text(all.size() == 1 ? all[0] : all));
 }
 
 int show(const Values& values) {
-  print_recipe(load_recipe(required(values, "name", "recipes")), values);
+  print_recipes({load_recipe(required(values, "name", "recipes"))}, values);
   return ExitCode::kSuccess;
 }
 
 int check(const Values& values) {
   const std::string file = required(values, "name", "recipes");
-  print_recipe(parse_recipe(read_file(file), file), values);
+  print_recipes(parse_recipes(read_file(file), file), values);
   return ExitCode::kSuccess;
 }
 

@@ -27,16 +27,11 @@ std::string singular(const std::string& folder) {
   return folder == "studies" ? "study" : folder.substr(0, folder.size() - 1);
 }
 
-bool is_path(const std::string& name) {
-  return name.find('/') != std::string::npos ||
-         (name.size() > 5 && name.compare(name.size() - 5, 5, ".toml") == 0);
-}
-
 // Returns the full path of the shared object that contains this code; for a program,
 // the name it was called by.
 fs::path containing_file() {
   Dl_info info{};
-  const bool found = ::dladdr(reinterpret_cast<const void*>(&is_path), &info) != 0;
+  const bool found = ::dladdr(reinterpret_cast<const void*>(&singular), &info) != 0;
   return found && info.dli_fname != nullptr ? fs::path(info.dli_fname) : fs::path();
 }
 
@@ -104,28 +99,38 @@ std::string experiment_summary(const fs::path& file) {
   return text;
 }
 
-fs::path find_experiment(const std::string& folder, const std::string& name_or_path,
-                         const std::string& where) {
-  const std::string prefix = where.empty() ? "" : where + ": ";
-  if (is_path(name_or_path)) {
-    if (is_file(name_or_path)) return name_or_path;
-    const fs::path path = name_or_path;
-    throw Error(
-        fmt::format("{}{} file '{}' does not exist{}", prefix, singular(folder), name_or_path,
-                    path.is_absolute() ? "" : fmt::format(" in {}", fs::current_path().string())));
-  }
-  const fs::path file = experiments_directory() / folder / (name_or_path + ".toml");
-  if (!name_or_path.empty() && is_file(file)) return file;
-  const std::vector<std::string> names = experiment_names(folder);
+bool is_experiment_path(const std::string& name_or_path) {
+  return name_or_path.find('/') != std::string::npos ||
+         (name_or_path.size() > 5 && name_or_path.ends_with(".toml"));
+}
+
+fs::path existing_experiment(const std::string& folder, const fs::path& path,
+                             const std::string& where) {
+  if (is_file(path)) return path;
+  throw Error(fmt::format(
+      "{}{} file '{}' does not exist{}", where.empty() ? "" : where + ": ", singular(folder),
+      path.string(), path.is_absolute() ? "" : fmt::format(" in {}", fs::current_path().string())));
+}
+
+void refuse_experiment(const std::string& folder, const std::string& name,
+                       const std::vector<std::string>& names, const std::string& where) {
   // Longer lists of names are not printed in messages.
   constexpr std::size_t kMostNames = 20;
   const std::string accepted = names.size() <= kMostNames
                                    ? fmt::format("{}", fmt::join(names, ", "))
                                    : fmt::format("the {} names that fp8lab {} lists", names.size(),
                                                  folder == "recipes" ? "recipes list" : folder);
-  throw Error(fmt::format("{}unknown {} '{}'{}; accepted: {}, or a path to a .toml file", prefix,
-                          singular(folder), name_or_path, did_you_mean(name_or_path, names),
-                          accepted));
+  throw Error(fmt::format("{}unknown {} '{}'{}; accepted: {}, or a path to a .toml file",
+                          where.empty() ? "" : where + ": ", singular(folder), name,
+                          did_you_mean(name, names), accepted));
+}
+
+fs::path find_experiment(const std::string& folder, const std::string& name_or_path,
+                         const std::string& where) {
+  if (is_experiment_path(name_or_path)) return existing_experiment(folder, name_or_path, where);
+  const fs::path file = experiments_directory() / folder / (name_or_path + ".toml");
+  if (!name_or_path.empty() && is_file(file)) return file;
+  refuse_experiment(folder, name_or_path, experiment_names(folder), where);
 }
 
 }  // namespace fp8lab

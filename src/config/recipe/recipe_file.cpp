@@ -12,10 +12,11 @@
 #include "emulation/base/error.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "src/config/config.hpp"
-#include "src/config/reading/experiments.hpp"
 #include "src/config/reading/overlay.hpp"
+#include "src/config/recipe/recipe_axes.hpp"
 #include "src/config/recipe/recipe_draft.hpp"
 #include "src/config/recipe/recipe_fields.hpp"
+#include "src/config/recipe/recipe_source.hpp"
 #include "src/config/tables/table.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/hash.hpp"
@@ -185,9 +186,10 @@ void resolve_base(toml::table& document, const std::string& origin, int depth) {
   if (depth == kMostBases) {
     reader.refuse("base", fmt::format("the base of {} others", kMostBases), "fewer");
   }
-  const std::string file =
-      find_experiment("recipes", beside(origin, name), reader.where("base")).string();
-  toml::table merged = parse_toml(read_file(file), file);
+  const RecipeSource source = find_recipe(beside(origin, name), reader.where("base"));
+  const std::string file = source.file.string();
+  toml::table merged = parse_toml(read_file(source.file), file);
+  choose_by_axes(merged, source.name, file);
   resolve_base(merged, file, depth + 1);
   for (const std::string_view own : {"name", "summary"}) merged.erase(own);
   document.erase("base");
@@ -201,14 +203,14 @@ std::string text_of(const toml::table& document) {
   return text.str();
 }
 
+}  // namespace
+
 bool is_recipe_name(std::string_view name) {
   return !name.empty() &&
          name.find_first_not_of(
              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") ==
              std::string_view::npos;
 }
-
-}  // namespace
 
 const Fields<Recipe>& recipe_fields() {
   using S = Recipe;
@@ -225,13 +227,14 @@ const Fields<Recipe>& recipe_fields() {
   return rows;
 }
 
-Recipe parse_recipe(const std::string& text, const std::string& origin) {
-  toml::table root = parse_toml(text, origin);
-  const bool has_base = root.contains("base");
+namespace {
+
+// `text` is what the run file records of a recipe that no other file completes; empty otherwise.
+Recipe read_recipe(toml::table root, const std::string& text, const std::string& origin) {
   resolve_base(root, origin, 0);
   TomlReader document(root, "", origin);
   Recipe recipe;
-  recipe.text = has_base ? text_of(root) : text;
+  recipe.text = text.empty() ? text_of(root) : text;
   read_fields(document, recipe_fields(), recipe);
   settle_fields(document, recipe_fields(), recipe);
   recipe.high_precision = high_precision_recipe(recipe.activation_dtype);
@@ -253,9 +256,37 @@ Recipe parse_recipe(const std::string& text, const std::string& origin) {
   return recipe;
 }
 
+}  // namespace
+
+Recipe parse_recipe(const std::string& text, const std::string& origin) {
+  toml::table root = parse_toml(text, origin);
+  choose_by_axes(root, "", origin);
+  const bool is_whole = !root.contains("base");
+  return read_recipe(std::move(root), is_whole ? text : "", origin);
+}
+
+std::vector<Recipe> parse_recipes(const std::string& text, const std::string& origin) {
+  const std::vector<std::string> names = names_by_axes(parse_toml(text, origin), origin);
+  if (names.empty()) return {parse_recipe(text, origin)};
+  std::vector<Recipe> recipes;
+  for (const std::string& name : names) {
+    toml::table root = parse_toml(text, origin);
+    choose_by_axes(root, name, origin);
+    recipes.push_back(read_recipe(std::move(root), "", origin));
+  }
+  return recipes;
+}
+
+Recipe load_recipe(const RecipeSource& source) {
+  const std::string text = read_file(source.file), origin = source.file.string();
+  toml::table root = parse_toml(text, origin);
+  const bool is_whole = !root.contains("base") && !root.contains("axis");
+  choose_by_axes(root, source.name, origin);
+  return read_recipe(std::move(root), is_whole ? text : "", origin);
+}
+
 Recipe load_recipe(const std::string& name_or_path) {
-  const std::string file = find_experiment("recipes", name_or_path, "").string();
-  return parse_recipe(read_file(file), file);
+  return load_recipe(find_recipe(name_or_path, ""));
 }
 
 Recipe load_recipe(const std::string& name, const RecipeTexts& recorded) {
@@ -264,6 +295,10 @@ Recipe load_recipe(const std::string& name, const RecipeTexts& recorded) {
                                  : parse_recipe(found->second, "recorded recipe " + name);
 }
 
-std::vector<std::string> builtin_recipe_names() { return experiment_names("recipes"); }
+std::vector<std::string> builtin_recipe_names() {
+  std::vector<std::string> names;
+  for (RecipeSource& source : builtin_recipes()) names.push_back(std::move(source.name));
+  return names;
+}
 
 }  // namespace fp8lab

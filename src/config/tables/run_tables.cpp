@@ -9,7 +9,7 @@
 #include <set>
 
 #include "src/config/config_names.hpp"
-#include "src/config/reading/experiments.hpp"
+#include "src/config/recipe/recipe_source.hpp"
 #include "src/config/run_name.hpp"
 #include "src/config/tables/size_limits.hpp"
 
@@ -329,7 +329,7 @@ std::int64_t pass_sequences(const RunConfig& config, const StageConfig& stage) {
 
 void check_recipe_name(const TomlReader& reader, const std::string& recipe) {
   if (recipe.empty() || reader.has_recipe(recipe)) return;
-  load_recipe(find_experiment("recipes", recipe, reader.where("recipe")).string());
+  load_recipe(find_recipe(recipe, reader.where("recipe")));
 }
 
 std::optional<std::vector<std::string>> texts_of(const FieldValue& value, bool one) {

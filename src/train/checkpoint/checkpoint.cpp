@@ -92,7 +92,7 @@ class CheckpointTensors : public ModelTensors {
   std::vector<Place> places_;
 };
 
-/// Numbers from 0 on, with commas between them.
+/// Parses nonnegative numbers separated by commas.
 std::vector<std::int64_t> integers(const Metadata& metadata, const std::string& origin,
                                    const std::string& key) {
   const std::string text = checkpoint_field(metadata, origin, key);
@@ -177,7 +177,7 @@ RunPosition parse_position(const Metadata& metadata, const std::string& origin) 
   position.stage = integer(metadata, origin, "stage");
   position.stage_step = integer(metadata, origin, "stage_step");
   position.tokens = integer(metadata, origin, "tokens");
-  if (metadata.count("microseconds") > 0) {  // written until the run file had them
+  if (metadata.count("microseconds") > 0) {  // older versions stored them here
     position.seconds = static_cast<double>(integer(metadata, origin, "microseconds")) * 1e-6;
   }
   position.streams = parse_streams(metadata, origin);
@@ -318,8 +318,8 @@ std::unique_ptr<ModelTensors> open_checkpoint_tensors(OpenCheckpoint file,
 
 namespace {
 
-/// Refuses weights of another architecture: some would be left out, or mean something else.
-/// Frequencies, lengths and epsilons are free: a longer context may ask for others.
+/// Refuses weights of another architecture, which would be incomplete or have another meaning.
+/// Frequencies, lengths and epsilons may differ: a longer context may need others.
 void check_architecture(const CheckpointFile& file, const ModelConfig& model) {
   const ModelConfig stored = read_checkpoint_model(file);
   ModelConfig wanted = model;

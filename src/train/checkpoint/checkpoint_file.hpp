@@ -1,4 +1,4 @@
-// A checkpoint that is open for reading.
+// A checkpoint open for reading.
 #pragma once
 
 #include <cstddef>
@@ -14,21 +14,21 @@
 
 namespace fp8lab {
 
-/// A checkpoint with the checksums that its tensors must have. All that is read through it is of
-/// one file, also when a run puts its next checkpoint in the place of that one meanwhile.
+/// A checkpoint and the checksums of its tensors. All reads are from one file, even if a run
+/// replaces its checkpoint meanwhile.
 class CheckpointFile {
  public:
-  /// Reads the header. Throws Error for a file that is no checkpoint, one of another version, and
-  /// a damaged header.
+  /// Reads the header. Throws Error for a file that is no checkpoint, another version, and a
+  /// damaged header.
   explicit CheckpointFile(const std::filesystem::path& path);
 
-  /// Null for a file that is none. Throws Error as the constructor does.
+  /// Returns null for a file that is no checkpoint. Throws Error as the constructor does.
   static std::shared_ptr<const CheckpointFile> open_if(const std::filesystem::path& path);
 
   const std::string& path() const { return file_.path(); }
   const SafetensorsFile& file() const { return file_; }
   std::uint64_t hash() const { return hash_; }  ///< over all checksums
-  /// Of the metadata. Throws Error when it is missing.
+  /// Returns a field of the metadata. Throws Error if it is missing.
   std::string field(const std::string& key) const;
 
   /// Calls visit as visit_data does, then compares the checksum. Throws Error naming the tensor.
@@ -42,10 +42,10 @@ class CheckpointFile {
   std::uint64_t hash_ = 0;
 };
 
-/// One checkpoint for as many readers as there are; null: none.
+/// One checkpoint, shared by its readers; null: none.
 using OpenCheckpoint = std::shared_ptr<const CheckpointFile>;
 
-/// A field of the metadata of a checkpoint called `origin`. Throws Error when it is missing.
+/// Returns a field of the metadata of a checkpoint called `origin`. Throws Error if it is missing.
 std::string checkpoint_field(const std::map<std::string, std::string>& metadata,
                              const std::string& origin, const std::string& key);
 

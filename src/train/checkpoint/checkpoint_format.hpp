@@ -1,4 +1,4 @@
-// What the writer and the readers of checkpoints agree on.
+// Names and checksums of the checkpoint format, for its writer and its readers.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,7 @@ namespace fp8lab {
 /// of the file.
 constexpr const char* kCheckpointChecksums = "checksums";
 
-/// XXH3-64 of everything that the header says but for the checksums; `placed` in the order of the
-/// file.
+/// Returns the XXH3-64 of the header without the checksums; `placed` is in the order of the file.
 std::uint64_t checkpoint_header_hash(const std::map<std::string, std::string>& metadata,
                                      const std::vector<TensorHeader>& placed);
 

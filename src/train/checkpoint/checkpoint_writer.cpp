@@ -21,10 +21,10 @@ namespace {
 
 using Metadata = std::map<std::string, std::string>;
 
-/// Threads that make pages beside the steps: one makes some GB/s.
+/// Threads that touch pages during the steps: one touches some GB/s.
 constexpr int kTouchingThreads = 4;
 
-/// A tensor on its way into the file.
+/// A tensor to be written.
 struct Source {
   TensorHeader header;
   TensorView view;
@@ -97,9 +97,9 @@ void copy(const std::string& bytes, BackgroundFile& file) {
   }
 }
 
-/// Many tensors at once, since each download waits for what it brings.
+/// Downloads many tensors in one call, since each call waits for its data.
 void copy(Backend& backend, const std::vector<Source>& sources, BackgroundFile& file) {
-  constexpr std::uint64_t kAtOnce = std::uint64_t{256} << 20;  // then they are hashed and written
+  constexpr std::uint64_t kAtOnce = std::uint64_t{256} << 20;  // bytes of one download
   std::uint64_t left = 0;
   for (const Source& source : sources) left += source.header.bytes();
   std::vector<Download> downloads;
@@ -129,7 +129,7 @@ void copy(Backend& backend, const std::vector<Source>& sources, BackgroundFile& 
 
 std::size_t checkpoint_memory(std::uint64_t bytes, std::int64_t to_come) {
   constexpr std::uint64_t kPiece = BackgroundFile::kPiece;
-  constexpr std::uint64_t kLeast = 2 * kPiece;  // one is written while the next is copied
+  constexpr std::uint64_t kLeast = 2 * kPiece;  // one piece is written while the next is copied
   const std::int64_t left = std::max<std::int64_t>(available_memory() - to_come, 0);
   const std::uint64_t half = static_cast<std::uint64_t>(left) / 2 / kPiece * kPiece;
   const std::uint64_t all = (bytes + kPiece - 1) / kPiece * kPiece;
@@ -141,7 +141,7 @@ CheckpointWriter::CheckpointWriter(std::filesystem::path path) : path_(std::move
 void CheckpointWriter::reserve(std::uint64_t bytes, std::int64_t to_come) {
   const std::size_t held = memory_.bytes().size();
   if (held >= bytes) return;
-  // What is held would be free again.
+  // The present buffer counts as free memory.
   const std::size_t wanted = checkpoint_memory(bytes, to_come - static_cast<std::int64_t>(held));
   if (wanted <= held) return;
   memory_ = {};
@@ -149,9 +149,9 @@ void CheckpointWriter::reserve(std::uint64_t bytes, std::int64_t to_come) {
 }
 
 void CheckpointWriter::prepare(const CheckpointScope& scope, std::int64_t to_come) {
-  if (is_under_way()) return;  // that has it
+  if (is_under_way()) return;  // the present write uses the buffer
   touching_ = {};
-  constexpr std::uint64_t kFront = std::uint64_t{1} << 20;  // of a thousand tensors
+  constexpr std::uint64_t kFront = std::uint64_t{1} << 20;  // header of about a thousand tensors
   std::uint64_t bytes = kFront;
   for (const Source& source : sources_of(scope)) bytes += source.header.bytes();
   reserve(bytes, to_come);
@@ -172,14 +172,14 @@ void CheckpointWriter::begin(const CheckpointScope& scope, const RunPosition& po
                              const std::string& identity, const Recipe& recipe,
                              std::int64_t to_come) {
   FP8LAB_ASSERT(!is_under_way());
-  // To the end: threads that copy into one large page at once would each make it.
+  // Wait for the end: several threads that copy into one large page would each touch it.
   if (touching_.joinable()) touching_.join();
   const Metadata metadata = metadata_of(scope, position, identity, recipe);
   const std::vector<Source> sources = sources_of(scope);
   std::vector<TensorHeader> placed;
   for (const Source& source : sources) placed.push_back(source.header);
   const std::uint64_t header_hash = checkpoint_header_hash(metadata, placed);
-  // Behind all others: no element is smaller than its bytes.
+  // Last in the file: bytes need no alignment.
   const std::size_t checksum_bytes = (sources.size() + 1) * sizeof(std::uint64_t);
   placed.push_back(
       {kCheckpointChecksums, StoredType::u8, {static_cast<std::int64_t>(checksum_bytes)}});

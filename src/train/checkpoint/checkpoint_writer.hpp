@@ -1,4 +1,4 @@
-// Checkpoints that are written while the run goes on.
+// Writes checkpoints while the run continues.
 #pragma once
 
 #include <cstddef>
@@ -15,46 +15,45 @@
 
 namespace fp8lab {
 
-/// Bytes of host memory that a checkpoint of `bytes` is copied through: all of it, but at most half
-/// of what this machine has left once the run has taken `to_come` more. What does not fit at once
-/// is copied as the disk takes it, and only the rest is written beside the steps.
+/// Returns the size of the host buffer for a checkpoint of `bytes`: all of it, but at most half of
+/// the memory that is free once the run has allocated `to_come` more. With a smaller buffer the
+/// copy waits for the disk, and only the last buffer is written during the next steps.
 std::size_t checkpoint_memory(std::uint64_t bytes, std::int64_t to_come);
 
-/// Writes the checkpoints of a run, one after another, each over the one before.
+/// Writes the checkpoints of a run, one at a time. Each replaces the previous one.
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(std::filesystem::path path);
 
-  /// Takes the memory for checkpoints of `scope` and makes its pages, which takes seconds for a
-  /// large model, on threads of its own; begin() waits for them. `to_come` as there.
+  /// Allocates the buffer for checkpoints of `scope` and touches its pages on threads of its own,
+  /// which takes seconds for a large model; begin() waits for them. `to_come`: as for begin().
   void prepare(const CheckpointScope& scope, std::int64_t to_come);
 
-  /// Copies everything in `scope` and `position` but the seconds, which end() returns, and writes
-  /// it from then on, atomically, beside whatever the caller does: the file is on the disk when
-  /// end() returns. None is under way. `identity` is that of the run (identity.hpp); `recipe` is
-  /// the recipe under which the quantizers work; the run will take `to_come` more bytes of host
-  /// memory. Every tensor and the header have an XXH3-64 in the file. Throws what makes writing
-  /// fail while it copies.
+  /// Copies `scope` and `position` except its seconds, then writes them on threads of its own; the
+  /// file is complete on the disk when end() returns. Precondition: no checkpoint is being written.
+  /// `identity`: of the run (identity.hpp). `recipe`: of the quantizers. `to_come`: bytes of host
+  /// memory that the run has yet to allocate. Every tensor and the header have an XXH3-64 in the
+  /// file. Throws what makes writing fail during the copy.
   void begin(const CheckpointScope& scope, const RunPosition& position, const std::string& identity,
              const Recipe& recipe, std::int64_t to_come);
 
-  /// True from begin() to end().
+  /// Returns true from begin() to end().
   bool is_under_way() const { return file_.has_value(); }
-  /// True when end() would not wait.
+  /// Returns true if end() would not wait.
   bool is_done() const { return file_->is_done(); }
-  /// Waits until the checkpoint under way is on the disk under its name. Its hash is that over all
-  /// checksums, the content's identity. Throws RuntimeFailure when the system refuses; then the
-  /// checkpoint before is as it was.
+  /// Waits until the checkpoint is on the disk under its name. Its hash covers all checksums and
+  /// thereby the contents. Throws RuntimeFailure if the system refuses; the previous checkpoint is
+  /// then unchanged.
   CheckpointRecord end();
 
  private:
-  /// Memory for a file of `bytes`: what there is, unless there may be more.
+  /// Returns the buffer for a file of `bytes`; enlarges it if that is allowed.
   void reserve(std::uint64_t bytes, std::int64_t to_come);
 
   std::filesystem::path path_;
   PageMemory memory_;
   CheckpointRecord record_;
-  // Last: they use the others.
+  // Last member: the threads use the others.
   std::jthread touching_;
   std::optional<BackgroundFile> file_;
 };

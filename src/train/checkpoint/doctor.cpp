@@ -27,7 +27,7 @@ constexpr const char* kRunFile = "run.h5";
 constexpr const char* kCheckpoint = "checkpoint.safetensors";
 constexpr const char* kStudyFile = "study.h5";
 
-/// Reads every row, and with that every checksum.
+/// Reads every row, which compares every checksum.
 RunStatus read_everything(const fs::path& file) {
   const RunData run = read_run(file);
   for (const StatisticField& field : statistic_fields()) read_statistic(file, field.name);
@@ -138,7 +138,7 @@ bool holds_run(const fs::path& directory) {
   return is_present(directory / kRunFile) || is_present(directory / kCheckpoint);
 }
 
-/// The links of a study, and that each leads to a run.
+/// Checks that each link of a study leads to a run.
 Finding examine_study(const fs::path& file) {
   try {
     std::int64_t links = 0;
@@ -158,7 +158,8 @@ Finding examine_study(const fs::path& file) {
   }
 }
 
-/// What killed processes left of models that they were writing into `folder`, there or not.
+/// Returns the partly written models of killed processes that were to be `folder`, which need not
+/// exist.
 void examine_exports(const fs::path& folder, bool repair, std::vector<Finding>& findings) {
   const std::vector<fs::path> left = unfinished_exports(folder);
   if (left.empty()) return;

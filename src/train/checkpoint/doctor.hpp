@@ -1,4 +1,4 @@
-// Whether the files of runs are what was written, and what can be done if they are not.
+// Checks the files of runs against their checksums and repairs what interrupted processes left.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,19 @@ enum class Health : std::uint8_t {
   damaged,   ///< `text` says what is wrong and the way on
 };
 
-/// What was found of one file.
+/// Finding about one file.
 struct Finding {
   std::filesystem::path file;
   Health health = Health::whole;
   std::string text;
 };
 
-/// Examines the run in `directory`, or the study there and every run in its folders: reads every
-/// row and every tensor, so that their checksums are compared, and looks whether run files,
-/// checkpoints and the links of a study belong together. Models that killed processes left half
-/// written are found in `directory`, and beside it those that were to become it, which need not be
-/// there then. With `repair` it removes what killed processes left, and writes a run file anew that
-/// its writer could not close, which other programs open only as SWMR readers. Throws Error when
-/// there is none of all that.
+/// Examines the run in `directory`, or the study there and every run in its folders. Reads every
+/// row and every tensor to compare checksums, and checks that run files, checkpoints and the links
+/// of a study match. Finds partly written models of killed processes in `directory`, and beside it
+/// if `directory` was to be such a model. With `repair` it removes these remains and rewrites a run
+/// file that its writer could not close, which other programs can open only as SWMR readers. Throws
+/// Error if there is nothing to examine.
 std::vector<Finding> examine(const std::filesystem::path& directory, bool repair);
 
 }  // namespace fp8lab

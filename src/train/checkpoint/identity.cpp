@@ -8,7 +8,7 @@
 namespace fp8lab {
 namespace {
 
-// Each followed by the name of a stage.
+// Prefixes of names that end with the name of a stage.
 constexpr char kEvaluationData[] = "evaluation data of stage ";
 constexpr char kQuestions[] = "questions of stage ";
 constexpr char kRolloutRecipe[] = "rollout recipe of stage ";

@@ -22,7 +22,7 @@ ModelVocabulary folder_vocabulary(const fs::path& folder, const std::string& ori
   return vocabulary;
 }
 
-/// The first tokenizer that the data of a run name.
+/// Returns the first tokenizer that the data of a run name.
 std::string tokenizer_of_data(const RunMeta& run) {
   const auto found = run.extra.find("data_manifest");
   if (found == run.extra.end()) return {};

@@ -1,4 +1,4 @@
-// Which tokenizer the weights that a run or a command starts from were trained with.
+// The tokenizer with which initial weights were trained.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,20 @@
 
 namespace fp8lab {
 
-/// Of a model with `vocab_size` ids that starts from the checkpoint, Hugging Face folder or
-/// safetensors file `start`; an empty path stands for random weights. A file that is missing says
-/// nothing. Throws Error for a folder that names two tokenizers.
+/// Returns the vocabulary of the weights in `start`: a checkpoint, a Hugging Face folder or a
+/// safetensors file with `vocab_size` ids; an empty path means random weights. A missing file gives
+/// no tokenizer. Throws Error for a folder that names two tokenizers.
 ModelVocabulary start_vocabulary(const std::filesystem::path& start, std::int64_t vocab_size);
 
-/// Of a checkpoint called `origin`; `run` is what the run file beside it says, or null, and
-/// `folder` the Hugging Face folder that it started from, or empty. Checkpoints of older versions
-/// say nothing themselves: then the run's start or data do.
+/// Returns the vocabulary of a checkpoint called `origin`. `run`: metadata of the run file beside
+/// it, or null. `folder`: the Hugging Face folder that the run started from, or empty. For
+/// checkpoints of older versions, which do not name a tokenizer, the run's initial weights or data
+/// decide.
 ModelVocabulary checkpoint_vocabulary(const CheckpointFile& checkpoint, const RunMeta* run,
                                       const std::filesystem::path& folder,
                                       const std::string& origin, std::int64_t vocab_size);
 
-/// What the run file in `folder` says, or nothing.
+/// Returns the metadata of the run file in `folder`, or nothing.
 std::optional<RunMeta> run_meta_in(const std::filesystem::path& folder);
 
 }  // namespace fp8lab

@@ -18,10 +18,10 @@
 namespace fp8lab {
 namespace {
 
-/// What Trainer holds of a token of the step: four integers and a weight.
+/// Bytes that Trainer holds for each token of a step: four integers and a weight.
 constexpr std::int64_t kBytesOfToken = 20;
-/// What an element that is read and written costs, in multiply-adds of a product: on an H200 some
-/// hundred (experiments/results/h200_speed.md).
+/// Cost of reading and writing one element, in multiply-adds of a GEMM: some hundred on an H200
+/// (experiments/results/h200_speed.md).
 constexpr double kMultiplyAddsOfElement = 256;
 constexpr std::int64_t kLargestChunk = 2048;  // tokens; products of fewer are slower
 constexpr std::size_t kNamedChanges = 3;
@@ -32,13 +32,14 @@ std::int64_t token_bytes(const StageConfig& stage) {
   return stage.batch_sequences * stage.sequence_length * kBytesOfToken;
 }
 
-/// What the stage needs where the backend has its memory.
+/// Returns the bytes that the stage needs on the side, host or device, where the backend has its
+/// memory.
 std::int64_t needed(const RunConfig& config, const StageConfig& stage, const Backend& backend) {
   const std::int64_t data = backend.is_on_host() ? token_bytes(stage) : 0;
   return largest_plan(config, stage, backend).total() + data;
 }
 
-/// The work of all steps in multiply-adds.
+/// Returns the work of all steps in multiply-adds.
 double work_of(const RunConfig& config, const Backend& backend) {
   double sum = 0;
   for (const StageConfig& stage : config.stages) {
@@ -57,7 +58,7 @@ double work_of(const RunConfig& config, const Backend& backend) {
   return sum;
 }
 
-/// Values of one key, or of several that go together; the first one changes nothing.
+/// Values of one key, or of several keys that change together; the first value is the present one.
 using Choices = std::vector<std::vector<Assignment>>;
 
 Choices recompute_choices(const RunConfig& config) {
@@ -104,7 +105,7 @@ Choices micro_batch_choices(const RunConfig& config, const Backend& backend, std
   }
 }
 
-/// One choice of each.
+/// One value of each.
 std::vector<std::vector<Assignment>> combinations(const std::vector<Choices>& all) {
   std::vector<std::vector<Assignment>> result = {{}};
   for (const Choices& choices : all) {
@@ -126,14 +127,14 @@ std::set<std::string> keys_of(const MemoryChange& change) {
   return keys;
 }
 
-/// True where `other` changes no other keys and is no dearer.
+/// Returns true if `other` changes a subset of the keys and costs no more work.
 bool is_beaten_by(const MemoryChange& change, const MemoryChange& other) {
   const std::set<std::string> own = keys_of(change), fewer = keys_of(other);
   return other.added_work <= change.added_work &&
          std::includes(own.begin(), own.end(), fewer.begin(), fewer.end());
 }
 
-/// The configuration with the changes; nothing where they do not go together.
+/// Returns the configuration with the changes; nothing if they contradict each other.
 std::optional<RunConfig> changed(const RunConfig& config, const std::string& text,
                                  const std::vector<Assignment>& changes) {
   try {
@@ -191,14 +192,14 @@ std::vector<MemoryChange> changes_that_fit(const RunConfig& config, const Backen
       change.bytes = std::max(change.bytes, needed(*run, stage, backend));
     }
     if (change.bytes > bytes) continue;
-    constexpr double kFinest = 1e-6;  // the sums are of other orders
+    constexpr double kFinest = 1e-6;  // the work is summed in different orders
     change.added_work = std::round((work_of(*run, backend) / own_work - 1.0) / kFinest) * kFinest;
     fitting.push_back(std::move(change));
   }
   std::sort(fitting.begin(), fitting.end(), [](const MemoryChange& a, const MemoryChange& b) {
     const auto rank = [](const MemoryChange& change) {
       return std::tuple(change.added_work, !change.keeps_bits, change.assignments.size(),
-                        -change.bytes);  // the smaller change first
+                        -change.bytes);  // smaller changes first
     };
     return rank(a) < rank(b);
   });

@@ -19,8 +19,8 @@ std::string braced(const std::vector<std::string>& words) {
   return words.size() == 1 ? words.front() : fmt::format("{{{}}}", fmt::join(words, ","));
 }
 
-/// The pattern, as recipes write it, that stands for layers such as "layers.3.mlp.down" of a model
-/// with `count` layers.
+/// Returns the pattern, in the syntax of recipes, that matches layers such as "layers.3.mlp.down"
+/// of a model with `count` layers.
 std::string layer_pattern(const std::vector<std::string>& names, int count) {
   std::vector<std::string> parts, linears;
   std::map<std::string, std::vector<std::string>> indices_of;  // of "mlp.down"
@@ -34,7 +34,7 @@ std::string layer_pattern(const std::vector<std::string>& names, int count) {
     if (indices_of[linear].empty()) linears.push_back(linear);
     indices_of[linear].push_back(name.substr(dot + 1, end - dot - 1));
   }
-  std::vector<std::string> indices;  // in the order in which they appear
+  std::vector<std::string> indices;  // in order of appearance
   std::map<std::string, std::vector<std::string>> linears_of;
   for (const std::string& linear : linears) {
     const std::vector<std::string>& of = indices_of[linear];
@@ -50,7 +50,8 @@ std::string layer_pattern(const std::vector<std::string>& names, int count) {
 
 using Phase = std::function<void(const std::string&)>;
 
-/// How often what comes every `every` steps (0: never) and at the end comes in `steps`.
+/// Returns how often something happens in `steps` steps that happens every `every` steps (0: never)
+/// and at the end.
 std::int64_t times(std::int64_t steps, std::int64_t every) {
   return every > 0 ? (steps + every - 1) / every : 1;
 }
@@ -61,8 +62,8 @@ StageTime timed(const RunConfig& config, const StageConfig& stage, const Recipe&
   return plan_time(config, stage, recipe, backend);
 }
 
-/// What `steps` steps of a stage add to a run. Checkpoints are written beside the steps of a
-/// device, and on a host by the threads that compute them.
+/// Returns the seconds that `steps` steps of a stage add to a run. Checkpoints are written during
+/// the steps of a device; on a host, the same threads compute and write.
 void add_steps(RunTime& run, const RunConfig& config, const StageConfig& stage,
                const StageTime& time, std::int64_t steps, double checkpoint, bool is_on_host) {
   if (steps == 0) return;
@@ -155,7 +156,7 @@ namespace {
 
 double mib(std::int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
-/// How checkpoints reach the disk, by the memory that is there now.
+/// Describes how checkpoints are written with the memory that is free now.
 std::string describe_checkpoint(const MemoryPlan& memory, const Backend& backend) {
   const auto copied = static_cast<std::int64_t>(checkpoint_memory(
       static_cast<std::uint64_t>(memory.checkpoint), backend.is_on_host() ? memory.total() : 0));
@@ -170,8 +171,8 @@ std::string describe_checkpoint(const MemoryPlan& memory, const Backend& backend
       mib(memory.checkpoint), mib(copied));
 }
 
-/// The part of describe_plan about one recipe of a stage; adds to the time of the run. `described`
-/// has the hashes of recipes whose page is printed, each with its stage.
+/// Returns the lines of describe_plan about one recipe of a stage, and adds its seconds to the run.
+/// `described`: hashes of recipes whose page is printed, each with its stage.
 std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
                             const StageRecipe& of, Backend& backend, const Phase& phase,
                             RunTime& run, std::map<std::string, std::string>& described) {
@@ -210,7 +211,7 @@ std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
   return text;
 }
 
-/// What no estimate is made of, as the end of a line.
+/// Returns the parts of a run that are not estimated, as the end of a line.
 std::string not_in_estimate(const RunConfig& config) {
   for (const StageConfig& stage : config.stages) {
     if (!stage.eval) continue;

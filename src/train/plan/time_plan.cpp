@@ -14,29 +14,29 @@
 #include "src/error_sources/run_sources.hpp"
 #include "src/io/hash.hpp"
 #include "src/model/decoder.hpp"
-#include "src/train/step/step_at_work.hpp"
+#include "src/train/step/standalone_step.hpp"
 
 namespace fp8lab {
 namespace {
 
 constexpr double kLongEnough = 0.1;  // seconds of a step
-constexpr double kSettled = 0.7;     // of the estimate by half the size
+constexpr double kSettled = 0.7;     // share of the estimate at half the size
 constexpr double kTimedLong = 0.4;   // seconds of all timed steps of one size
 constexpr int kRepeats = 3;
 constexpr int kMostRepeats = 100;
 constexpr std::int64_t kSmallest = 32;
-constexpr std::int64_t kStartSize = 512;  // of the model whose start is timed
+constexpr std::int64_t kStartSize = 512;  // extent of the model whose start is timed
 constexpr std::size_t kCopied = std::size_t{1} << 25;
-constexpr std::int64_t kLayers = 3;  // the first, one between, and the last
+constexpr std::int64_t kLayers = 3;  // first, middle and last layer
 
-/// Enqueues a step with what its run asks of every step.
-void take(StepAtWork& step, const RunConfig& config, std::span<const Batch> batches,
+/// Enqueues a step with the measurements that its run makes at every step.
+void take(StandaloneStep& step, const RunConfig& config, std::span<const Batch> batches,
           bool statistics) {
   step.take(batches, config.optimizer.update, statistics);
   if (config.logging.hash_every_step) step.memory.parameters.enqueue_hash();
 }
 
-/// A batch of the right shape for a backend that reads no values.
+/// Returns a batch of the right shape without values, for a recording.
 Batch unread_batch(const StageConfig& stage) {
   Batch batch(stage.micro_batch_sequences, stage.sequence_length,
               make_objective(stage.objective)->own_columns());
@@ -44,8 +44,8 @@ Batch unread_batch(const StageConfig& stage) {
   return batch;
 }
 
-/// What `take` does with `count` micro-batches of each of `shards` shards. Every one after the
-/// first of a shard adds the same.
+/// Returns the work of `take` for `count` micro-batches of each of `shards` shards. All
+/// micro-batches of a shard after the first add the same work.
 template <class Take>
 WorkLog log_of_batches(RecordingBackend& recording, const StageConfig& stage, std::int64_t count,
                        std::int64_t shards, const Take& take) {
@@ -79,7 +79,8 @@ struct Rate {
   }
 };
 
-/// Seconds a unit of work, from the nearest kinds that were timed; 0 where nothing comes near.
+/// Returns the seconds for a unit of work, from the nearest kinds that were timed; 0 if none is
+/// similar.
 double seconds_of_unit(const std::string& key, const WorkOfKind& kind, const WorkLog& timed) {
   Rate of_kind, of_name, of_class;
   for (const auto& [other_key, other] : timed) {
@@ -99,7 +100,7 @@ double seconds_of(const WorkLog& log) {
                          [](double sum, const auto& entry) { return sum + entry.second.seconds; });
 }
 
-/// The largest extent that scaled_run() bounds.
+/// Returns the largest extent that scaled_run() limits.
 std::int64_t largest_extent(const ModelConfig& model, const StageConfig& stage) {
   return std::max({model.hidden_size, model.intermediate_size, model.vocab_size,
                    model.num_attention_heads * model.head_dim,
@@ -121,13 +122,13 @@ std::string describe(const TimePlan& plan) {
 
 RunConfig scaled_run(const RunConfig& config, const StageConfig& stage, std::int64_t size) {
   RunConfig run = config;
-  run.memory.loss_chunk = 0;  // operations of a chunk are of the same kinds
-  run.parallel.shards = 1;    // their additions are elementwise like others
+  run.memory.loss_chunk = 0;  // chunks run the same kinds of operations
+  run.parallel.shards = 1;    // additions of shards are elementwise like others
   ModelConfig& model = run.model;
   const std::int64_t group = model.num_attention_heads / model.num_key_value_heads;
   if (model.num_hidden_layers > kLayers) {
     model.num_hidden_layers = kLayers;
-    // Names may be of layers that are gone; every source is what takes longest.
+    // Names may match layers that were removed; replacing every source takes longest.
     if (!run.exact.empty()) run.exact = {"all"};
   }
   model.hidden_size = std::min(size, model.hidden_size);
@@ -148,7 +149,7 @@ RunConfig scaled_run(const RunConfig& config, const StageConfig& stage, std::int
 WorkLog record_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                     const Backend& backend, bool statistics) {
   RecordingBackend recording(backend);
-  StepAtWork step(recording, config, stage, recipe);
+  StandaloneStep step(recording, config, stage, recipe);
   return log_of_batches(
       recording, stage,
       stage.batch_sequences / stage.micro_batch_sequences / config.parallel.shards,
@@ -160,7 +161,7 @@ WorkLog record_held_out(const RunConfig& config, const StageConfig& stage, const
                         const Backend& backend) {
   if (!stage.eval) return {};
   RecordingBackend recording(backend);
-  StepAtWork step(recording, config, stage, recipe);
+  StandaloneStep step(recording, config, stage, recipe);
   const std::int64_t together = stage.micro_batch_sequences;
   return log_of_batches(recording, stage, (stage.eval->sequences + together - 1) / together, 1,
                         [&](std::span<const Batch> batches) { step.take_losses(batches); });
@@ -172,7 +173,7 @@ WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recip
   const std::unique_ptr<Backend> own = backend_with_exact_sources(config, backend);
   TimingBackend timing(own ? *own : backend);
   {
-    StepAtWork step(timing, config, stage, recipe);
+    StandaloneStep step(timing, config, stage, recipe);
     fill_with_noise(step.memory.parameters);
     const std::vector<Batch> batches(1, random_batch(stage, config.model.vocab_size));
     take(step, config, batches, statistics);
@@ -215,11 +216,11 @@ StageTime plan_time(const RunConfig& config, const StageConfig& stage, const Rec
       record_step(run, scaled, recipe, backend);
     } catch (const Error&) {
       if (whole) throw;
-      continue;  // a transform or a range of K wants longer vectors
+      continue;  // a transform or a range of K needs a larger size
     }
     WorkLog timed = time_step(run, scaled, recipe, backend);
-    // What an operation costs whatever its size, and more so beside other programs, fades as sizes
-    // grow: rates count when a size twice as large gives nearly the same.
+    // The fixed cost of an operation loses weight as sizes grow. Rates are accepted if twice the
+    // size gives nearly the same rate.
     StageTime time{estimate(step, timed)};
     const bool settled = time.step.total() >= kSettled * before.total() && before.total() > 0;
     before = time.step;

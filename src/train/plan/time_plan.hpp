@@ -1,4 +1,4 @@
-// How long the parts of a run take.
+// Time estimates of the parts of a run.
 #pragma once
 
 #include <array>
@@ -19,56 +19,56 @@ struct TimePlan {
   double total() const;
 };
 
-/// "GEMMs 1.2, attention 0.03, ...", without classes that take no time.
+/// "GEMMs 1.2, attention 0.03, ...", without classes of zero seconds.
 std::string describe(const TimePlan& plan);
 
-/// A step of the stage at a smaller size: at most three layers, so that the first, one between and
-/// the last are there, and no other extent (tokens, widths, vocabulary) above `size`, but for whole
-/// heads. One micro-batch.
+/// Returns the stage at a smaller size: at most three layers (first, middle, last), and no other
+/// extent (tokens, widths, vocabulary) above `size`, except to keep whole heads. One micro-batch a
+/// step.
 RunConfig scaled_run(const RunConfig& config, const StageConfig& stage, std::int64_t size);
 
-/// The operations of one whole step of the stage, which nothing computes; `statistics`: of one that
-/// logs them.
+/// Records the operations of one whole step of the stage without computing them; `statistics`: of a
+/// step that logs operands.
 WorkLog record_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                     const Backend& backend, bool statistics = false);
 
-/// The operations of one held-out loss of the stage.
+/// Records the operations of one held-out loss of the stage.
 WorkLog record_held_out(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                         const Backend& backend);
 
-/// The operations of a step of one micro-batch, timed on `backend`: the mean of each kind over the
-/// steps of some tenths of a second, at least three, after a first one. A mean, because whatever
-/// else runs on the machine slows the run down as well. Weights and tokens are random, documents as
-/// long as sequences. Memory is given back.
+/// Times the operations of a step of one micro-batch on `backend`: the mean of each kind over steps
+/// of some tenths of a second, at least three, after one warm-up step. A mean, since other load on
+/// the machine slows the run down as well. Weights and tokens are random, with one document a
+/// sequence. Frees its memory.
 WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                   Backend& backend, bool statistics = false);
 
-/// The work of `step` at the rates of `timed`: those of the same kind, or of the operation's name
-/// in its other kinds, or of its class.
+/// Returns the seconds of the work of `step` at the rates of `timed`: the rate of the same kind,
+/// else of the same operation, else of its class.
 TimePlan estimate(const WorkLog& step, const WorkLog& timed);
 
-/// What a stage does under one recipe.
+/// Times of a stage under one recipe.
 struct StageTime {
-  TimePlan step;               ///< one that logs no statistics
-  double with_statistics = 0;  ///< seconds of one that logs them; 0 where none does
+  TimePlan step;               ///< of a step without statistics
+  double with_statistics = 0;  ///< seconds of a step with statistics; 0 if none has them
   double held_out = 0;         ///< seconds of one held-out loss; 0 without evaluations
-  double in_bf16 = 0;          ///< seconds of the one in bf16 after the stage; 0 without it
+  double in_bf16 = 0;  ///< seconds of the held-out loss in BF16 after the stage; 0 if there is none
 };
 
-/// What is recorded, at the rates of smaller steps, which grow until one takes some tenths of a
-/// second or is a micro-batch of the stage's own. What evaluations generate or choose, and the
-/// first steps of a delayed scale's history are not in it. Documents are taken to be as long as
-/// sequences: attention to shorter ones takes less.
+/// Estimates the recorded work at the rates of smaller steps. Their size grows until a step takes
+/// some tenths of a second or is a micro-batch of the stage itself. Generation, multiple choice,
+/// and the warm-up of delayed scales are not included. Assumes one document a sequence; attention
+/// within shorter documents takes less.
 StageTime plan_time(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                     Backend& backend);
 
-/// Seconds from the start of the program to the first step: memory, initial weights, their hash.
-/// Measured with a smaller model on `backend`. Reading a file with weights takes as long as the
-/// disk does, which is not in it.
+/// Estimates the seconds from the start of the program to the first step: memory, initial weights,
+/// their hash. Measured with a smaller model on `backend`. Does not include reading weights from a
+/// file.
 double plan_start(const RunConfig& config, Backend& backend);
 
-/// Seconds that a checkpoint of `bytes` takes from the host: it is copied, hashed and written, and
-/// the disk is taken to be as fast as memory.
+/// Estimates the host seconds of a checkpoint of `bytes`: copy, hash and write. Assumes a disk as
+/// fast as memory.
 double plan_checkpoint(std::int64_t bytes);
 
 }  // namespace fp8lab

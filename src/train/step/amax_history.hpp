@@ -1,4 +1,4 @@
-// The memory of delayed scaling outside the backend: between stages, in checkpoints, between runs.
+// Delayed-scaling state on the host: carried between stages, in checkpoints, and between runs.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace fp8lab {
 
-/// The state of one delayed scale. It means something to the quantizer that wrote it
-/// alone: the scale in force belongs to a format, the amaxes to a history of one length.
+/// The state of one delayed scale. Only the quantizer that wrote it can use it: the current scale
+/// belongs to a format, the amaxes to a history of one length.
 struct AmaxHistory {
   QuantSpec spec;
   std::vector<float> state;  ///< DelayedState
-  std::int64_t steps = 0;    ///< whose amaxes it has seen
+  std::int64_t steps = 0;    ///< steps whose amaxes are in the history
 
-  /// True when a tensor quantized by `other` can continue it.
+  /// Returns true if a tensor quantized by `other` can continue this history.
   bool fits(const QuantSpec& other) const {
     return spec.format == other.format && spec.scale == other.scale &&
            spec.history_length == other.history_length &&
@@ -28,36 +28,36 @@ struct AmaxHistory {
   }
 };
 
-/// By "LAYER/x", "LAYER/w" or "LAYER/dy"; of a second orientation that has its own,
-/// "LAYER/wgrad.x".
+/// Histories by name: "LAYER/x", "LAYER/w", "LAYER/dy"; a second orientation with a history of its
+/// own is "LAYER/wgrad.x".
 using AmaxHistories = std::map<std::string, AmaxHistory>;
 
-/// The name in AmaxHistories of a layer's state of `slot` (history_slot).
+/// Returns the name in AmaxHistories of the state of a layer's `slot` (history_slot).
 std::string amax_history_name(const std::string& layer, Slot slot);
-/// The same for a history of an operand of the module `module`.
+/// Returns that name for an operand of the module `module`.
 std::string amax_history_name(const std::string& module, const OperandDeclaration& operand);
 
-/// What amax_history_name was made from. Nothing for other names.
+/// Inverse of amax_history_name; nothing for other names.
 struct HistoryOwner {
   std::string layer;
   Slot slot;
 };
 std::optional<HistoryOwner> amax_history_owner(const std::string& name);
 
-/// True where `histories` have one called `name` that a tensor quantized by `spec` can continue.
+/// Returns true if `histories` has an entry `name` that a tensor quantized by `spec` can continue.
 bool continues(const AmaxHistories& histories, const std::string& name, const QuantSpec& spec);
 
-/// Identity of all of them.
+/// Returns one hash over all histories.
 std::uint64_t hash_of(const AmaxHistories& histories);
 
-/// Copies out of the backend what the layers remember.
+/// Downloads the histories of all layers.
 AmaxHistories amax_histories(Backend& backend, const std::vector<std::unique_ptr<Linear>>& linears);
 
-/// Gives each delayed scale of `operands`, those of the module `module`, the history with its name,
-/// if there is one that fits. Returns the names of those that got none.
+/// Uploads to each delayed scale of `operands`, which belong to module `module`, the history of its
+/// name, if one fits. Returns the names of the scales without one.
 std::vector<std::string> continue_histories(Backend& backend, const AmaxHistories& histories,
                                             const std::string& module, OperandSet& operands);
-/// The same for all of `linears`.
+/// Restores the histories of all `linears`.
 std::vector<std::string> continue_histories(Backend& backend, const AmaxHistories& histories,
                                             const std::vector<std::unique_ptr<Linear>>& linears);
 

@@ -23,7 +23,8 @@ namespace {
 
 constexpr std::uint32_t kDataStream = 0x5eed;
 
-/// The parameter with the first gradient that is not finite, or with the largest norm.
+/// Returns the parameter with the first gradient that is not finite, else with the largest gradient
+/// norm.
 std::string outstanding_gradient(Backend& backend, const Parameters& parameters) {
   std::string name;
   double largest = -1;
@@ -166,11 +167,11 @@ std::vector<EventRecord> Execution::begin_stage() {
   streams_[i].seek(position_.streams[i]);
   if (resumed) {
     load_checkpoint(*checkpoint_, scope());
-    checkpoint_.reset();  // the next one takes its place on the disk
+    checkpoint_.reset();  // the next checkpoint replaces it on the disk
     return events;
   }
   if (!config.reset_amax_history) continue_amax_histories(events);
-  // The bounds of weights are of the first stage at the latest.
+  // Bounds of weights are set by the first stage at the latest.
   if (config.reset_optimizer || position_.stage == 0) {
     memory_->parameters.reset_optimizer();
     backend_.fill_zero(memory_->step.scalars);

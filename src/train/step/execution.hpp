@@ -1,5 +1,5 @@
-// The steps of a run, one after another: all that makes its bits, and nothing that writes them
-// down.
+// The steps of a run in order: everything that determines its bits. Writes no files but
+// checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -26,29 +26,31 @@
 
 namespace fp8lab {
 
-/// The training data of a stage as its steps read them, from the beginning.
+/// Returns the training data of a stage in the order of its steps, from the first one.
 Mixture training_stream(const DataSources& data, const RunConfig& config, const StageConfig& stage);
 
-/// The state of a step between its backward pass and the update of the weights.
+/// State of a step between backward pass and weight update.
 struct StepUnderway {
   const StepRecord& record;  ///< without weight hash and seconds
   bool is_last_of_stage = false;
-  /// Executes forward and backward pass again, and measures every operand in every micro-batch.
-  /// Changes nothing but the records of measurements. Precondition: there is one rank.
+  /// Repeats forward and backward pass and measures every operand in every micro-batch. Changes
+  /// only the measurements. Precondition: there is one rank.
   std::function<void()> again;
 };
-/// Is called in every step that trains on a token.
+/// Called between backward pass and update of every step with a trained token.
 using InspectStep = std::function<void(const StepUnderway&)>;
 
 /// Results of a step, to be recorded or compared.
 struct StepTaken {
-  StepRecord record;  ///< `seconds` is the caller's
+  StepRecord record;  ///< `seconds` is set by the caller
   std::int64_t trained_tokens = 0;
-  std::vector<OperandStatistics> statistics;  ///< of each slot of each layer, where they are due
-  std::vector<std::uint8_t> without_history;  ///< with them: delayed scales that knew no amax yet
-  std::optional<UpdateErrors> update_errors;  ///< where they are due
-  std::vector<EventRecord> events;            ///< its stresses
-  std::optional<EventRecord> fallback;        ///< why the stage goes on with its fallback's recipe
+  std::vector<OperandStatistics>
+      statistics;  ///< of each slot of each layer; empty in steps that log none
+  std::vector<std::uint8_t>
+      without_history;  ///< as `statistics`: 1 for a delayed scale without history
+  std::optional<UpdateErrors> update_errors;  ///< in steps that measure them
+  std::vector<EventRecord> events;            ///< of stress tests applied in this step
+  std::optional<EventRecord> fallback;        ///< why the stage switches to its fallback recipe
 };
 
 class Execution {
@@ -56,110 +58,112 @@ class Execution {
   using Say = std::function<void(const std::string& phase)>;
 
   /// Prepares a run before its first step. Initial weights come from `init_from`, else from
-  /// config.init_from, else they are random. `say` is called with the name of a phase that may take
-  /// long, and with "" when it ends. If `goes_on`, go_on_from() must follow: no initial weights are
-  /// read, and identity() lacks them. Every one of `ranks` executes the same run. Their number
-  /// divides the shards, and they outlive this object. Operands are measured on the first rank.
+  /// config.init_from; else they are random. `say` is called with the name of each phase that may
+  /// take long, and with "" at its end. If `goes_on`, the caller must call go_on_from() next: no
+  /// initial weights are read, and identity() does not contain them. All `ranks` execute the same
+  /// run; their number divides the number of shards, and they must outlive this object. Operands
+  /// are measured on the first rank.
   Execution(const RunConfig& config, Backend& backend, const std::filesystem::path& init_from,
             Say say, bool goes_on = false, Ranks& ranks = one_rank());
 
-  /// Goes on from `checkpoint`, which is at `position`. Before the first stage is begun.
+  /// Restores `checkpoint`, whose position is `position`. Call it before begin_stage().
   void go_on_from(OpenCheckpoint checkpoint, const RunPosition& position);
 
-  /// True after the last stage.
+  /// Returns true after the last stage.
   bool is_complete() const {
     return position_.stage == static_cast<std::int64_t>(config_.stages.size());
   }
-  /// Makes the model of the stage that position() is in. Returns what happened to it.
+  /// Builds the model of the stage at position(). Returns the events of the transition.
   std::vector<EventRecord> begin_stage();
   bool is_stage_done() const { return position_.stage_step == stage().steps; }
   bool is_last_step_done() const { return position_.step == total_steps(); }
-  /// True where the next step of the stage runs under another recipe than the one at work.
+  /// Returns true if the next step uses another recipe than the present model.
   bool is_recipe_due() const;
-  /// Makes the model of that recipe: transformer() is another one. Weights, moments, data and
-  /// rates go on, amax histories where they fit. Returns what happened. Before the step.
+  /// Rebuilds the model under the recipe of the next step, which replaces transformer(). Keeps
+  /// weights, moments, data and rates, and the amax histories that fit. Returns the events. Call it
+  /// before the step.
   std::vector<EventRecord> change_recipe();
-  /// Takes the next step of the stage, whose recipe is at work; the weights are hashed where the
-  /// configuration says so. `inspect` makes no bit another.
+  /// Runs the next step of the stage under the present recipe. Hashes the weights at the steps that
+  /// the configuration names. `inspect` must not change any tensor.
   StepTaken step(const InspectStep& inspect = {});
   void end_stage();
-  /// Takes the memory for checkpoints of the stage at work.
+  /// Allocates host memory for checkpoints of the present stage.
   void prepare_checkpoints(CheckpointWriter& writer);
-  /// Begins a checkpoint of the stage at work, `seconds` after the start of the run, and returns as
-  /// soon as the next step may be taken.
+  /// Starts a checkpoint, `seconds` after the start of the run. Returns as soon as the next step
+  /// may run.
   void begin_checkpoint(CheckpointWriter& writer, double seconds);
-  /// Writes one and waits for it.
+  /// Writes a checkpoint and waits until it is on the disk.
   void save(const std::filesystem::path& checkpoint, double seconds);
 
   const RunPosition& position() const { return position_; }
   const StageConfig& stage() const {
     return config_.stages[static_cast<std::size_t>(position_.stage)];
   }
-  Transformer& transformer() { return *transformer_; }  ///< of the stage at work
-  Backend& backend() { return backend_; }               ///< that its operations run on
+  Transformer& transformer() { return *transformer_; }  ///< of the present stage
+  Backend& backend() { return backend_; }               ///< runs all operations of the run
   const Parameters& parameters() const { return memory_->parameters; }
-  /// Nothing where no early warning looks at logged steps.
+  /// Null unless early warnings are enabled and operands are logged.
   const std::optional<SwigluAlignment>& alignment() const { return memory_->alignment; }
-  /// What a checkpoint of the stage at work covers.
+  /// Everything that a checkpoint of the present stage contains.
   CheckpointScope scope();
 
   const Identity& identity() const { return identity_; }
-  /// Of the weights, or of the data that they are trained on; empty: neither says (Vocabulary).
+  /// Tokenizer of the weights, else of the training data; empty if neither names one (Vocabulary).
   const std::string& tokenizer() const { return tokenizer_; }
-  /// What a user should know about data and start, a line each.
+  /// Returns remarks for the user on data and initial weights, one line each.
   const std::vector<std::string>& notes() const { return notes_; }
   const Recipe& recipe() const { return recipe_; }
-  /// Opened for the length of the run.
+  /// Data and initial weights, open during the whole run.
   const std::vector<OpenedStage>& stages() const { return stages_; }
   std::int64_t total_steps() const;
 
  private:
-  /// Of a run that starts from `start`.
+  /// Returns the identity of a run that starts from `start`.
   void open_data(const std::filesystem::path& start);
-  /// Memory of the largest stage, in one piece.
+  /// Reserves the backend memory of the largest stage as one block.
   void reserve_memory();
   void load_initial_weights(const std::filesystem::path& init_from);
-  /// Of what has been read.
+  /// Sets the identity from the files that were opened.
   void identify(bool goes_on);
-  /// Where the data of the stage begin: where the last stage of its kind that read the same ones
-  /// stopped, unless it restarts them.
+  /// Returns the position at which the data of the stage begin: where the last stage of its kind
+  /// with the same data stopped, unless the stage restarts them.
   StreamPosition first_position() const;
   void continue_amax_histories(std::vector<EventRecord>& events);
-  /// The model of the stage under the recipe at work.
+  /// Builds the model of the stage under the present recipe.
   void make_model();
   const Recipe& recipe_at_work() const;
-  /// What a step shows of criteria to fall back.
+  /// Returns the values that fallback criteria are compared with.
   StepSigns signs_of(const StepRecord& record, const StepTaken& taken) const;
-  /// Decides whether the stage falls back after the step.
+  /// Tests whether the stage falls back after the step, and records the reason.
   void fall_back(StepTaken& taken);
-  /// Bytes of host memory that the run takes beside those that it has.
+  /// Returns the bytes of host memory that the run has yet to allocate.
   std::int64_t host_memory_to_come() const;
-  /// True where the stage may fall back after the step at work.
+  /// Returns true if the stage has a fallback that the present step can trigger.
   bool may_fall_back(std::int64_t trained_tokens) const;
   void say(const std::string& phase) const;
-  /// The record of the step at work, which `results` are of.
+  /// Returns the record of the present step from its `results`.
   StepRecord record_of(const StepResults& results, std::int64_t trained_tokens) const;
-  /// What the objective of the stage logs of a step, in the order of metrics_of().
+  /// Returns the objective's metrics of a step, in the order of metrics_of().
   std::vector<double> metrics_of_step(std::span<const Batch> batches) const;
 
   RunConfig config_;
-  std::unique_ptr<Backend> own_backend_;  ///< where the run replaces sources of error
+  std::unique_ptr<Backend> own_backend_;  ///< set if the run replaces sources of error
   Backend& backend_;
   Ranks& ranks_;
   Say say_;
   Recipe recipe_;
   std::vector<OpenedStage> stages_;
-  std::vector<Mixture> streams_;  ///< their training data, as the steps read them
+  std::vector<Mixture> streams_;  ///< training data of each stage, in the order of steps
   std::string tokenizer_;
   std::vector<std::string> notes_;
-  std::int64_t most_memory_ = 0;  ///< of the largest stage, in backend memory
+  std::int64_t most_memory_ = 0;  ///< bytes of backend memory of the largest stage
   std::unique_ptr<RunMemory> memory_;
-  std::unique_ptr<Objective> objective_;  ///< of the stage at work
+  std::unique_ptr<Objective> objective_;  ///< of the present stage
   std::unique_ptr<Transformer> transformer_;
-  std::size_t mark_ = 0;       ///< of the backend's memory, before the stage's
-  OpenCheckpoint checkpoint_;  ///< that the next stage goes on from; or null
+  std::size_t mark_ = 0;       ///< allocation mark of the backend before the stage
+  OpenCheckpoint checkpoint_;  ///< that the next stage restores; or null
   RunPosition position_;
-  AmaxHistories histories_;  ///< of the stage before the present one, or of the initial checkpoint
+  AmaxHistories histories_;  ///< of the previous stage, or of the initial checkpoint
   Identity identity_;
 };
 

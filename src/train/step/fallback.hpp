@@ -1,4 +1,4 @@
-// When a stage goes on with another recipe because of what its steps show.
+// Criteria by which a stage switches to its fallback recipe.
 //
 // | criterion     | holds where                                        | names             |
 // |---------------|----------------------------------------------------|-------------------|
@@ -26,27 +26,28 @@
 
 namespace fp8lab {
 
-/// What a stage with a fallback remembers; part of a checkpoint.
+/// State of a stage with a fallback; part of a checkpoint.
 struct FallbackState {
-  bool fallen = false;    ///< steps run under the fallback's recipe from the next one on
-  std::int64_t seen = 0;  ///< steps in the means
+  bool fallen = false;                 ///< the fallback recipe applies from the next step on
+  std::int64_t seen = 0;               ///< steps in the means
   double loss = 0, gradient_norm = 0;  ///< the means
   bool operator==(const FallbackState&) const = default;
 };
 
-/// What a step shows.
+/// Values of one step that the criteria test.
 struct StepSigns {
   double loss = 0, gradient_norm = 0;
   std::span<const OperandStatistics> statistics;    ///< of each operand; empty: not logged
-  std::function<std::string(std::size_t)> operand;  ///< its name
-  std::function<std::string()> gradient;            ///< the gradient that stands out, by name
+  std::function<std::string(std::size_t)> operand;  ///< name of the operand with that index
+  std::function<std::string()>
+      gradient;  ///< name of the parameter whose gradient is not finite or largest
 };
 
-/// Why the stage falls back after a step, in words; nothing where no criterion holds.
+/// Returns the reason to fall back after a step, in words; nothing if no criterion holds.
 std::optional<std::string> reason_to_fall_back(const FallbackCriteria& when,
                                                const FallbackState& state, const StepSigns& step);
 
-/// Takes the step into the means.
+/// Adds the step to the running means.
 void remember(const FallbackCriteria& when, const StepSigns& step, FallbackState& state);
 
 /// "0:17:LOSS:NORM", the means as the 16 hex digits of their bits.

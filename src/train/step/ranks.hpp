@@ -13,12 +13,12 @@
 
 namespace fp8lab {
 
-/// What one rank exchanges with the others. Every rank calls the same functions in the same order,
-/// with tensors of the same types and shapes.
+/// Communication of one rank with the others. Every rank calls the same functions in the same
+/// order, with tensors of the same types and shapes.
 class Ranks {
  public:
   virtual ~Ranks() = default;
-  /// From 0.
+  /// Index of this rank, from 0.
   virtual std::int64_t rank() const = 0;
   /// Number of ranks, a power of two.
   virtual std::int64_t size() const = 0;

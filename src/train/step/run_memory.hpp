@@ -1,4 +1,4 @@
-// What a run holds in backend memory.
+// Everything that a run allocates in backend memory.
 #pragma once
 
 #include <memory>
@@ -13,21 +13,22 @@
 
 namespace fp8lab {
 
-/// From the beginning to the end of a run.
+/// Allocations that live as long as the run.
 struct RunMemory {
-  /// `recipe` is that of the run: the working copy of the weights has the type of its activations.
-  /// Without the sources of error that the run replaces, like the model below.
+  /// `recipe` is the recipe of the run: its activation type is that of the working copy of the
+  /// weights. Sources of error that the run replaces are removed from it, as in make_transformer.
   RunMemory(Backend& backend, const RunConfig& config, const Recipe& recipe,
             Ranks& ranks = one_rank());
 
   Parameters parameters;
   StepBlock step;
   ShardSums shards;
-  std::optional<SwigluAlignment> alignment;  ///< where early warnings look at logged steps
+  std::optional<SwigluAlignment>
+      alignment;  ///< set if early warnings are enabled and operands are logged
 };
 
-/// The model at work in `stage`, under its recipe without the sources of error that the run
-/// replaces, which is exact on a backend of backend_with_exact_sources().
+/// Builds the model of `stage` under `recipe` without the sources of error that the run replaces. A
+/// backend of backend_with_exact_sources() computes those exactly.
 std::unique_ptr<Transformer> make_transformer(Backend& backend, const Parameters& parameters,
                                               const RunConfig& config, const StageConfig& stage,
                                               const Recipe& recipe);

@@ -8,7 +8,7 @@
 namespace fp8lab {
 namespace {
 
-/// From `peak` at progress 0 to `final` at progress 1 along half a cosine.
+/// Returns `peak` at progress 0 and `final` at progress 1, along half a cosine.
 double cosine_between(double peak, double final, double progress) {
   const double cosine = numerics::sincos_f64(3.141592653589793 * progress).cos;
   return final + (peak - final) * 0.5 * (1.0 + cosine);

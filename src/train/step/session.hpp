@@ -1,4 +1,4 @@
-// A model outside a run: what it computes for batches that a caller brings, one after another.
+// A model outside a run, for batches that the caller passes one at a time.
 #pragma once
 
 #include <memory>
@@ -20,46 +20,47 @@ struct SessionConfig {
   std::uint64_t seed = 1;  ///< of the initial weights and of random roundings
 };
 
-/// Sequences of tokens as a batch, each a document of its own. `targets` holds for each token the
-/// one to predict, a negative number where none is trained on. Throws Error for a token or target
-/// that is not in the vocabulary, and when the two differ in length.
+/// Returns a batch of sequences of tokens, each one document. `targets` holds the target of each
+/// token, or a negative number for a token that is not trained on. Throws Error for a token or
+/// target outside the vocabulary, and if the lengths differ.
 Batch make_batch(std::vector<std::int32_t> tokens, std::vector<std::int32_t> targets,
                  std::int64_t sequences, std::int64_t vocab_size);
 
 class ModelSession {
  public:
-  /// Random weights; see parameters(). `backend` must outlive the session, which alone allocates
-  /// from it.
+  /// Draws random weights; set others through parameters(). `backend` must outlive the session;
+  /// nothing else may allocate from it.
   ModelSession(Backend& backend, const ModelConfig& model, const SessionConfig& config);
 
   const ModelConfig& model() const { return model_; }
   Parameters& parameters() { return parameters_; }
   std::int64_t steps() const { return steps_; }
 
-  /// (tokens, vocab_size) of the batch. Changes nothing but the random keys of the next step.
+  /// Returns the logits of the batch, (tokens, vocab_size). Changes only the random keys of the
+  /// next step.
   std::vector<float> logits(const Batch& batch);
-  /// Mean loss in nats over the batch's trained tokens.
+  /// Returns the mean loss over the batch's trained tokens, in nats.
   double loss(const Batch& batch);
-  /// Loss in nats of every token of the batch, 0 where none is trained on.
+  /// Returns the loss of every token of the batch in nats; 0 for tokens that are not trained on.
   std::vector<float> token_losses(const Batch& batch);
-  /// Completions with a key-value cache, `together` prompts at once. Delayed scales and smoothing
-  /// factors start again, as with a batch of another shape.
+  /// Generates completions with a key-value cache, `together` prompts at a time. Resets delayed
+  /// scales and smoothing factors, as a batch of another shape does.
   std::vector<Completion> generate(const std::vector<Prompt>& prompts,
                                    const GenerationConfig& config, std::int64_t together);
-  /// The same, and the gradients of all parameters in their place.
+  /// Computes the loss and the gradients of all parameters.
   double gradients(const Batch& batch);
 
   struct Step {
     double loss = 0, gradient_norm = 0;
   };
-  /// gradients() and one update with clipping. Delayed scales end their step.
+  /// Runs gradients(), clips them and updates the weights. Delayed scales advance by one step.
   Step step(const Batch& batch, double learning_rate);
 
  private:
-  /// The model at work on batches of this shape, with the batch loaded and the weights quantized.
-  /// Another shape than before makes it anew: delayed scales and smoothing factors start again.
+  /// Returns the model for this shape with the batch loaded and the weights quantized. A new shape
+  /// rebuilds the model, which resets delayed scales and smoothing factors.
   Transformer& transformer_for(const Batch& batch);
-  /// With the batch loaded and the weights prepared.
+  /// Runs the forward pass. Precondition: the batch is loaded and the weights are quantized.
   Transformer& prepare(const Batch& batch);
   StepContext context() const;
   TrainingStep training_step(Transformer& transformer);
@@ -69,7 +70,7 @@ class ModelSession {
   SessionConfig config_;
   Parameters parameters_;
   StepBlock block_;
-  std::size_t mark_ = 0;  ///< of the backend's memory, before the transformer's
+  std::size_t mark_ = 0;  ///< allocation mark of the backend before the transformer
   std::unique_ptr<Transformer> transformer_;
   std::int64_t steps_ = 0;
 };

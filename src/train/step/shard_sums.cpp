@@ -7,7 +7,7 @@
 namespace fp8lab {
 namespace {
 
-/// The node in which a shard is computed.
+/// Returns the node that holds the gradients of a shard.
 std::size_t node_of(std::int64_t shard) {
   return static_cast<std::size_t>(std::popcount(static_cast<std::uint64_t>(shard)));
 }

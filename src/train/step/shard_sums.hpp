@@ -24,15 +24,15 @@ namespace fp8lab {
 
 class ShardSums {
  public:
-  /// `shards` of a step in all, a power of two and a multiple of the number of ranks; `scalars` are
-  /// the step's. Adds log2(shards of a rank) gradient sets to `parameters`. All arguments outlive
-  /// this object.
+  /// `shards`: number of shards of a step, a power of two and a multiple of the number of ranks.
+  /// `scalars`: StepScalar of the step. Adds log2(shards of a rank) gradient sets to `parameters`.
+  /// All arguments outlive this object.
   ShardSums(Backend& backend, Parameters& parameters, const TensorView& scalars,
             std::int64_t shards, Ranks& ranks);
 
   std::int64_t shards() const { return shards_; }
   std::int64_t shards_of_rank() const { return shards_ / ranks_.size(); }
-  /// The first shard of this rank.
+  /// Index of this rank's first shard.
   std::int64_t first_shard() const { return ranks_.rank() * shards_of_rank(); }
   Ranks& ranks() const { return ranks_; }
 

@@ -10,9 +10,9 @@ namespace fp8lab {
 
 namespace {
 
-/// Parts of a step that repeat from step to step: the gradient norm, the update, and each of the
-/// first micro-batches, with and without statistics. More micro-batches would take more memory than
-/// they save time.
+/// Parts of a step that a backend may keep as graphs: the gradient norm, the update, and each of
+/// the first micro-batches, with and without statistics. Graphs of more micro-batches would cost
+/// more memory than they save time.
 constexpr std::size_t kNorm = 0, kUpdate = 1, kRepeatedMicroBatches = 8;
 
 std::optional<std::size_t> part_of(const StepContext& context) {
@@ -52,7 +52,7 @@ std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch
   std::int64_t tokens = 0;
   for (const Batch& batch : batches) tokens += batch.trained_tokens;
   begin_step(backend, block.scalars, learning_rate, tokens);
-  // The first micro-batch speaks for the step.
+  // Statistics of a step are those of its first micro-batch.
   take_batches(context, batches, Measured::first);
   return tokens;
 }
@@ -165,7 +165,7 @@ void TrainingStep::begin_update(const UpdateSpec& spec, std::uint64_t seed,
 void TrainingStep::end_update(const UpdateSpec& spec, std::uint64_t seed,
                               std::int64_t trained_tokens, UpdateErrors* errors) const {
   if (trained_tokens > 0) {
-    // What is measured waits in between, and so is no part that repeats.
+    // Measurements wait for downloads, so that the update is not kept as a graph.
     repeat(errors == nullptr ? std::optional(kUpdate) : std::nullopt, settings_of(spec, seed),
            [&] { update_weights(spec, key_of(seed), errors); });
   }
@@ -234,7 +234,7 @@ void TrainingStep::update_parameter(const Parameter& parameter, const UpdateSpec
                                    t.weight_bound});
   };
   load();
-  if (own.rule == UpdateRule::lion) {  // by the moment of the step before
+  if (own.rule == UpdateRule::lion) {  // Lion reads the moment of the previous step
     update();
     advance();
     store();
@@ -256,7 +256,7 @@ void TrainingStep::update_parameter(const Parameter& parameter, const UpdateSpec
 void TrainingStep::repeat(std::optional<std::size_t> part, const std::string& settings,
                           const std::function<void()>& enqueue) const {
   if (!part) return enqueue();
-  // Gradients and weights lie where the transformer's parameters are; the scalars may not.
+  // Parameters stay where they are as long as the transformer; the scalars may move.
   transformer.repeat(*part, fmt::format("{} {}", block.scalars.data, settings), enqueue);
 }
 

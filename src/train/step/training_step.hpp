@@ -1,5 +1,5 @@
-// One training step: the one place where forward pass, loss, backward pass and update follow each
-// other, for runs, for Python and for validation.
+// One training step: forward pass, loss, backward pass and update. Runs, Python and validation all
+// use this code.
 #pragma once
 
 #include <array>
@@ -21,11 +21,11 @@
 
 namespace fp8lab {
 
-/// Sets the learning rate and 1 / trained_tokens (0 without any), and clears loss and norm.
+/// Sets the learning rate and 1 / trained_tokens (0 if there are none), and clears loss and norm.
 void begin_step(Backend& backend, const TensorView& scalars, double learning_rate,
                 std::int64_t trained_tokens);
 
-/// What differs between one step and the next beside the tokens, in backend memory.
+/// The numbers in backend memory that differ between steps, besides the tokens.
 struct StepBlock {
   explicit StepBlock(Backend& backend);
 
@@ -33,12 +33,12 @@ struct StepBlock {
   TensorView step_number;  ///< (1, 1) i32, part of random keys
 };
 
-/// What a step has left in backend memory, on the host.
+/// Results of a step, downloaded to the host.
 struct StepResults {
   std::array<double, StepScalar::kCount> scalars{};
-  std::uint64_t weight_hash = 0;  ///< 0 unless asked for
+  std::uint64_t weight_hash = 0;  ///< 0 unless requested
   std::vector<OperandStatistics>
-      statistics;  ///< of each slot of each layer; empty unless asked for
+      statistics;  ///< of each slot of each layer; empty unless requested
 
   double scalar(std::int64_t index) const { return scalars[static_cast<std::size_t>(index)]; }
   double mean_loss() const {
@@ -46,8 +46,8 @@ struct StepResults {
   }
 };
 
-/// What a step works on; all of it outlives the step. Between the operations of a step nothing
-/// waits for the backend.
+/// The objects that a step uses; they must outlive it. The host does not wait for the backend
+/// between the operations of a step.
 struct TrainingStep {
   Backend& backend;
   Parameters& parameters;
@@ -57,41 +57,43 @@ struct TrainingStep {
   ShardSums* shards = nullptr;  ///< null: one shard, on one rank
 
   /// Computes the gradients of the mean loss over all trained tokens of `batches`, the
-  /// micro-batches of the whole step in order, each of the transformer's shape; block.scalars hold
-  /// the sum of their losses. A rank computes its own shards and then adds over ranks. If `context`
-  /// says so, operands are measured in the step's first micro-batch, that is on the first rank.
-  /// Returns the number of trained tokens of the whole step.
+  /// micro-batches of the whole step in order, each of the transformer's shape; block.scalars
+  /// receives the sum of their losses. A rank computes its own shards; then gradients and loss are
+  /// added over ranks. If `context` requests statistics, operands are measured in the step's first
+  /// micro-batch, which is on the first rank. Returns the number of trained tokens of the whole
+  /// step.
   std::int64_t accumulate(StepContext context, std::span<const Batch> batches,
                           double learning_rate) const;
-  /// The same once more, after begin_update(), which has left `results`; with operands measured in
-  /// every micro-batch. All tensors have the same bits afterwards, but the records of measurements.
+  /// Repeats accumulate() after begin_update(), whose results are `results`, and measures operands
+  /// in every micro-batch. Only the measurements differ afterwards; all other tensors have the same
+  /// bits.
   void accumulate_again(const StepContext& context, std::span<const Batch> batches,
                         const StepResults& results) const;
 
-  /// Rounds gradients to what they are stored as; begin_update() does. `seed` is that of
-  /// stochastically rounded states.
+  /// Rounds gradients to their storage type; begin_update() calls it. `seed` is the seed of
+  /// stochastic rounding.
   void round_gradients(std::uint64_t seed) const;
-  /// Gradient norm over all parameters and what depends on it, in block.scalars. Without trained
-  /// tokens there is no gradient.
+  /// Computes the gradient norm over all parameters and the clipping factor, in block.scalars. Does
+  /// nothing without trained tokens, since there is no gradient.
   void begin_update(const UpdateSpec& spec, std::uint64_t seed, std::int64_t trained_tokens) const;
-  /// Clipping, the update; then delayed scales take the amaxes of the step. Without trained tokens
-  /// the weights stay: moments and weight decay alone would move them. `errors`, where there is
-  /// one, measures the update, which then waits for downloads.
+  /// Clips, updates, then adds the amaxes of the step to delayed scales. Without trained tokens the
+  /// weights stay as they are: moments and weight decay alone would change them. `errors`, if
+  /// given, measures the update, which then waits for downloads.
   void end_update(const UpdateSpec& spec, std::uint64_t seed, std::int64_t trained_tokens,
                   UpdateErrors* errors = nullptr) const;
-  /// The two, one after the other.
+  /// Runs begin_update() and end_update().
   void update(const UpdateSpec& spec, std::uint64_t seed, std::int64_t trained_tokens,
               UpdateErrors* errors = nullptr) const;
 
-  /// Waits, once, for the end of what has been enqueued.
+  /// Waits for all enqueued operations and downloads the results.
   StepResults results(bool weight_hash = false, bool statistics = false) const;
 
  private:
-  /// In which micro-batches, and chunks of their loss, operands are measured.
+  /// The micro-batches, and chunks of their loss, in which operands are measured.
   enum class Measured : std::uint8_t { first, every };
 
   void take_batches(StepContext context, std::span<const Batch> batches, Measured measured) const;
-  /// One micro-batch; `shard` is its shard, counted within the rank.
+  /// Runs one micro-batch; `shard` is its shard, counted within the rank.
   void take_batch(const StepContext& context, const Batch& batch, std::int64_t shard,
                   bool ends_shard) const;
   /// Raises the amaxes of delayed scales to their maximum over ranks.
@@ -100,8 +102,8 @@ struct TrainingStep {
   void update_parameter(const Parameter& parameter, const UpdateSpec& spec, const RandomKey& key,
                         UpdateErrors* errors) const;
   RandomKey key_of(std::uint64_t seed) const;
-  /// Enqueues a part of the step, which the transformer's backend may have kept (without `part`:
-  /// has not) from an earlier step with these settings.
+  /// Enqueues a part of the step. The backend may replay the graph of an earlier step with the same
+  /// settings; without `part` it never does.
   void repeat(std::optional<std::size_t> part, const std::string& settings,
               const std::function<void()>& enqueue) const;
 };

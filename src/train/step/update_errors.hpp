@@ -1,5 +1,5 @@
-// What the storage of the optimizer's states costs in a step: measured on the host, from downloads
-// of whole tensors, in steps that are logged.
+// Rounding errors of the optimizer's states in one step, measured on the host from whole tensors,
+// at logged steps.
 #pragma once
 
 #include <cstdint>
@@ -9,28 +9,28 @@
 
 namespace fp8lab {
 
-/// Over all parameters together. A relative error is the root of sum (x - x')^2 / sum x^2, in FP64.
+/// Errors over all parameters together. A relative error is sqrt(sum (x - x')^2 / sum x^2) in FP64.
 class UpdateErrors {
  public:
   explicit UpdateErrors(Backend& backend) : backend_(backend) {}
 
-  /// Called before `parameter` is updated, and after it.
+  /// Call before and after the update of `parameter`.
   void before(const Parameter& parameter);
   void after(const Parameter& parameter);
-  /// The moments (1, n) as they are computed, and as they come back from their storage. Empty: the
-  /// rule has none.
+  /// The moments (1, n) before and after they are rounded to their storage; empty if the rule has
+  /// none.
   void computed(const TensorView& first, const TensorView& second);
   void stored(const TensorView& first, const TensorView& second, float epsilon);
 
-  /// Share of the weights with a gradient that the update left as they were.
+  /// Returns the share of weights with a gradient that the update did not change.
   double lost() const;
   std::int64_t with_gradient() const { return with_gradient_; }
-  /// Of moments that were computed apart from their storage.
+  /// True if moments were computed in FP32 apart from their storage.
   bool has_moments() const { return elements_ > 0; }
   std::int64_t elements() const { return elements_; }
   double first_moment() const { return first_.relative(); }
   double second_moment() const { return second_.relative(); }
-  /// Of m / (sqrt(v) + epsilon), the direction of AdamW.
+  /// Relative error of m / (sqrt(v) + epsilon), the direction of AdamW.
   double direction() const { return direction_.relative(); }
 
  private:
@@ -39,7 +39,7 @@ class UpdateErrors {
       noise += (exact - rounded) * (exact - rounded);
       signal += exact * exact;
     }
-    /// 0 for a tensor of zeros that stays one.
+    /// 0 for a tensor of zeros that is stored as zeros.
     double relative() const;
     double noise = 0, signal = 0;
   };
@@ -47,7 +47,7 @@ class UpdateErrors {
   std::vector<float> values_of(const TensorView& view) const;
 
   Backend& backend_;
-  std::vector<float> weights_, first_moment_, second_moment_;  // of the parameter at hand
+  std::vector<float> weights_, first_moment_, second_moment_;  // of the present parameter
   std::int64_t with_gradient_ = 0, unchanged_ = 0, elements_ = 0;
   Error first_, second_, direction_;
 };

@@ -11,7 +11,7 @@ namespace fp8lab {
 namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-/// Of the deviation of normal numbers by their median absolute deviation.
+/// Standard deviation over median absolute deviation of normal numbers.
 constexpr double kMadToDeviation = 1.4826;
 
 struct DetectorRow {
@@ -38,14 +38,15 @@ double median_of(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
 }
 
-/// How far beyond the range of its scale an operand goes; amax leaves out what became infinite.
+/// Returns amax over the range of an operand's scale. An element that became infinite is not in
+/// amax.
 double lag_of(const OperandStatistics& statistics, double range) {
   if (statistics.nonfinite_count > 0.0) return std::numeric_limits<double>::infinity();
-  const bool has_scale = !std::isnan(statistics.scale_max);  // of a tile that is not flushed
+  const bool has_scale = !std::isnan(statistics.scale_max);  // false if all tiles are flushed
   return statistics.amax / (has_scale ? statistics.scale_max * range : 0.0);
 }
 
-/// The larger of two scores of one detector, with the sum of their counts.
+/// Returns the larger of two scores of one detector, with the sum of their counts.
 void raise(std::optional<WarningScore>& largest, const WarningScore& score) {
   const std::int64_t count = (largest ? largest->count : 0) + score.count;
   if (!largest || score.value > largest->value) largest = score;
@@ -148,7 +149,7 @@ std::vector<WarningScore> EarlyWarning::add_statistics(
   for (std::size_t i = 0; i < operands_.size(); ++i) {
     const OperandStatistics& now = statistics[i];
     Windows& before = windows_[i];
-    before.amax.add(now.amax);  // of the tensor before its cast, whatever its scale
+    before.amax.add(now.amax);  // amax before the cast does not depend on the scale
     if (without_history[i] != 0) continue;
     const auto operand = static_cast<std::int32_t>(i);
     const auto channel = static_cast<std::int32_t>(now.top_channel[0]);

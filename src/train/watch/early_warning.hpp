@@ -24,13 +24,12 @@
 // [1] Dettmers et al. 2022 (arXiv:2208.07339): outlier features. [2] Fishman et al. 2024
 // (arXiv:2409.12517): aligned rows w1 and w2 square an activation. [3] Hernandez-Cano et al. 2025
 // (arXiv:2505.20524): kurtosis rises before the loss diverges. [4] Micikevicius et al. 2022
-// (arXiv:2209.05433): what lies beyond the range of a scale from earlier steps saturates. [5] Huang
+// (arXiv:2209.05433): values beyond the range of a scale from earlier steps saturate. [5] Huang
 // et al. 2025 (arXiv:2501.06842): spikes of gradients come before those of the loss. [6] Iglewicz
 // and Hoaglin 1993. The drift of scales has no published rule that we know of.
 //
-// What they cannot see: growth that is slow against the window, which moves along; anything between
-// two logged steps but the gradient norm; a cause outside of linear layers that shows in no
-// operand.
+// The detectors do not see growth that is slow compared with their window, anything between two
+// logged steps except the gradient norm, or a cause that no operand of a linear layer shows.
 #pragma once
 
 #include <array>
@@ -63,37 +62,37 @@ inline constexpr std::array kDetectors = {Detector::outlier_channels, Detector::
                                           Detector::kurtosis,         Detector::scale_drift,
                                           Detector::amax_lag,         Detector::gradient_norm};
 std::string_view name_of(Detector detector);
-/// Nothing for a name that no detector has.
+/// Returns nothing for an unknown name.
 std::optional<Detector> detector_of(std::string_view name);
 double threshold(const WarningsConfig& config, Detector detector);
 
-/// What a detector says at a step.
+/// Result of a detector at a step.
 struct WarningScore {
   Detector detector = Detector::gradient_norm;
   double score = 0;
   double value = 0;
   std::int32_t operand =
-      -1;  ///< that has the value: slot of a layer, in the order of the statistics
-  std::int32_t channel = -1;  ///< of the operand
-  /// How much warns: operands, channels of swiglu_alignment, rows of gradient_norm.
+      -1;  ///< operand with the value: slot of a layer, in the order of the statistics
+  std::int32_t channel = -1;  ///< channel of the operand
+  /// Number of operands that warn; of channels for swiglu_alignment, of rows for gradient_norm.
   std::int64_t count = 0;
   bool warns() const { return score >= 1.0; }
 };
 
-/// The last values of a positive quantity.
+/// Window of the last values of a positive quantity.
 class DriftWindow {
  public:
-  static constexpr std::size_t kLeast = 4;  ///< values without which there is no deviation
-  static constexpr double kFloor = 0.25;    ///< octaves: the least spread that is believed
+  static constexpr std::size_t kLeast = 4;  ///< fewest values for a deviation
+  static constexpr double kFloor = 0.25;    ///< lower bound of the spread, in octaves
 
   explicit DriftWindow(std::size_t length) : length_(length) {}
 
-  /// Robust deviations of `value` from those in the window, NaN where they are too few or it is not
-  /// positive.
+  /// Returns the robust deviations of `value` from the window; NaN if the window has too few values
+  /// or `value` is not positive.
   double deviations(double value) const;
-  /// Of the values in the window; NaN without any.
+  /// Returns the median of the window; NaN if it is empty.
   double median() const;
-  /// Leaves out what is not positive and finite.
+  /// Ignores values that are not positive and finite.
   void add(double value);
   void clear() { logs_.clear(); }
 
@@ -102,46 +101,46 @@ class DriftWindow {
   std::deque<double> logs_;  ///< log2, the newest last
 };
 
-/// A logged operand as far as detectors are concerned.
+/// Properties of a logged operand that detectors use.
 struct WatchedOperand {
-  bool is_activation = false;  ///< x as it lies
-  bool has_scales = false;     ///< that say something about its magnitude
-  /// Largest magnitude of its format, where its scale is delayed, static or missing; else 0.
+  bool is_activation = false;  ///< x, without transform
+  bool has_scales = false;     ///< scales that follow its magnitude
+  /// Largest magnitude of its format if its scale is delayed, static or missing; else 0.
   double fixed_range = 0;
 };
 WatchedOperand watched_operand(Slot slot, const QuantSpec& spec);
 
 class EarlyWarning {
  public:
-  static constexpr std::size_t kLoggedSteps = 16;   ///< window of what is logged of operands
+  static constexpr std::size_t kLoggedSteps = 16;   ///< window of operand statistics
   static constexpr std::size_t kGradientRows = 50;  ///< window of the gradient norm
 
-  /// A detector whose threshold is 0 does not exist (WarningsConfig refuses it).
+  /// Thresholds are positive (WarningsConfig refuses others).
   explicit EarlyWarning(const WarningsConfig& config) : config_(config) {}
 
-  /// Before the first step of a stage. The windows of activations go on, the others start anew:
-  /// scales and gradients follow the recipe, the loss mask and the number of tokens.
+  /// Call before the first step of a stage. Keeps the windows of activations and clears the others:
+  /// scales and gradients depend on the recipe, the loss mask and the number of tokens.
   void begin_stage(std::vector<WatchedOperand> operands);
 
-  /// The score of a gradient norm that is not in the window yet.
+  /// Returns the score of a gradient norm that is not in the window yet.
   std::optional<WarningScore> judge_gradient(double norm) const;
-  /// True where that is the start of a spike: it warns, and the norm before it did not.
+  /// Returns true if that norm warns and the previous one did not.
   bool is_gradient_spike(double norm) const;
-  /// A row of /metrics. Returns its score.
+  /// Adds a row of /metrics. Returns its score.
   std::optional<WarningScore> add_gradient(double norm);
-  /// A logged step, after its row of /metrics. Of operands without history only the amax counts.
-  /// Returns the score of every detector that has one; that of the gradient norm is the largest
+  /// Adds a logged step, after its row of /metrics. Operands without history contribute only their
+  /// amax. Returns the score of every detector that has one; for the gradient norm the largest
   /// since the last logged step.
   std::vector<WarningScore> add_statistics(const std::vector<OperandStatistics>& statistics,
                                            const std::vector<std::uint8_t>& without_history,
                                            const std::vector<Alignment>& alignments);
 
-  /// Of the last step at which each detector had one, in the order of the detectors.
+  /// Returns the latest score of each detector, in the order of detectors.
   const std::vector<WarningScore>& scores() const { return scores_; }
-  /// Takes over scores that were made before an interruption.
+  /// Restores scores from before an interruption.
   void keep(const WarningScore& score);
 
-  /// Median amax of the operand over the window; NaN where it is not known.
+  /// Returns the median amax of the operand over the window; NaN if unknown.
   double usual_amax(std::size_t operand) const;
 
  private:
@@ -149,7 +148,7 @@ class EarlyWarning {
     DriftWindow amax{kLoggedSteps}, outliers{kLoggedSteps}, kurtosis{kLoggedSteps},
         scale{kLoggedSteps};
   };
-  /// Nothing for a value that is not known.
+  /// Returns nothing for an unknown value.
   std::optional<WarningScore> scored(Detector detector, double value, std::int32_t operand = -1,
                                      std::int32_t channel = -1) const;
 

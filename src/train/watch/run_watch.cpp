@@ -27,7 +27,7 @@ std::vector<WatchedOperand> watched_operands(const Parameters& parameters, const
   return operands;
 }
 
-/// The statistics of one row of /tensors that detectors look at, read from the file.
+/// Reads the statistics of one row of /tensors that detectors use.
 struct RecordedStatistics {
   explicit RecordedStatistics(const std::filesystem::path& file)
       : amax(read_statistic(file, "amax")),
@@ -98,7 +98,7 @@ void RunWatch::begin_stage(std::int64_t stage) {
 }
 
 void RunWatch::begin_stage() {
-  // Within a stage go_on() has begun it.
+  // A stage that resumes was begun by go_on().
   if (execution_.position().stage_step == 0) begin_stage(execution_.position().stage);
 }
 

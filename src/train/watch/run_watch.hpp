@@ -1,5 +1,5 @@
-// Watches a run while it trains: detectors of what is about to break, and the operand behind a step
-// that broke. It changes no bit of the training.
+// Watches a run: runs the detectors, and finds the operand that caused a broken step. Does not
+// change any bit of training.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace fp8lab {
 
-/// Fed with nothing but the rows of the run file and the weights, so that an interrupted run goes
-/// on with the same scores. Does nothing where the configuration has no warnings.
+/// Reads only rows of the run file and the weights, so that an interrupted run resumes with the
+/// same scores. Does nothing if the configuration disables warnings.
 ///
 /// A step whose loss or gradient norm is not finite, is a spike of the loss (LossSpikes) or warns
 /// as gradient_norm is executed once more before its weights are updated, with every operand
@@ -29,46 +29,47 @@ namespace fp8lab {
 /// operand of this step shows, and without logging.statistics_every_steps it names nothing.
 class RunWatch {
  public:
-  /// `backend` is the one that `execution` runs on; all three outlive this.
+  /// `backend`: that of `execution`. All three must outlive this object.
   RunWatch(const RunConfig& config, ObservedBackend& backend, Execution& execution);
 
-  /// Takes up the rows of a run up to `step`, after which it goes on.
+  /// Reads the rows of a run up to `step`, from which it resumes.
   void go_on(const std::filesystem::path& run_file, std::int64_t step);
-  /// After Execution::begin_stage().
+  /// Call after Execution::begin_stage().
   void begin_stage();
-  /// After Execution::change_recipe().
+  /// Call after Execution::change_recipe().
   void change_recipe();
 
-  /// For Execution::step(); empty where nothing is to be watched.
+  /// Returns the function for Execution::step(); empty if warnings are disabled.
   InspectStep inspection();
-  /// The fault of a step that is not finite as its event "nan", with a sample. False where none was
-  /// found.
+  /// Completes the event "nan" of a step that is not finite, and records a sample. Returns false if
+  /// no fault was found.
   bool record_nonfinite(RunLog& log, const StepRecord& record);
-  /// "loss growing since step 3: 5.5 to 41.2 at step 8": since its lowest row in the stage. Empty
-  /// where the last finite row is not kDivergenceMargin above that.
+  /// Returns "loss growing since step 3: 5.5 to 41.2 at step 8", from the lowest row of the stage
+  /// on; empty unless the last finite row is kDivergenceMargin above it.
   std::string growth() const;
-  /// A row of /metrics, after it is appended; `trained` is false where no token was trained on.
+  /// Adds a row of /metrics that was appended; `trained`: false if no token was trained on.
   void add_row(const StepRecord& record, bool trained);
-  /// After the step and its rows: rows of /warnings, events "early_warning" and "spike".
+  /// Call after a step and its rows. Writes rows of /warnings, and events "early_warning" and
+  /// "spike".
   void record(RunLog& log, const StepTaken& taken);
 
-  /// The last score of every detector that has had one, at the last logged step or since.
+  /// Returns the latest score of every detector that has one.
   const std::vector<WarningScore>& scores() const { return warnings_.scores(); }
 
  private:
-  /// What is wrong with a step, and which operand shows it.
+  /// The fault of a step and the operand that shows it.
   struct Finding {
     std::string what;
     std::optional<StepFault> fault;
   };
 
   void begin_stage(std::int64_t stage);
-  /// The operands under one of the recipes of the stage.
+  /// Returns the operands under one of the recipes of the stage.
   void begin_recipe(std::int64_t stage, std::size_t recipe);
   void inspect(const StepUnderway& step);
   std::optional<StepFault> find_fault(const StepUnderway& step, FaultKind kind);
   void append_fault(RunLog& log, std::int64_t step, const std::string& kind) const;
-  /// A row of /warnings, and the event of the first of a detector in the stage that warns.
+  /// Writes a row of /warnings, and an event for the first warning of a detector in the stage.
   void append(RunLog& log, std::int64_t step, const WarningScore& score);
   bool is_announced(Detector detector) const;
   std::string place_of(const WarningScore& score) const;
@@ -79,10 +80,10 @@ class RunWatch {
   EarlyWarning warnings_;
   LossSpikes losses_;
   StepRecord lowest_, last_;              ///< rows of the stage with a finite loss; step 0: none
-  bool was_finite_ = true;                ///< the last step that trained
+  bool was_finite_ = true;                ///< true if the last step with trained tokens was finite
   std::optional<WarningScore> gradient_;  ///< of the present step
   std::optional<Finding> finding_;        ///< of the present step
-  std::vector<Detector> announced_;       ///< in the present stage
+  std::vector<Detector> announced_;       ///< detectors that warned in the present stage
 };
 
 }  // namespace fp8lab

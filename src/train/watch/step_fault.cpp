@@ -23,14 +23,14 @@ std::vector<float> values_of(Backend& backend, const TensorView& view) {
 
 bool is_not_finite(float value) { return !std::isfinite(value); }
 
-/// The first element that is not finite; nothing where all are.
+/// Returns the first element that is not finite, if any.
 std::optional<std::size_t> first_nonfinite(const std::vector<float>& values) {
   const auto found = std::find_if(values.begin(), values.end(), is_not_finite);
   if (found == values.end()) return std::nullopt;
   return static_cast<std::size_t>(found - values.begin());
 }
 
-/// The first element of the largest finite magnitude; nothing where none is finite.
+/// Returns the first element of the largest finite magnitude, if any is finite.
 std::optional<std::size_t> largest_finite(const std::vector<float>& values) {
   std::optional<std::size_t> largest;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -40,8 +40,8 @@ std::optional<std::size_t> largest_finite(const std::vector<float>& values) {
   return largest;
 }
 
-/// What the codes of an operand of up to 8 bits decode to, (rows, k), before they are scaled. Empty
-/// for one whose codes have a meaning in their tile alone, or are values.
+/// Decodes the codes of an operand of up to 8 bits, (rows, k), without scales. Empty for codebooks,
+/// whose codes depend on the tile, and for operands stored as values.
 std::vector<float> decoded(Backend& backend, const QuantizedOperand& operand) {
   if (operand.codes.dtype != DType::u8 || operand.spec.has_codebooks()) return {};
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(operand.codes.size()));
@@ -125,7 +125,7 @@ void FaultFinder::look_at(const ops::MeasureOperand& op, const Place& place) {
   const double usual = usual_amax_[index];
   const double amax = blamed.statistics.amax;
   if (usual > 0.0 && amax > 0.0) blamed.growth = std::log2(amax / usual);
-  // Growth below a binade says less than saturation does.
+  // Growth of less than a factor of 2 is weaker evidence than saturation.
   const auto rank = [](const BlamedOperand& operand) {
     return std::tuple(operand.growth >= 1.0 ? operand.growth : 0.0,
                       operand.statistics.saturation_fraction, std::max(operand.growth, 0.0));
@@ -154,7 +154,7 @@ void FaultFinder::locate(BlamedOperand& blamed, const ops::MeasureOperand& op) c
       kind_ == FaultKind::nonfinite ? first_nonfinite(source) : largest_finite(source);
   blamed.is_finite_before = kind_ == FaultKind::nonfinite && !element;
   if (element) return set(source, *element, op.source.cols, op.transpose);
-  // What was finite became infinite or NaN in the quantizer.
+  // A finite input became infinite or NaN in the quantizer.
   const std::vector<float> codes = decoded(backend_, operand);
   if (const auto code = first_nonfinite(codes)) set(codes, *code, operand.k, false);
 }
@@ -167,7 +167,7 @@ std::string FaultFinder::tile_of(const BlamedOperand& blamed,
   const std::int64_t row = shape.rows == 0 ? 0 : blamed.row / shape.rows;
   const std::int64_t col = shape.cols == 0 ? 0 : blamed.k / shape.cols;
   std::string text = fmt::format("tile ({}, {}) of {}", row, col, label(spec));
-  if (spec.has_codebooks()) return text;  // has several numbers
+  if (spec.has_codebooks()) return text;  // a tile has several numbers
   float scale = 0;
   backend_.download(&scale, operand.scales.row_range(row, 1).columns(col, 1));
   return text + fmt::format(", scale {:.4g}", scale);

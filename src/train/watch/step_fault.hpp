@@ -1,5 +1,5 @@
-// Which operand of a step is to blame for a loss or a gradient that is not finite, or spikes: the
-// step is executed once more and looked at.
+// Finds the operand of a step that made its loss or gradient spike or not finite, while the step is
+// executed again.
 #pragma once
 
 #include <cstddef>
@@ -19,61 +19,62 @@
 
 namespace fp8lab {
 
-/// What /events and /samples say of it.
+/// The fault as /events and /samples record it.
 struct StepFault {
   std::string message;
   std::string sample_name;    ///< "layers.0.mlp.down/fprop.x"; empty: no sample
-  std::vector<float> sample;  ///< of the tensor around the element that is named
+  std::vector<float> sample;  ///< elements of the tensor around the named one
 };
 
-/// The elements of a tensor that /samples keeps around one of them.
+/// Number of elements that /samples keeps around one of them.
 std::vector<float> sample_around(const std::vector<float>& values, std::size_t element);
 
-/// What the search is for.
+/// The kind of fault to search for.
 enum class FaultKind : std::uint8_t {
-  /// The first operation that writes a number that is not finite, and the first operand that holds
-  /// one.
+  /// The first operation that writes a number that is not finite, and the first operand that
+  /// contains one.
   nonfinite,
-  /// The operand whose amax is the largest against its usual one; where none is twice its usual
-  /// one, that which saturates most.
+  /// The operand with the largest ratio of amax to its usual amax; if no ratio is 2 or more, the
+  /// operand that saturates most.
   growth,
 };
 
-/// Looks at a step with every operand measured (StepContext::log_statistics in each micro-batch),
-/// enqueued operation by operation. Downloads what it needs: of no use in a step that counts.
+/// Observes the operations of a step that measures every operand (StepContext::log_statistics in
+/// each micro-batch). Waits for downloads after operations; use it only for steps that are not
+/// timed.
 class FaultFinder final : public OperationObserver {
  public:
-  /// `usual_amax` has a number for each slot of each linear layer, NaN where it is not known.
+  /// `usual_amax`: one number for each slot of each linear layer, NaN if unknown.
   FaultFinder(Backend& backend, const Parameters& parameters, const Transformer& transformer,
               FaultKind kind, std::vector<double> usual_amax);
 
   void after(const AnyOperation& op) override;
-  /// After the step. Nothing where no operation or operand stands out.
+  /// Call after the step. Returns nothing if no operation or operand stands out.
   std::optional<StepFault> take() const;
 
  private:
   /// An element of a tensor that an operation writes.
   struct WrittenElement {
-    std::string what;  ///< operation and output
+    std::string what;  ///< operation and its output
     float value = 0;
     std::int64_t row = 0, col = 0;
   };
-  /// An operand and the element of it that stands out.
+  /// An operand and its element that stands out.
   struct BlamedOperand {
     std::string name;  ///< "layers.0.mlp.down/fprop.x"
     Place place;
     OperandStatistics statistics{};
-    double growth = 0;              ///< log2(amax / usual amax); 0: not known
-    std::int64_t row = -1, k = -1;  ///< -1: not found
+    double growth = 0;              ///< log2(amax / usual amax); 0 if unknown
+    std::int64_t row = -1, k = -1;  ///< -1 if not found
     float value = 0;
     bool is_finite_before = false;  ///< true if only the cast made it infinite or NaN
-    std::string tile;               ///< which, of what quantizer, with what scale
+    std::string tile;               ///< tile, quantizer and scale, in words
     std::vector<float> sample;
   };
 
   void look_at_outputs(const AnyOperation& op, const Place& place);
   void look_at(const ops::MeasureOperand& op, const Place& place);
-  /// Fills in element, tile and sample.
+  /// Sets element, tile and sample.
   void locate(BlamedOperand& blamed, const ops::MeasureOperand& op) const;
   std::string tile_of(const BlamedOperand& blamed, const QuantizedOperand& operand) const;
 
@@ -81,7 +82,8 @@ class FaultFinder final : public OperationObserver {
   PlaceTracker tracker_;
   FaultKind kind_;
   std::vector<double> usual_amax_;
-  std::map<const void*, std::pair<std::string, std::size_t>> records_;  ///< by where they are
+  std::map<const void*, std::pair<std::string, std::size_t>>
+      records_;  ///< by the address of the record
   std::optional<WrittenElement> written_;
   std::optional<BlamedOperand> blamed_;
 };

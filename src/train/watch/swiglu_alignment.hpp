@@ -1,4 +1,4 @@
-// How far the gate and up weights of SwiGLU layers are aligned.
+// Cosines of the gate and up weights of SwiGLU layers.
 #pragma once
 
 #include <cstddef>
@@ -10,22 +10,21 @@
 
 namespace fp8lab {
 
-/// Of one layer.
+/// Alignment of one layer.
 struct Alignment {
   std::int32_t operand = -1;  ///< fprop.w of the layer, in the order of the statistics
-  std::int32_t channel = -1;  ///< of the largest magnitude
-  double cosine = 0;          ///< that magnitude
+  std::int32_t channel = -1;  ///< channel with the largest magnitude
+  double cosine = 0;          ///< largest magnitude of a cosine
   std::int64_t count = 0;     ///< channels whose magnitude is `level` or more
 };
 
-/// Measures all layers that have gate and up weights, where the weights are: one cosine a channel
-/// comes to the host.
+/// Measures all layers with gate and up weights on the backend; downloads one cosine a channel.
 class SwigluAlignment {
  public:
-  /// Takes memory for the cosines; both arguments must outlive this.
+  /// Allocates memory for the cosines. Both arguments must outlive this object.
   SwigluAlignment(Backend& backend, const Parameters& parameters);
 
-  /// From the master weights (ops::RowCosines); of equal channels the first.
+  /// Measures the master weights (ops::RowCosines). Of equal channels the first is named.
   std::vector<Alignment> measure(double level) const;
 
  private:

@@ -1,4 +1,4 @@
-// A run file whose events are told while it is written.
+// A run log that prints its events while it is written.
 #pragma once
 
 #include <functional>
@@ -10,9 +10,8 @@
 
 namespace fp8lab {
 
-/// `log`, which also hands a line to `tell` for each event: "step 12 spike: ...", as /events has
-/// it. Of each kind kLinesOfKind are told; the last of them says that more are in the run file.
-/// Every other row goes on as it is.
+/// Forwards all rows to `log`, and calls `tell` with a line for each event: "step 12 spike: ...".
+/// Prints at most kLinesOfKind events of a kind; the last line says that more are in the run file.
 std::unique_ptr<RunLog> told_log(std::unique_ptr<RunLog> log,
                                  std::function<void(const std::string&)> tell);
 

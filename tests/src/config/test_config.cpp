@@ -596,8 +596,8 @@ TEST_CASE("names that no file can have are names of missing files") {
   const std::string name(400, 'b');
   const std::string arm = "\n[[arm]]\nname = \"bf16\"\nset.recipe = \"bf16\"\n";
   CHECK_THROWS_AS(folder.load("base = \"" + name + ".toml\"" + arm), Error);
-  CHECK_THROWS_AS(find_experiment("recipes", name + ".toml", ""), Error);
-  CHECK_THROWS_AS(find_experiment("recipes", name, ""), Error);
+  CHECK_THROWS_AS(load_recipe(name + ".toml"), Error);
+  CHECK_THROWS_AS(load_recipe(name), Error);
 }
 
 TEST_CASE("the studies that come with the program are valid") {

@@ -1,0 +1,1 @@
+"""Figures of what `judge` computes, and the numbers read back from them."""

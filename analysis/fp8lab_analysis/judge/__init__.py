@@ -1,0 +1,1 @@
+"""Statistics and verdicts on what `read` returns. No figures and no files."""

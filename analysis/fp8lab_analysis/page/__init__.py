@@ -1,0 +1,1 @@
+"""Sentences, tables and pages of what `judge` computes and `draw` draws."""

@@ -1,0 +1,1 @@
+"""Run files and studies as dataclasses. No statistics."""

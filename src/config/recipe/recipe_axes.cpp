@@ -1,0 +1,167 @@
+#include "src/config/recipe/recipe_axes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "emulation/base/error.hpp"
+#include "src/config/reading/overlay.hpp"
+#include "src/config/reading/toml_reader.hpp"
+#include "src/config/recipe/recipe_fields.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::size_t kMostCombinations = 64;
+
+struct Axis {
+  std::string name;
+  std::vector<std::string> values;
+};
+
+/// The value of each axis, by the axis' name.
+using Combination = std::map<std::string, std::string>;
+
+// Adds the dotted paths of the keys that `table` sets; a list is one key.
+void add_keys(const toml::table& table, const std::string& path, std::set<std::string>& keys) {
+  for (auto&& [key, node] : table) {
+    const std::string name = path + std::string(key.str());
+    if (const toml::table* const inner = node.as_table()) {
+      add_keys(*inner, name + ".", keys);
+    } else {
+      keys.insert(name);
+    }
+  }
+}
+
+// Reads one axis; `owners` has the axis that sets each key so far.
+Axis read_axis(TomlReader& axes, const std::string& name,
+               std::map<std::string, std::string>& owners) {
+  TomlReader reader = *axes.table(name);
+  Axis axis{name, {}};
+  std::set<std::string> keys;
+  for (auto&& [value, node] : reader.raw()) {
+    axis.values.emplace_back(value.str());
+    add_keys(reader.table(axis.values.back())->raw(), "", keys);
+  }
+  if (axis.values.empty()) axes.refuse(name, "an axis without values", "[axis.NAME.VALUE]");
+  keys.erase("summary");
+  for (const std::string& key : keys) {
+    if (key == "name") axes.fail(name, "a value sets 'name', which the file composes");
+    const auto [owner, is_new] = owners.emplace(key, name);
+    if (!is_new) axes.fail(name, fmt::format("sets '{}', as axis '{}' does", key, owner->second));
+  }
+  return axis;
+}
+
+std::vector<Axis> read_axes(TomlReader& document) {
+  std::vector<Axis> found;
+  std::map<std::string, std::string> owners;
+  std::optional<TomlReader> axes = document.table("axis");
+  if (!axes) return found;
+  std::size_t combinations = 1;
+  for (auto&& [name, node] : axes->raw()) {
+    found.push_back(read_axis(*axes, std::string(name.str()), owners));
+    combinations *= found.back().values.size();
+    if (combinations > kMostCombinations) {
+      document.refuse("axis", fmt::format("at least {} combinations", combinations),
+                      fmt::format("at most {}", kMostCombinations));
+    }
+  }
+  if (found.empty()) document.refuse("axis", "without axes", "[axis.NAME.VALUE]");
+  return found;
+}
+
+// Returns `text` with "{AXIS}" replaced by the axis' word.
+std::string composed(std::string text, const Combination& words) {
+  for (const auto& [axis, word] : words) {
+    const std::string mark = "{" + axis + "}";
+    for (std::size_t at = text.find(mark); at != std::string::npos;
+         at = text.find(mark, at + word.size())) {
+      text.replace(at, mark.size(), word);
+    }
+  }
+  return text;
+}
+
+// Returns the combinations by the names that `document` composes for them.
+std::map<std::string, Combination> combinations(TomlReader& document) {
+  const std::vector<Axis> axes = read_axes(document);
+  if (axes.empty()) return {};
+  std::vector<Combination> all = {{}};
+  for (const Axis& axis : axes) {
+    std::vector<Combination> longer;
+    for (const Combination& shorter : all) {
+      for (const std::string& value : axis.values) {
+        longer.push_back(shorter);
+        longer.back()[axis.name] = value;
+      }
+    }
+    all = std::move(longer);
+  }
+  const std::string pattern = document.text("name", "");
+  for (const Axis& axis : axes) {
+    if (pattern.find("{" + axis.name + "}") != std::string::npos) continue;
+    document.refuse("name", fmt::format("'{}', which lacks {{{}}}", pattern, axis.name),
+                    "a name that contains every axis");
+  }
+  std::map<std::string, Combination> named;
+  for (const Combination& combination : all) {
+    const std::string name = composed(pattern, combination);
+    if (!is_recipe_name(name)) {
+      document.refuse("name", fmt::format("'{}' for one combination", name),
+                      "letters, digits, '_', '-' and '.'");
+    }
+    if (!named.emplace(name, combination).second) {
+      document.refuse("name", fmt::format("'{}' for two combinations", name), "different names");
+    }
+  }
+  return named;
+}
+
+// Moves the keys of a value of an axis into `document`. Returns its word for the summary.
+std::string apply_value(toml::table& document, toml::table& axis, const std::string& value) {
+  toml::table& keys = *axis.get_as<toml::table>(value);
+  const std::string word = keys["summary"].value_or(value);
+  keys.erase("summary");
+  overlay(document, keys);
+  return word;
+}
+
+}  // namespace
+
+std::vector<std::string> names_by_axes(const toml::table& document, const std::string& origin) {
+  TomlReader reader(document, "", origin);
+  std::vector<std::string> names;
+  for (const auto& [name, combination] : combinations(reader)) names.push_back(name);
+  return names;
+}
+
+void choose_by_axes(toml::table& document, const std::string& name, const std::string& origin) {
+  if (!document.contains("axis")) return;
+  TomlReader reader(document, "", origin);
+  const std::map<std::string, Combination> named = combinations(reader);
+  const auto chosen = named.find(name);
+  if (chosen == named.end()) {
+    reader.refuse("axis", fmt::format("of {} recipes and none of them is named", named.size()),
+                  fmt::format("a name, of the program's recipes: {}",
+                              join_names(names_by_axes(document, origin))));
+  }
+  toml::table axes = std::move(*document.get_as<toml::table>("axis"));
+  document.erase("axis");
+  Combination words;
+  for (const auto& [axis, value] : chosen->second) {
+    words[axis] = apply_value(document, *axes.get_as<toml::table>(axis), value);
+  }
+  document.insert_or_assign("name", name);
+  if (const std::optional<std::string> summary = document["summary"].value<std::string>()) {
+    document.insert_or_assign("summary", composed(*summary, words));
+  }
+}
+
+}  // namespace fp8lab
