@@ -115,10 +115,10 @@ class Parameters {
   void store(const Parameter& parameter, StateRole role, const StoredState& state,
              const RandomKey& key) const;
 
-  /// Calls visit(op, weights, copy) for each part of a matrix whose rule is muon, one after another:
-  /// the parts of a fused matrix, as `declaration.groups` has them, or the whole. The operation
-  /// orthogonalizes the part's momentum, out of the row `momentum`, into memory that all parts
-  /// share; weights and working copy are those of the part.
+  /// Calls visit(op, weights, copy) for each part of a matrix whose rule is muon, one after
+  /// another: the parts of a fused matrix, as `declaration.groups` has them, or the whole. The
+  /// operation orthogonalizes the part's momentum, out of the row `momentum`, into memory that all
+  /// parts share; weights and working copy are those of the part.
   using VisitPart = std::function<void(const ops::Orthogonalize& op, const TensorView& weights,
                                        const TensorView& working)>;
   void for_each_muon_part(const Parameter& parameter, const UpdateSpec& spec,

@@ -17,9 +17,9 @@ void Orthogonalize::check() const {
   checks.tensor("update", update, rows, cols, {DType::f32});
   checks.activation("gradient", gradient, rows, cols);
   checks.tensor("first_moment", first_moment, first_moment.rows, first_moment.cols, {DType::f32});
-  checks.require(first_moment.size() == rows * cols, "first_moment " + describe(first_moment) +
-                                                         " has not the elements of " +
-                                                         describe(update));
+  checks.require(
+      first_moment.size() == rows * cols,
+      "first_moment " + describe(first_moment) + " has not the elements of " + describe(update));
   checks.tensor("x", x, rows, cols, {DType::bf16});
   checks.tensor("gram", gram, small, small, {DType::bf16});
   checks.contiguous("update", update);

@@ -1,5 +1,5 @@
-// The orthogonalized momentum of Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon;
-// Liu et al. 2025, arXiv:2502.16982, algorithm 1).
+// The orthogonalized momentum of Muon (Jordan et al. 2024,
+// https://kellerjordan.github.io/posts/muon; Liu et al. 2025, arXiv:2502.16982, algorithm 1).
 #pragma once
 
 #include <algorithm>

@@ -28,8 +28,8 @@ void upload_scalars(Backend& backend, const TensorView& view, std::span<const do
 }
 
 std::string settings_of(const UpdateSpec& spec, std::uint64_t seed) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", name_of(spec.rule), spec.beta1, spec.beta2,
-                     spec.epsilon, spec.weight_decay, spec.clip_norm,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", name_of(spec.rule), spec.beta1,
+                     spec.beta2, spec.epsilon, spec.weight_decay, spec.clip_norm,
                      spec.moments == MomentUse::rounded, spec.gradient_bound, spec.rate_factor,
                      spec.momentum, spec.update_scale == UpdateScale::original, seed);
 }

@@ -141,9 +141,8 @@ PlaceTracker::PlaceTracker(const Parameters& parameters, const Transformer& tran
       }
     };
     add(parameter.master());
-    for (const TensorView* view :
-         {&parameter.working(), &parameter.tensors.first_moment.codes,
-          &parameter.tensors.second_moment.codes}) {
+    for (const TensorView* view : {&parameter.working(), &parameter.tensors.first_moment.codes,
+                                   &parameter.tensors.second_moment.codes}) {
       if (!view->empty()) parameters_[view->data] = parameter.name();
     }
     for (const Parameters::GradientSet& gradients : parameters.gradient_sets()) {

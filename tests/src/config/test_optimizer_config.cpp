@@ -120,7 +120,8 @@ TEST_CASE("keys of another rule: numbers stay silent, storage is refused") {
   CHECK_THAT(refusal("[optimizer]\nkind = \"lion\"\nupdate_moments = \"unrounded\"\n"),
              Catch::Contains("update_moments"));
   CHECK_THAT(refusal("[optimizer]\ngradient_bound = 7.0\n"), Catch::Contains("madam"));
-  CHECK_THAT(refusal("[optimizer]\nkind = \"adam\"\n"), Catch::Contains("adamw, lion, sgd, madam, muon"));
+  CHECK_THAT(refusal("[optimizer]\nkind = \"adam\"\n"),
+             Catch::Contains("adamw, lion, sgd, madam, muon"));
   CHECK_THAT(refusal("[optimizer]\nupdate_scale = \"original\"\n"), Catch::Contains("muon"));
   CHECK(with("[optimizer]\nmomentum = 0.9\n").hash == with("").hash);
   CHECK_THAT(refusal("[optimizer]\n[[optimizer.group]]\nmatch = \"layers\"\nkind = \"muon\"\n"),

@@ -93,9 +93,8 @@ double moved(UpdateRule rule, double w, double g, double m, double v, double bou
 }  // namespace
 
 TEST_CASE("every rule follows its formula in double precision") {
-  const UpdateRule rule =
-      GENERATE(UpdateRule::adamw, UpdateRule::lion, UpdateRule::sgd, UpdateRule::madam,
-               UpdateRule::muon);
+  const UpdateRule rule = GENERATE(UpdateRule::adamw, UpdateRule::lion, UpdateRule::sgd,
+                                   UpdateRule::madam, UpdateRule::muon);
   const float mask = GENERATE(0.0f, 1.0f);
   INFO(name_of(rule) << " " << mask);
   const UpdateSpec spec = of_rule(rule);
