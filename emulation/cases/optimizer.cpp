@@ -1,6 +1,7 @@
 // Cases of the end of a training step.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 
 #include "emulation/cases/case_draw.hpp"
@@ -93,11 +94,12 @@ UpdateSpec draw_rule(CaseDraw& draw, UpdateRule rule) {
   spec.rule = rule;
   if (draw.one_in(2)) spec.rate_factor = 0.37f;
   if (draw.one_in(2)) spec.gradient_bound = 1.5f;
+  if (rule == UpdateRule::muon) spec.update_factor = 5.3f;
   return spec;
 }
 
 constexpr UpdateRule kRules[] = {UpdateRule::adamw, UpdateRule::lion, UpdateRule::sgd,
-                                 UpdateRule::madam};
+                                 UpdateRule::madam, UpdateRule::muon};
 
 }  // namespace
 
@@ -222,6 +224,41 @@ void draw_cases<ops::AdvanceMoments>(CaseDraw& draw) {
                const TensorView none;
                b.run(ops::AdvanceMoments{spec, t[0], t[1], spec.has_first_moment() ? t[2] : none,
                                          spec.has_second_moment() ? t[3] : none});
+             });
+  }
+}
+
+template <>
+void draw_cases<ops::Orthogonalize>(CaseDraw& draw) {
+  for (const bool is_tall : {false, true}) {
+    // The largest shapes of other operations take too many products.
+    const MatrixShape drawn = draw.shape();
+    const bool is_large = drawn.rows > 100;
+    const MatrixShape s =
+        (is_large ? MatrixShape{draw.integer(100, 300), draw.integer(20, 40) * 16} : drawn)
+            .transposed_if(is_tall);
+    const std::int64_t small = std::min(s.rows, s.cols);
+    UpdateSpec spec;
+    spec.rule = UpdateRule::muon;
+    if (draw.one_in(2)) spec.momentum = 0.9f;
+    const DType gradient = draw.activation_type();
+    HostTensor slope = draw.one_in(2) ? draw.ordinary(gradient, s.rows, s.cols)
+                                      : draw.values(gradient, s.rows, s.cols, draw.one_in(4));
+    HostTensor momentum = draw.ordinary(DType::f32, s.rows, s.cols);
+    if (draw.one_in(8)) {  // the norm of nothing
+      slope = zeroed(std::move(slope));
+      momentum = zeroed(std::move(momentum));
+    }
+    HostTensor scalars = draw.step_scalars();
+    scalars.output = false;
+    draw.add("orthogonalize", gradient, s,
+             {std::move(scalars), flat(std::move(slope)), flat(std::move(momentum)),
+              flat(draw.output(DType::f32, s.rows, s.cols)),
+              flat(draw.output(DType::bf16, s.rows, s.cols)),
+              flat(draw.output(DType::bf16, small, small)),
+              flat(draw.output(DType::f32, 1, StepScalar::kCount))},
+             [spec](Backend& b, const Views& t) {
+               b.run(ops::Orthogonalize{spec, t[0], t[1], t[2], t[3], t[4], t[5], t[6]});
              });
   }
 }

@@ -16,6 +16,7 @@
 #include "emulation/ops/gemm/rotate_back.hpp"
 #include "emulation/ops/optimizer/adamw.hpp"
 #include "emulation/ops/optimizer/hash_tensors.hpp"
+#include "emulation/ops/optimizer/orthogonalize.hpp"
 #include "emulation/ops/optimizer/stored_state.hpp"
 #include "emulation/ops/optimizer/update.hpp"
 #include "emulation/ops/pointwise/add.hpp"
@@ -73,6 +74,7 @@
   X(StoreState)                      \
   X(LoadState)                       \
   X(AdvanceMoments)                  \
+  X(Orthogonalize)                   \
   X(UpdateWeights)                   \
   X(RowCosines)                      \
   X(HashTensors)

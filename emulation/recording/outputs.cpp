@@ -93,6 +93,7 @@ Outputs outputs_of(const ops::LoadState& op) { return {{"destination", op.destin
 Outputs outputs_of(const ops::AdvanceMoments& op) {
   return present({{"first_moment", op.first_moment}, {"second_moment", op.second_moment}});
 }
+Outputs outputs_of(const ops::Orthogonalize& op) { return {{"update", op.update}}; }
 Outputs outputs_of(const ops::UpdateWeights& op) {
   return present({{"master", op.master}, {"working", op.working}});
 }

@@ -14,6 +14,7 @@ enum class UpdateRule : std::uint8_t {
   lion,   ///< Chen et al. 2023 (arXiv:2302.06675), algorithm 2
   sgd,    ///< heavy ball, with decoupled weight decay
   madam,  ///< LNS-Madam as released (Zhao et al. 2021, arXiv:2106.13914)
+  muon,   ///< of matrices: Jordan et al. 2024; Liu et al. 2025 (arXiv:2502.16982), algorithm 1
 };
 
 constexpr std::string_view name_of(UpdateRule rule) {
@@ -22,6 +23,7 @@ constexpr std::string_view name_of(UpdateRule rule) {
     case UpdateRule::lion: return "lion";
     case UpdateRule::sgd: return "sgd";
     case UpdateRule::madam: return "madam";
+    case UpdateRule::muon: return "muon";
   }
   return "?";
 }
@@ -30,6 +32,12 @@ constexpr std::string_view name_of(UpdateRule rule) {
 enum class MomentUse : std::uint8_t {
   rounded,    ///< as stored after the step
   unrounded,  ///< as computed; rounded to their storage afterwards (MS-AMP)
+};
+
+/// Factor of Muon's update of a matrix of (rows, cols), beside the learning rate.
+enum class UpdateScale : std::uint8_t {
+  adamw_rms,  ///< 0.2 sqrt(max(rows, cols)): the root mean square of AdamW's (Liu et al. 2025)
+  original,   ///< sqrt(max(1, rows / cols)) (Jordan et al. 2024)
 };
 
 struct UpdateSpec {
@@ -44,6 +52,9 @@ struct UpdateSpec {
   float weight_bound = 3.0f;     ///< madam: limit of a weight, in root mean
                                  ///< squares of its first tensor
   float rate_factor = 1.0f;      ///< factor of the step's learning rate
+  float momentum = 0.95f;        ///< muon: decay of its momentum in a step
+  UpdateScale update_scale = UpdateScale::adamw_rms;
+  float update_factor = 1.0f;  ///< muon: by update_scale, for the matrix at hand
 
   bool operator==(const UpdateSpec&) const = default;
 

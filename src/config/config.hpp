@@ -281,11 +281,19 @@ struct StageConfig {
 };
 
 /// How the parameters whose name matches train. If several groups match, the first applies.
+/// The rule of a group's parameters where the optimizer's is muon.
+enum class GroupRule : std::uint8_t {
+  automatic,  ///< muon for the weights of linear layers but the head's, adamw for the others
+  adamw,
+  muon,  ///< for matrices; adamw for vectors
+};
+
 struct OptimizerGroup {
   std::string match;           ///< pattern of layer_pattern_matches: "layers.*.mlp", "embedding"
   float learning_rate = 1.0f;  ///< factor of the stage's learning rate
   float weight_decay = -1.0f;  ///< below 0: the value that applies without the group
   bool frozen = false;         ///< no gradients, no moments, no updates
+  GroupRule rule = GroupRule::automatic;
   bool operator==(const OptimizerGroup&) const = default;
 };
 

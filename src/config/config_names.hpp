@@ -73,11 +73,23 @@ inline constexpr std::array<Named<ScheduleKind>, 4> kScheduleKindNames = {{
     {"constant", ScheduleKind::constant},
 }};
 
-inline constexpr std::array<Named<UpdateRule>, 4> kUpdateRuleNames = {{
+inline constexpr std::array<Named<UpdateRule>, 5> kUpdateRuleNames = {{
     {name_of(UpdateRule::adamw), UpdateRule::adamw},
     {name_of(UpdateRule::lion), UpdateRule::lion},
     {name_of(UpdateRule::sgd), UpdateRule::sgd},
     {name_of(UpdateRule::madam), UpdateRule::madam},
+    {name_of(UpdateRule::muon), UpdateRule::muon},
+}};
+
+inline constexpr std::array<Named<UpdateScale>, 2> kUpdateScaleNames = {{
+    {"adamw_rms", UpdateScale::adamw_rms},
+    {"original", UpdateScale::original},
+}};
+
+inline constexpr std::array<Named<GroupRule>, 3> kGroupRuleNames = {{
+    {"automatic", GroupRule::automatic},
+    {"adamw", GroupRule::adamw},
+    {"muon", GroupRule::muon},
 }};
 
 inline constexpr std::array<Named<Recompute>, 4> kRecomputeNames = {{

@@ -122,6 +122,14 @@ OptimizerConfig storage_on(const Backend& backend, OptimizerConfig optimizer) {
   return optimizer;
 }
 
+/// The rows of each part of a matrix.
+std::vector<std::int64_t> rows_of_parts(const ParameterDeclaration& matrix) {
+  std::vector<std::int64_t> rows;
+  for (const OutputGroup& group : matrix.groups) rows.push_back(group.rows);
+  if (rows.empty()) rows.push_back(matrix.rows);
+  return rows;
+}
+
 /// Type of a state that is stored as values rather than codes.
 DType value_type(const QuantSpec& spec) {
   return spec == plain_state(DType::bf16) ? DType::bf16 : DType::f32;
@@ -147,7 +155,10 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
     parameter.declaration = declaration;
     parameter.index = static_cast<std::uint32_t>(parameters_.size() - 1);
   }
-  if (purpose == Purpose::training) assign_groups();
+  if (purpose == Purpose::training) {
+    assign_groups();
+    assign_rules();
+  }
   const std::vector<bool> is_written = written_once(declaration_);
   for (Parameter& parameter : parameters_) {
     const auto allocate = [&](DType dtype) {
@@ -167,6 +178,7 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
     for (const Parameter& parameter : parameters_) gradients.push_back(parameter.gradient());
     add_discarded_gradients();
     allocate_loaded_moments();
+    allocate_muon();
     allocate_rounding({&optimizer_.weights, &optimizer_.gradients});
   } else {
     allocate_rounding({&optimizer_.weights});
@@ -205,6 +217,32 @@ void Parameters::assign_groups() {
   }
 }
 
+void Parameters::assign_rules() {
+  const bool is_muon = optimizer_.update.rule == UpdateRule::muon;
+  for (Parameter& parameter : parameters_) {
+    parameter.rule = is_muon ? UpdateRule::adamw : optimizer_.update.rule;
+  }
+  if (!is_muon) return;
+  for (const LinearDeclaration& linear : declaration_.linears()) {
+    Parameter& weight = parameters_[static_cast<std::size_t>(linear.weight)];
+    if (linear.block != fp8lab::Block::head && weight.group.rule == GroupRule::automatic) {
+      weight.rule = UpdateRule::muon;
+    }
+  }
+  for (const OptimizerGroup& group : optimizer_.groups) {
+    if (group.rule != GroupRule::muon) continue;
+    bool has_matrix = false;
+    for (Parameter& parameter : parameters_) {
+      if (!(parameter.group == group) || parameter.declaration.is_vector) continue;
+      parameter.rule = UpdateRule::muon;
+      has_matrix = true;
+    }
+    if (has_matrix) continue;
+    throw Error("optimizer.group: match = \"" + group.match +
+                "\" has kind = \"muon\" and no matrix; accepted: adamw, which updates vectors");
+  }
+}
+
 void Parameters::add_discarded_gradients() {
   std::vector<bool> is_of_linear(parameters_.size());
   for (const LinearDeclaration& linear : declaration_.linears()) {
@@ -240,7 +278,8 @@ void Parameters::allocate_moments(Parameter& parameter) {
     }
     return state;
   };
-  const UpdateSpec& rule = optimizer_.update;
+  UpdateSpec rule = optimizer_.update;
+  rule.rule = parameter.rule;
   if (rule.has_first_moment()) parameter.tensors.first_moment = allocate(optimizer_.first_moment);
   if (rule.has_second_moment()) {
     parameter.tensors.second_moment = allocate(optimizer_.second_moment);
@@ -256,17 +295,10 @@ bool Parameters::is_in_place(const StoredState& state) const {
 }
 
 void Parameters::allocate_loaded_moments() {
-  // AdamW reads and rounds BF16 moments itself.
-  const UpdateSpec& rule = optimizer_.update;
-  if (rule.rule == UpdateRule::adamw && rule.moments == MomentUse::rounded &&
-      is_plain_state(optimizer_.first_moment) && is_plain_state(optimizer_.second_moment) &&
-      is_plain_state(optimizer_.weights)) {
-    return;
-  }
   std::int64_t largest = 0;
   bool first = false, second = false;
   for (const Parameter& parameter : parameters_) {
-    if (!parameter.is_trained()) continue;
+    if (!parameter.is_trained() || is_updated_at_once(parameter)) continue;
     largest = std::max(largest, parameter.declaration.size());
     first = first || !is_in_place(parameter.tensors.first_moment);
     second = second || !is_in_place(parameter.tensors.second_moment);
@@ -274,6 +306,53 @@ void Parameters::allocate_loaded_moments() {
   const DType real = backend_.storage(DType::f32);
   if (first) loaded_first_ = backend_.allocate(real, 1, largest);
   if (second) loaded_second_ = backend_.allocate(real, 1, largest);
+}
+
+bool Parameters::is_updated_at_once(const Parameter& parameter) const {
+  return parameter.rule == UpdateRule::adamw && optimizer_.update.moments == MomentUse::rounded &&
+         is_plain_state(optimizer_.first_moment) && is_plain_state(optimizer_.second_moment) &&
+         is_plain_state(optimizer_.weights);
+}
+
+void Parameters::allocate_muon() {
+  std::int64_t largest = 0, gram = 0;
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.is_trained() || parameter.rule != UpdateRule::muon) continue;
+    const std::int64_t cols = parameter.declaration.cols;
+    for (const std::int64_t rows : rows_of_parts(parameter.declaration)) {
+      const std::int64_t small = std::min(rows, cols);
+      largest = std::max(largest, rows * cols);
+      gram = std::max(gram, small * small);
+    }
+  }
+  if (largest == 0) return;
+  const DType real = backend_.storage(DType::f32), narrow = backend_.storage(DType::bf16);
+  muon_update_ = backend_.allocate(real, 1, largest);
+  muon_x_ = backend_.allocate(narrow, 1, largest);
+  muon_gram_ = backend_.allocate(narrow, 1, gram);
+  muon_squares_ = backend_.allocate(real, 1, StepScalar::kCount);
+}
+
+void Parameters::for_each_muon_part(const Parameter& parameter, const UpdateSpec& spec,
+                                    const TensorView& scalars, const TensorView& momentum,
+                                    const VisitPart& visit) const {
+  const ParameterTensors& tensors = parameter.tensors;
+  const std::int64_t cols = parameter.declaration.cols;
+  const auto shaped = [](const TensorView& memory, std::int64_t rows, std::int64_t columns) {
+    return TensorView{memory.data, memory.dtype, rows, columns, columns};
+  };
+  std::int64_t first = 0;
+  for (const std::int64_t rows : rows_of_parts(parameter.declaration)) {
+    const std::int64_t small = std::min(rows, cols);
+    UpdateSpec own = spec;
+    own.update_factor = update_factor(spec.update_scale, rows, cols);
+    visit({own, scalars, tensors.gradient.row_range(first, rows),
+           momentum.columns(first * cols, rows * cols), shaped(muon_update_, rows, cols),
+           shaped(muon_x_, rows, cols), shaped(muon_gram_, small, small), muon_squares_},
+          tensors.master.row_range(first, rows),
+          tensors.working.empty() ? TensorView{} : tensors.working.row_range(first, rows));
+    first += rows;
+  }
 }
 
 void Parameters::allocate_rounding(std::initializer_list<const QuantSpec*> storages) {

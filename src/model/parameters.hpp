@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "emulation/backend.hpp"
+#include "emulation/ops/optimizer/orthogonalize.hpp"
 #include "emulation/ops/optimizer/stored_state.hpp"
 #include "src/config/config.hpp"
 #include "src/model/declaration.hpp"
@@ -42,6 +44,7 @@ struct Parameter {
   ParameterTensors tensors;
   std::uint32_t index = 0;  ///< in the order of declaration
   OptimizerGroup group{};   ///< the first group that matches its name, else a neutral one
+  UpdateRule rule = UpdateRule::adamw;  ///< the optimizer's; beside muon adamw, see GroupRule
 
   const std::string& name() const { return declaration.name; }
   const TensorView& master() const { return tensors.master; }
@@ -106,9 +109,21 @@ class Parameters {
   /// type, else a decoded copy in shared memory, valid until the next parameter. Empty without a
   /// state.
   TensorView load(StateRole role, const StoredState& state) const;
+  /// True if ops::AdamW updates the parameter: it reads and rounds plain moments itself.
+  bool is_updated_at_once(const Parameter& parameter) const;
   /// Stores the row that load() returned, with its changes.
   void store(const Parameter& parameter, StateRole role, const StoredState& state,
              const RandomKey& key) const;
+
+  /// Calls visit(op, weights, copy) for each part of a matrix whose rule is muon, one after
+  /// another: the parts of a fused matrix, as `declaration.groups` has them, or the whole. The
+  /// operation orthogonalizes the part's momentum, out of the row `momentum`, into memory that all
+  /// parts share; weights and working copy are those of the part.
+  using VisitPart = std::function<void(const ops::Orthogonalize& op, const TensorView& weights,
+                                       const TensorView& working)>;
+  void for_each_muon_part(const Parameter& parameter, const UpdateSpec& spec,
+                          const TensorView& scalars, const TensorView& momentum,
+                          const VisitPart& visit) const;
 
   const ModelConfig& model() const { return model_; }
 
@@ -125,6 +140,8 @@ class Parameters {
   static RandomKey key_of(const Parameter& parameter, StateRole role, RandomKey key);
   void allocate_moments(Parameter& parameter);
   void assign_groups();
+  void assign_rules();
+  void allocate_muon();
   /// Gives frozen norm vectors one gradient to share, which is discarded: the operation that
   /// computes dx of a norm writes it.
   void add_discarded_gradients();
@@ -145,6 +162,8 @@ class Parameters {
   TensorView discarded_gradient_;  ///< of frozen norm vectors; empty without any
   /// Decoded moments, and codes and scales of tensors that are rounded in place.
   TensorView loaded_first_, loaded_second_, rounded_codes_, rounded_scales_;
+  /// Of ops::Orthogonalize, for the largest part: update, x and gram, as one row each.
+  TensorView muon_update_, muon_x_, muon_gram_, muon_squares_;
 };
 
 }  // namespace fp8lab

@@ -9,6 +9,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "emulation/base/error.hpp"
@@ -31,10 +32,13 @@ namespace {
 namespace py = pybind11;
 using Tokens = py::array_t<std::int32_t, py::array::c_style>;
 
-OptimizerConfig make_optimizer(const std::map<std::string, double>& values) {
+using OptimizerWords = std::map<std::string, std::variant<double, std::string>>;
+
+OptimizerConfig make_optimizer(const OptimizerWords& values) {
   OptimizerConfig optimizer;
   for (const auto& [word, value] : values) {
-    set_keyword(optimizer_fields(), optimizer, word, value, "Model");
+    const FieldValue given = std::visit([](const auto& v) -> FieldValue { return v; }, value);
+    set_keyword(optimizer_fields(), optimizer, word, given, "Model");
   }
   return optimizer;
 }
@@ -72,7 +76,7 @@ class ArrayTensors : public ModelTensors {
 class Model {
  public:
   Model(const std::string& source, const std::string& recipe, const std::string& backend,
-        const std::map<std::string, double>& optimizer, std::uint64_t seed, int threads)
+        const OptimizerWords& optimizer, std::uint64_t seed, int threads)
       : source_(require_model_path(source)),
         backend_(make_backend(backend, threads)),
         session_(*backend_, load_model(source_),
@@ -228,7 +232,7 @@ class Model {
 void bind_model(py::module_& module) {
   py::class_<Model>(module, "Model")
       .def(py::init<const std::string&, const std::string&, const std::string&,
-                    const std::map<std::string, double>&, std::uint64_t, int>())
+                    const OptimizerWords&, std::uint64_t, int>())
       .def_property_readonly("config", &Model::config)
       .def_property_readonly("device", &Model::device)
       .def_property_readonly("steps", &Model::steps)

@@ -301,8 +301,10 @@ void Trainer::record_update_errors(const StepRecord& record, const UpdateErrors&
   const UpdateSpec& rule = config_.optimizer.update;
   const std::int64_t count = errors.elements();
   if (rule.has_first_moment()) add("update/first_moment_error", errors.first_moment(), count);
-  if (rule.has_second_moment()) add("update/second_moment_error", errors.second_moment(), count);
-  if (rule.rule == UpdateRule::adamw) add("update/direction_error", errors.direction(), count);
+  if (errors.has_second_moments()) add("update/second_moment_error", errors.second_moment(), count);
+  if (rule.has_first_moment() && errors.has_second_moments()) {
+    add("update/direction_error", errors.direction(), count);
+  }
 }
 
 void Trainer::record_step(const Stage& stage, const StepTaken& taken) {

@@ -211,6 +211,7 @@ STATES = {
     "lns_madam": ["optimizer=lns_madam", "optimizer.second_moment=e5m2/1x64/stochastic"],
     "lion": ["optimizer.kind=lion", "optimizer.first_moment=e5m6/1x128"],
     "sgd": ["optimizer.kind=sgd", "optimizer.first_moment=bf16"],
+    "muon": ["optimizer.kind=muon", "optimizer.first_moment=e4m3fn/1x128"],
 }
 
 

@@ -109,6 +109,14 @@ BREAKAGES = (
         ("optimizer/optimizer.cu",),
     ),
     Breakage(
+        "old_norm",
+        "the norm of Muon's direction begins with that of the matrix before",
+        "optimizer/orthogonalize.cu",
+        "if (first == 0) squares",
+        "if (first < 0) squares",
+        ("optimizer/orthogonalize.cu",),
+    ),
+    Breakage(
         "contraction",
         "AdamW fuses the multiplication and addition of its first moment",
         "optimizer/optimizer.cu",

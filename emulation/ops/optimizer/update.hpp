@@ -21,6 +21,8 @@ struct UpdateFactors {
   float root;        ///< sqrt(correction)
   float one_minus_beta1;
   float one_minus_beta2;
+  float one_minus_momentum;
+  float matrix_rate;  ///< rate * update_factor
 };
 
 FP8LAB_HD inline UpdateFactors update_factors(const UpdateSpec& spec, const float* scalars,
@@ -34,15 +36,18 @@ FP8LAB_HD inline UpdateFactors update_factors(const UpdateSpec& spec, const floa
   f.root = __builtin_sqrtf(f.correction);
   f.one_minus_beta1 = 1.0f - spec.beta1;
   f.one_minus_beta2 = 1.0f - spec.beta2;
+  f.one_minus_momentum = 1.0f - spec.momentum;
+  f.matrix_rate = f.rate * spec.update_factor;
   return f;
 }
 
 /// Returns m after a step with the clipped gradient g: (beta1 * m) + ((1 - beta1) * g) for adamw;
-/// the same with beta2 for lion; (beta1 * m) + g for sgd.
+/// the same with beta2 for lion, with momentum for muon; (beta1 * m) + g for sgd.
 FP8LAB_HD inline float next_first_moment(const UpdateSpec& spec, const UpdateFactors& f, float m,
                                          float g) {
   if (spec.rule == UpdateRule::lion) return (spec.beta2 * m) + (f.one_minus_beta2 * g);
   if (spec.rule == UpdateRule::sgd) return (spec.beta1 * m) + g;
+  if (spec.rule == UpdateRule::muon) return (spec.momentum * m) + (f.one_minus_momentum * g);
   return (spec.beta1 * m) + (f.one_minus_beta1 * g);
 }
 
@@ -69,16 +74,19 @@ FP8LAB_HD inline float madam_weight(const UpdateSpec& spec, const UpdateFactors&
 }
 
 /// Returns the weight after a step, from the clipped gradient g and the moments: for lion those
-/// before the step, for the other rules those after it. Of the other rules only madam reads g.
+/// before the step, for muon m is the update of ops::Orthogonalize, for the other rules those after
+/// the step. Of the other rules only madam reads g.
 ///   adamw  (w * decay) - (first_rate * (m / ((sqrt(v) / root) + epsilon)))
 ///   lion   (w * decay) - (rate * sign((beta1 * m) + ((1 - beta1) * g))), the sign of 0 being 0
 ///   sgd    (w * decay) - (rate * m)
 ///   madam  madam_weight
+///   muon   (w * decay) - ((rate * update_factor) * m)
 FP8LAB_HD inline float updated_weight(const UpdateSpec& spec, const UpdateFactors& f, float w,
                                       float g, float m, float v, float weight_bound) {
   if (spec.rule == UpdateRule::madam) return madam_weight(spec, f, w, g, v, weight_bound);
   const float decayed = w * f.decay;
   if (spec.rule == UpdateRule::sgd) return decayed - (f.rate * m);
+  if (spec.rule == UpdateRule::muon) return decayed - (f.matrix_rate * m);
   if (spec.rule == UpdateRule::lion) {
     const float c = (spec.beta1 * m) + (f.one_minus_beta1 * g);
     return decayed - (f.rate * (c > 0.0f ? 1.0f : c < 0.0f ? -1.0f : c));
@@ -118,7 +126,7 @@ struct UpdateWeights {
   TensorView master;         ///< f32 or bf16
   TensorView working;        ///< bf16 copy of an f32 master, or empty
   TensorView gradient;       ///< f32 or bf16
-  TensorView first_moment;   ///< f32; empty if the rule has none
+  TensorView first_moment;   ///< f32; empty if the rule has none; muon: ops::Orthogonalize's update
   TensorView second_moment;  ///< f32; empty if the rule has none
   TensorView weight_bound;   ///< madam: f32 (1, 1), the largest magnitude of a weight; else empty
 

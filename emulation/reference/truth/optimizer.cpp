@@ -85,9 +85,11 @@ void run(const ops::AdvanceMoments& op) {
   const Eigen::ArrayXXd gradient = clipped(op.gradient, op.scalars);
   if (op.spec.has_first_moment()) {
     auto first = matrix(op.first_moment.flat()).array();
+    const auto momentum = static_cast<double>(op.spec.momentum);
     switch (op.spec.rule) {
       case UpdateRule::sgd: first = beta1 * first + gradient; break;
       case UpdateRule::lion: first = beta2 * first + (1 - beta2) * gradient; break;
+      case UpdateRule::muon: first = momentum * first + (1 - momentum) * gradient; break;
       default: first = beta1 * first + (1 - beta1) * gradient;
     }
   }
@@ -95,6 +97,26 @@ void run(const ops::AdvanceMoments& op) {
     auto second = matrix(op.second_moment.flat()).array();
     second = beta2 * second + (1 - beta2) * gradient.square();
   }
+}
+
+void run(const ops::Orthogonalize& op) {
+  const auto momentum = static_cast<double>(op.spec.momentum);
+  const double clip = element(op.scalars, StepScalar::kClipFactor);
+  const Map update = matrix(op.update);
+  const Eigen::Map<const Matrix> first(op.first_moment.row<double>(0), update.rows(),
+                                       update.cols());
+  Matrix x = momentum * first + (1 - momentum) * clip * matrix(op.gradient);
+  x /= std::max(x.norm(), static_cast<double>(NewtonSchulz::kSmallestNorm));
+  const bool is_tall = x.rows() > x.cols();
+  if (is_tall) x.transposeInPlace();
+  for (int step = 0; step < NewtonSchulz::kSteps; ++step) {
+    const Matrix gram = x * x.transpose();
+    const Matrix polynomial = static_cast<double>(NewtonSchulz::kB) * gram +
+                              static_cast<double>(NewtonSchulz::kC) * gram * gram;
+    x = (static_cast<double>(NewtonSchulz::kA) * x + polynomial * x).eval();
+  }
+  if (is_tall) x.transposeInPlace();
+  matrix(op.update) = x;
 }
 
 void run(const ops::UpdateWeights& op) {
@@ -107,6 +129,8 @@ void run(const ops::UpdateWeights& op) {
       1 - rate * static_cast<double>(op.spec.weight_decay) * static_cast<double>(op.decay_mask);
   if (op.spec.rule == UpdateRule::sgd) {
     master -= rate * first;
+  } else if (op.spec.rule == UpdateRule::muon) {
+    master -= rate * static_cast<double>(op.spec.update_factor) * first;
   } else if (op.spec.rule == UpdateRule::lion) {
     const auto beta1 = static_cast<double>(op.spec.beta1);
     master -= rate * (beta1 * first + (1 - beta1) * gradient).sign();

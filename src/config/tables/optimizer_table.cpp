@@ -13,7 +13,9 @@ namespace {
 using namespace fields;  // NOLINT: the vocabulary of the tables below
 
 bool is_madam(const UpdateSpec& spec) { return spec.rule == UpdateRule::madam; }
-bool is_adamw(const UpdateSpec& spec) { return spec.rule == UpdateRule::adamw; }
+bool is_muon(const UpdateSpec& spec) { return spec.rule == UpdateRule::muon; }
+/// Also of muon, beside which adamw updates vectors.
+bool has_adamw(const UpdateSpec& spec) { return spec.rule == UpdateRule::adamw || is_muon(spec); }
 
 /// Keys that a file may give for every rule, so that a study can replace the rule alone.
 Fields<UpdateSpec> shared_update_fields() {
@@ -30,7 +32,7 @@ Fields<UpdateSpec> shared_update_fields() {
           .when(has_beta2, "a kind other than sgd")
           .ignored_otherwise(),
       number("epsilon", &S::epsilon, 1e-30, 1.0, "added to the root of the second moment")
-          .when(is_adamw, "kind = \"adamw\"")
+          .when(has_adamw, "kind = \"adamw\" or \"muon\"")
           .ignored_otherwise(),
       number("weight_decay", &S::weight_decay, 0.0, 10.0,
              "decoupled weight decay of matrices, a factor of the learning rate")
@@ -38,6 +40,9 @@ Fields<UpdateSpec> shared_update_fields() {
           .ignored_otherwise(),
       number("clip_norm", &S::clip_norm, 0.0, 1e30,
              "largest norm of all gradients together; 0: not clipped"),
+      number("momentum", &S::momentum, 0.0, 0.99999, "decay of muon's momentum in a step")
+          .when(is_muon, "kind = \"muon\"")
+          .ignored_otherwise(),
   };
 }
 
@@ -56,7 +61,15 @@ Fields<UpdateSpec> rule_fields() {
              "largest weight, as a multiple of the root mean square of its tensor at the start of "
              "the stage")
           .when(is_madam, "kind = \"madam\""),
+      choice("update_scale", &S::update_scale, kUpdateScaleNames,
+             "factor of a matrix of R rows and C columns: adamw_rms, 0.2 sqrt(max(R, C)), for "
+             "rates of AdamW; original, sqrt(max(1, R / C))")
+          .when(is_muon, "kind = \"muon\""),
   };
+}
+
+bool has_second_moment(const OptimizerConfig& optimizer) {
+  return optimizer.update.has_second_moment() || is_muon(optimizer.update);
 }
 
 Field<OptimizerConfig> state_field(std::string word, QuantSpec OptimizerConfig::*member,
@@ -103,13 +116,20 @@ const Table<OptimizerGroup>& optimizer_group_table() {
           group_decay_field().when(is_updated, "frozen = false"),
           boolean("frozen", &S::frozen,
                   "keep the parameters as they are: they have no gradients, moments or updates"),
+          choice("kind", &S::rule, kGroupRuleNames,
+                 "with kind = \"muon\": automatic, muon for the weights of linear layers but the "
+                 "head's; muon, also for other matrices; adamw updates the rest")
+              .when(is_updated, "frozen = false"),
       },
       {},
       [](const TomlReader& reader, const S& group) {
-        if (group.frozen || reader.has("learning_rate") || reader.has("weight_decay")) return;
+        if (group.frozen || reader.has("learning_rate") || reader.has("weight_decay") ||
+            reader.has("kind")) {
+          return;
+        }
         reader.fail("match",
                     "the group changes nothing; accepted: with learning_rate, weight_decay or "
-                    "both, or frozen = true (learning_rate = 1.0 keeps parameters from later "
+                    "kind, or frozen = true (learning_rate = 1.0 keeps parameters from later "
                     "groups)");
       }};
   return table;
@@ -131,8 +151,7 @@ const Fields<OptimizerConfig>& optimizer_fields() {
                       .when([](const S& optimizer) { return optimizer.update.has_first_moment(); },
                             "a kind other than madam"));
     all.push_back(state_field("second_moment", &S::second_moment, "storage of the second moment")
-                      .when([](const S& optimizer) { return optimizer.update.has_second_moment(); },
-                            "kind = \"adamw\" or \"madam\""));
+                      .when(has_second_moment, "kind = \"adamw\", \"madam\" or \"muon\""));
     lift(rule_fields(), &S::update, all);
     return all;
   }();
@@ -144,8 +163,16 @@ const Table<OptimizerConfig>& optimizer_table() {
   static const Table<S> table{
       optimizer_fields(),
       {shared(TableList("group", &S::groups, optimizer_group_table,
-                        "learning rate and weight decay of some parameters, or that they are "
-                        "frozen"))}};
+                        "learning rate, weight decay or rule of some parameters, or that they "
+                        "are frozen"))},
+      [](const TomlReader& reader, const S& optimizer) {
+        if (is_muon(optimizer.update)) return;
+        for (const OptimizerGroup& group : optimizer.groups) {
+          if (group.rule == GroupRule::automatic) continue;
+          reader.fail("group", "kind of the group \"" + group.match +
+                                   "\" is for an optimizer of kind = \"muon\"");
+        }
+      }};
   return table;
 }
 

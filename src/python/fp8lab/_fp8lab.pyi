@@ -121,7 +121,7 @@ class Model:
         source: str,
         recipe: str,
         backend: str,
-        optimizer: dict[str, float],
+        optimizer: dict[str, float | str],
         seed: int,
         threads: int,
         /,

@@ -66,20 +66,29 @@ class Model:
         backend: str = "cpu",
         seed: int = 1,
         threads: int = 0,
+        kind: str = "adamw",
         beta1: float = 0.9,
         beta2: float = 0.95,
         epsilon: float = 1e-8,
         weight_decay: float = 0.1,
         clip_norm: float = 1.0,
+        momentum: float = 0.95,
+        update_scale: str = "adamw_rms",
     ) -> None:
-        """Weight decay applies only to matrices. `clip_norm` 0: no clipping. `threads` 0: all."""
-        optimizer = {
+        """Weight decay applies only to matrices. `clip_norm` 0: no clipping. `threads` 0: all.
+
+        `kind`, and what each of the other words means to it: [optimizer] of `fp8lab help config`.
+        """
+        optimizer: dict[str, float | str] = {
+            "kind": kind,
             "beta1": beta1,
             "beta2": beta2,
             "epsilon": epsilon,
             "weight_decay": weight_decay,
             "clip_norm": clip_norm,
         }
+        if kind == "muon":
+            optimizer |= {"momentum": momentum, "update_scale": update_scale}
         self._model = _fp8lab.Model(
             fspath(source), fspath(recipe), backend, optimizer, seed, threads
         )
@@ -172,8 +181,8 @@ class Model:
     def step(
         self, tokens: ArrayLike, targets: ArrayLike | None = None, *, learning_rate: float
     ) -> Step:
-        """Performs one optimizer step with clipping: AdamW, unless `kind` names another
-        optimizer."""
+        """Performs one optimizer step with clipping: AdamW, unless the model was made with another
+        `kind`."""
         return Step(*self._model.step(*self._batch(tokens, targets), learning_rate))
 
     def save(

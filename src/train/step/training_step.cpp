@@ -28,10 +28,10 @@ void upload_scalars(Backend& backend, const TensorView& view, std::span<const do
 }
 
 std::string settings_of(const UpdateSpec& spec, std::uint64_t seed) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {}", name_of(spec.rule), spec.beta1, spec.beta2,
-                     spec.epsilon, spec.weight_decay, spec.clip_norm,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", name_of(spec.rule), spec.beta1,
+                     spec.beta2, spec.epsilon, spec.weight_decay, spec.clip_norm,
                      spec.moments == MomentUse::rounded, spec.gradient_bound, spec.rate_factor,
-                     seed);
+                     spec.momentum, spec.update_scale == UpdateScale::original, seed);
 }
 
 }  // namespace
@@ -194,6 +194,7 @@ void TrainingStep::update_parameter(const Parameter& parameter, const UpdateSpec
                                     const RandomKey& key, UpdateErrors* errors) const {
   const ParameterTensors& t = parameter.tensors;
   UpdateSpec own = spec;
+  own.rule = parameter.rule;
   float decay_mask = parameter.declaration.weight_decay ? 1.0f : 0.0f;
   own.rate_factor *= parameter.group.learning_rate;
   if (parameter.group.weight_decay >= 0.0f) {
@@ -202,8 +203,7 @@ void TrainingStep::update_parameter(const Parameter& parameter, const UpdateSpec
   }
   const bool is_plain = is_plain_state(parameters.weight_storage());
   const bool is_rounded = own.moments == MomentUse::rounded;
-  if (own.rule == UpdateRule::adamw && is_rounded && is_plain &&
-      is_plain_state(t.first_moment.spec) && is_plain_state(t.second_moment.spec)) {
+  if (parameters.is_updated_at_once(parameter)) {
     backend.run(
         ops::AdamW{own,
                    block.scalars,
@@ -229,6 +229,7 @@ void TrainingStep::update_parameter(const Parameter& parameter, const UpdateSpec
     errors->stored(m, v, own.epsilon);
   };
   const auto update = [&] {
+    if (own.rule == UpdateRule::muon) return update_parts(parameter, own, decay_mask, m);
     backend.run(ops::UpdateWeights{own, block.scalars, decay_mask, t.master,
                                    is_plain ? t.working : TensorView{}, t.gradient, m, v,
                                    t.weight_bound});
@@ -251,6 +252,25 @@ void TrainingStep::update_parameter(const Parameter& parameter, const UpdateSpec
   if (is_plain) return;
   parameters.round(parameter, StateRole::weights, t.master, parameters.weight_storage(), key);
   if (!t.working.empty()) backend.run(ops::Copy{t.master, t.working});
+}
+
+void TrainingStep::update_parts(const Parameter& parameter, const UpdateSpec& spec,
+                                float decay_mask, const TensorView& momentum) const {
+  const bool is_plain = is_plain_state(parameters.weight_storage());
+  parameters.for_each_muon_part(
+      parameter, spec, block.scalars, momentum,
+      [&](const ops::Orthogonalize& op, const TensorView& weights, const TensorView& working) {
+        backend.run(op);
+        backend.run(ops::UpdateWeights{op.spec,
+                                       block.scalars,
+                                       decay_mask,
+                                       weights,
+                                       is_plain ? working : TensorView{},
+                                       op.gradient,
+                                       op.update,
+                                       {},
+                                       {}});
+      });
 }
 
 void TrainingStep::repeat(std::optional<std::size_t> part, const std::string& settings,

@@ -101,6 +101,9 @@ struct TrainingStep {
   void update_weights(const UpdateSpec& spec, const RandomKey& key, UpdateErrors* errors) const;
   void update_parameter(const Parameter& parameter, const UpdateSpec& spec, const RandomKey& key,
                         UpdateErrors* errors) const;
+  /// Muon's update, from the momentum of the step as one row.
+  void update_parts(const Parameter& parameter, const UpdateSpec& spec, float decay_mask,
+                    const TensorView& momentum) const;
   RandomKey key_of(std::uint64_t seed) const;
   /// Enqueues a part of the step. The backend may replay the graph of an earlier step with the same
   /// settings; without `part` it never does.

@@ -44,6 +44,7 @@ void UpdateErrors::stored(const TensorView& first, const TensorView& second, flo
   for (std::size_t i = 0; i < m.size(); ++i) {
     first_.add(static_cast<double>(first_moment_[i]), static_cast<double>(m[i]));
   }
+  has_second_moments_ = has_second_moments_ || !v.empty();
   for (std::size_t i = 0; i < v.size(); ++i) {
     second_.add(static_cast<double>(second_moment_[i]), static_cast<double>(v[i]));
   }

@@ -27,6 +27,8 @@ class UpdateErrors {
   std::int64_t with_gradient() const { return with_gradient_; }
   /// True if moments were computed in FP32 apart from their storage.
   bool has_moments() const { return elements_ > 0; }
+  /// True if second moments are among these, as AdamW has them beside Muon.
+  bool has_second_moments() const { return has_second_moments_; }
   std::int64_t elements() const { return elements_; }
   double first_moment() const { return first_.relative(); }
   double second_moment() const { return second_.relative(); }
@@ -48,6 +50,7 @@ class UpdateErrors {
 
   Backend& backend_;
   std::vector<float> weights_, first_moment_, second_moment_;  // of the present parameter
+  bool has_second_moments_ = false;
   std::int64_t with_gradient_ = 0, unchanged_ = 0, elements_ = 0;
   Error first_, second_, direction_;
 };

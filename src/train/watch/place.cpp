@@ -63,6 +63,7 @@ const void* subject_of(const AnyOperation& op) {
           [](const ops::StoreState* s) -> const void* { return s->state.codes.data; },
           [](const ops::LoadState* l) -> const void* { return l->state.codes.data; },
           [](const ops::AdvanceMoments* a) -> const void* { return a->gradient.data; },
+          [](const ops::Orthogonalize* o) -> const void* { return o->gradient.data; },
           [](const ops::UpdateWeights* u) -> const void* { return u->master.data; },
           [](const ops::UpdateDelayedScale* u) -> const void* { return u->state.data; },
           [](const ops::MeasureOperand* m) -> const void* { return m->record.data; },
@@ -129,14 +130,24 @@ PlaceTracker::PlaceTracker(const Parameters& parameters, const Transformer& tran
     columns_[column.memory.data] = column.spec.name;
   }
   for (const Parameter& parameter : parameters.all()) {
-    for (const TensorView* view :
-         {&parameter.master(), &parameter.working(), &parameter.tensors.first_moment.codes,
-          &parameter.tensors.second_moment.codes}) {
+    // Muon updates the parts of a fused matrix one after another.
+    const auto add = [&](const TensorView& matrix) {
+      std::int64_t first = 0;
+      parameters_[matrix.data] = parameter.name();
+      if (parameter.declaration.is_vector) return;
+      for (const OutputGroup& group : parameter.declaration.groups) {
+        parameters_[matrix.row_range(first, group.rows).data] = parameter.name();
+        first += group.rows;
+      }
+    };
+    add(parameter.master());
+    for (const TensorView* view : {&parameter.working(), &parameter.tensors.first_moment.codes,
+                                   &parameter.tensors.second_moment.codes}) {
       if (!view->empty()) parameters_[view->data] = parameter.name();
     }
     for (const Parameters::GradientSet& gradients : parameters.gradient_sets()) {
       const TensorView& gradient = gradients[parameter.index];
-      if (!gradient.empty()) parameters_[gradient.data] = parameter.name();
+      if (!gradient.empty()) add(gradient);
     }
   }
   const auto& declared = parameters.declaration().linears();

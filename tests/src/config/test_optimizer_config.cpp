@@ -77,7 +77,14 @@ TEST_CASE("optimizers survive their text and have hashes of their own") {
       "[optimizer]\n[[optimizer.group]]\nmatch = \"embedding\"\nlearning_rate = 0.5\n"
       "[[optimizer.group]]\nmatch = \"layers.*.mlp\"\nweight_decay = 0.0\n",
       "[optimizer]\n[[optimizer.group]]\nmatch = \"embedding\"\nweight_decay = 0.1\n",
-      "[optimizer]\n[[optimizer.group]]\nmatch = \"embedding\"\nfrozen = true\n"};
+      "[optimizer]\n[[optimizer.group]]\nmatch = \"embedding\"\nfrozen = true\n",
+      "[optimizer]\nkind = \"muon\"\n",
+      "[optimizer]\nkind = \"muon\"\nmomentum = 0.9\n",
+      "[optimizer]\nkind = \"muon\"\nupdate_scale = \"original\"\nsecond_moment = \"bf16\"\n",
+      "[optimizer]\nkind = \"muon\"\n[[optimizer.group]]\nmatch = \"embedding\"\nkind = "
+      "\"muon\"\n",
+      "[optimizer]\nkind = \"muon\"\n[[optimizer.group]]\nmatch = \"layers.*.mlp\"\nkind = "
+      "\"adamw\"\n"};
   std::vector<std::string> hashes;
   for (const std::string& table : tables) {
     INFO(table);
@@ -113,7 +120,16 @@ TEST_CASE("keys of another rule: numbers stay silent, storage is refused") {
   CHECK_THAT(refusal("[optimizer]\nkind = \"lion\"\nupdate_moments = \"unrounded\"\n"),
              Catch::Contains("update_moments"));
   CHECK_THAT(refusal("[optimizer]\ngradient_bound = 7.0\n"), Catch::Contains("madam"));
-  CHECK_THAT(refusal("[optimizer]\nkind = \"adam\"\n"), Catch::Contains("adamw, lion, sgd, madam"));
+  CHECK_THAT(refusal("[optimizer]\nkind = \"adam\"\n"),
+             Catch::Contains("adamw, lion, sgd, madam, muon"));
+  CHECK_THAT(refusal("[optimizer]\nupdate_scale = \"original\"\n"), Catch::Contains("muon"));
+  CHECK(with("[optimizer]\nmomentum = 0.9\n").hash == with("").hash);
+  CHECK_THAT(refusal("[optimizer]\n[[optimizer.group]]\nmatch = \"layers\"\nkind = \"muon\"\n"),
+             Catch::Contains("c.toml:2") && Catch::Contains("the group \"layers\"") &&
+                 Catch::Contains("kind = \"muon\""));
+  CHECK_THAT(refusal("[optimizer]\nkind = \"muon\"\n[[optimizer.group]]\nmatch = \"layers\"\n"
+                     "kind = \"lion\"\n"),
+             Catch::Contains("automatic, adamw, muon"));
   CHECK_THAT(refusal("[optimizer]\n[[optimizer.group]]\nlearning_rate = 2.0\n"),
              Catch::Contains("match"));
   CHECK_THAT(refusal("[optimizer]\n[[optimizer.group]]\nmatch = \"layers\"\n"),
@@ -165,7 +181,8 @@ TEST_CASE("the optimizers of published systems") {
         "[optimizer]\n"
         "first_moment = \"bf16\"\n"
         "second_moment = \"bf16\"\n");
-  CHECK(experiment_names("optimizers").size() == 5);
+  CHECK(resolved("muon") == "[optimizer]\nkind = \"muon\"\n");
+  CHECK(experiment_names("optimizers").size() == 6);
   CHECK_THAT(refusal("optimizer = \"coatt\"\n"),
              Catch::Contains("coatt") && Catch::Contains("fp8_adam"));
 }

@@ -309,3 +309,102 @@ TEST_CASE("stochastic rounding of states follows seed and step") {
   CHECK_FALSE(
       differing(first, Training("[optimizer]\nweights = \"fp16/tensor/pow2\"\n").after(2)).empty());
 }
+
+TEST_CASE(
+    "muon updates the parts of fused matrices one by one, and adamw all but weights of layers") {
+  const std::string table =
+      "[optimizer]\nkind = \"muon\"\nweight_decay = 0.5\nclip_norm = 0.0\nmomentum = 0.75\n"
+      "update_scale = \"original\"\n";
+  constexpr float kRate = 0x1p-7f;
+  Training muon(table, static_cast<double>(kRate));
+  const Weights before = muon.weights();
+  muon.step();
+  Training plain("[optimizer]\nweight_decay = 0.5\nclip_norm = 0.0\n", static_cast<double>(kRate));
+  const std::vector<std::string> changed = differing(muon.weights(), plain.after(1));
+  std::vector<std::string> expected;
+  for (const char* layer : {"layers.0", "layers.1"}) {
+    for (const char* matrix : {"attention.o", "attention.qkv", "mlp.down", "mlp.gate_up"}) {
+      expected.push_back(std::string(layer) + "." + matrix + ".weight");
+    }
+  }
+  CHECK(changed == expected);
+
+  UpdateSpec spec;
+  spec.rule = UpdateRule::muon;
+  spec.momentum = 0.75f;
+  Backend& backend = *muon.backend;
+  const auto upload = [&](const TensorView& view, const std::vector<float>& values) {
+    backend.upload(view, values.data());
+  };
+  std::size_t parts = 0;
+  for (const Parameter& parameter : muon.parameters.all()) {
+    const bool is_muon = std::count(changed.begin(), changed.end(), parameter.name()) > 0;
+    CHECK(parameter.tensors.second_moment.empty() == is_muon);
+    if (!is_muon) continue;
+    INFO(parameter.name());
+    const std::int64_t cols = parameter.declaration.cols;
+    std::vector<std::int64_t> heights;
+    for (const OutputGroup& group : parameter.declaration.groups) heights.push_back(group.rows);
+    if (heights.empty()) heights.push_back(parameter.declaration.rows);
+    std::int64_t first = 0;
+    for (const std::int64_t rows : heights) {
+      ++parts;
+      const std::int64_t small = std::min(rows, cols), n = rows * cols;
+      const TensorView update = backend.allocate(DType::f32, rows, cols),
+                       x = backend.allocate(DType::bf16, rows, cols),
+                       gram = backend.allocate(DType::bf16, small, small),
+                       squares = backend.allocate(DType::f32, 1, StepScalar::kCount),
+                       scalars = backend.allocate(DType::f32, 1, StepScalar::kCount);
+      upload(scalars.columns(StepScalar::kClipFactor, 1), {1.0f});
+      backend.run(ops::Orthogonalize{spec, scalars, parameter.gradient().row_range(first, rows),
+                                     parameter.tensors.first_moment.codes.row_range(first, rows),
+                                     update, x, gram, squares});
+      const std::vector<float> orthogonal = muon.read(update),
+                               now = muon.read(parameter.master().row_range(first, rows));
+      const float* const old = before.at(parameter.name()).data() + first * cols;
+      const float rate =
+          kRate *
+          (rows > cols ? std::sqrt(static_cast<float>(rows) / static_cast<float>(cols)) : 1.0f);
+      for (std::int64_t i = 0; i < n; ++i) {
+        const auto k = static_cast<std::size_t>(i);
+        REQUIRE(now[k] == (old[i] * (1.0f - kRate * 0.5f)) - (rate * orthogonal[k]));
+      }
+      first += rows;
+    }
+  }
+  CHECK(parts == 2 * (3 + 1 + 2 + 1));
+}
+
+TEST_CASE("groups choose between muon and adamw, and leave vectors to adamw") {
+  const auto trained = [](const std::string& groups) {
+    return Training("[optimizer]\nkind = \"muon\"\n" + groups).after(1);
+  };
+  const auto group = [](const std::string& match, const std::string& kind) {
+    return "[[optimizer.group]]\nmatch = \"" + match + "\"\nkind = \"" + kind + "\"\n";
+  };
+  const Weights muon = trained(""), plain = Training("").after(1);
+  const Weights without_mlp = trained(group("layers.*.mlp", "adamw"));
+  const std::vector<std::string> mlp = {"layers.0.mlp.down.weight", "layers.0.mlp.gate_up.weight",
+                                        "layers.1.mlp.down.weight", "layers.1.mlp.gate_up.weight"};
+  CHECK(differing(without_mlp, muon) == mlp);
+  for (const std::string& name : mlp) CHECK(without_mlp.at(name) == plain.at(name));
+  CHECK(differing(trained(group("embed", "muon")), muon) ==
+        std::vector<std::string>{"embed.weight"});
+  // Of the matrices and vectors of a group, matrices alone.
+  CHECK(differing(trained(group("layers.*.attention", "muon")), muon).empty());
+  CHECK_THROWS_WITH(trained(group("layers.*.mlp.norm", "muon")),
+                    Catch::Contains("layers.*.mlp.norm") && Catch::Contains("no matrix"));
+  CHECK(differing(trained(group("*", "adamw")), plain).empty());
+}
+
+TEST_CASE("muon's momentum may be stored in a format of its own") {
+  Training whole("[optimizer]\nkind = \"muon\"\n");
+  Training codes("[optimizer]\nkind = \"muon\"\nfirst_moment = \"e4m3fn/1x128\"\n");
+  const UpdateErrors errors = codes.step();
+  CHECK((errors.first_moment() > 0.005 && errors.first_moment() < 0.05));
+  CHECK(errors.second_moment() == 0.0);
+  CHECK_FALSE(differing(codes.weights(), whole.after(1)).empty());
+  Training unrounded(
+      "[optimizer]\nkind = \"muon\"\nfirst_moment = \"bf16\"\nupdate_moments = \"unrounded\"\n");
+  CHECK(differing(unrounded.after(1), Training("[optimizer]\nkind = \"muon\"\n").after(1)).empty());
+}

@@ -175,6 +175,14 @@ TEST_CASE("planned memory is to the byte what a stage allocates") {
   check_memory(config, stage, load_recipe("bf16"));
   config.optimizer = {};
   config.model = fp8lab::test::biased_model();
+  config.optimizer.update.rule = UpdateRule::muon;
+  check_memory(config, stage, load_recipe("infir2"));
+  config.optimizer.first_moment = plain_state(DType::bf16);  // its momentum is decoded
+  check_memory(config, stage, load_recipe("infir2"));
+  config.optimizer.groups = {{.match = "layers.*.mlp", .rule = GroupRule::adamw},
+                             {.match = "embed", .rule = GroupRule::muon}};
+  check_memory(config, stage, load_recipe("infir2"));
+  config.optimizer = {};
   // A stage in another recipe than the run's, whose activations the working copy does not have.
   check_memory(config, stage, load_recipe("fp32"));
   config.recipe = "fp32";

@@ -58,6 +58,8 @@ UpdateSpec of_rule(UpdateRule rule) {
   spec.rule = rule;
   spec.rate_factor = 0.5f;
   spec.gradient_bound = 2.6f;
+  spec.momentum = 0.8f;
+  spec.update_factor = 2.25f;
   return spec;
 }
 
@@ -67,6 +69,7 @@ double moved(UpdateRule rule, double w, double g, double m, double v, double bou
   spec.rule = rule;
   spec.beta1 = spec.beta2 = 0.5f;
   spec.epsilon = 1e-30f;
+  spec.update_factor = 4.0f;
   Matrix scalars(DType::f32, 1, StepScalar::kCount);
   scalars.set(StepScalar::kLearningRate, 0x1p-7);
   scalars.set(StepScalar::kClipFactor, 1.0);
@@ -90,8 +93,8 @@ double moved(UpdateRule rule, double w, double g, double m, double v, double bou
 }  // namespace
 
 TEST_CASE("every rule follows its formula in double precision") {
-  const UpdateRule rule =
-      GENERATE(UpdateRule::adamw, UpdateRule::lion, UpdateRule::sgd, UpdateRule::madam);
+  const UpdateRule rule = GENERATE(UpdateRule::adamw, UpdateRule::lion, UpdateRule::sgd,
+                                   UpdateRule::madam, UpdateRule::muon);
   const float mask = GENERATE(0.0f, 1.0f);
   INFO(name_of(rule) << " " << mask);
   const UpdateSpec spec = of_rule(rule);
@@ -122,6 +125,7 @@ TEST_CASE("rules by hand") {
   // AdamW: rate / (1 - 1/2) * m / (sqrt(v) / sqrt(1/2)).
   CHECK(moved(UpdateRule::adamw, 1.0, 0.0, 2.0, 8.0) == Approx(1.0 - 0x1p-6 * 2.0 / 4.0));
   CHECK(moved(UpdateRule::sgd, 1.0, 5.0, 3.0, 0.0) == 1.0 - 3 * 0x1p-7);
+  CHECK(moved(UpdateRule::muon, 1.0, 5.0, 3.0, 0.0) == 1.0 - 4 * 3 * 0x1p-7);
   // The sign of the mean of m and g; nothing where they cancel.
   CHECK(moved(UpdateRule::lion, 1.0, 5.0, -1.0, 0.0) == 1.0 - 0x1p-7);
   CHECK(moved(UpdateRule::lion, 1.0, -5.0, 1.0, 0.0) == 1.0 + 0x1p-7);
