@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -24,17 +25,25 @@ using AnyOperation = std::variant<FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
                                       FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION) const Upload*>;
 #undef FP8LAB_OPERATION
 
+/// "gemm", "adamw", "upload", ...; for an output that is quantized as it is computed the name of
+/// the operation that computes it, "rmsnorm_forward and quantize".
+std::string operation_name(const AnyOperation& op);
+
 /// Returns all tensors that an operation or an upload writes.
 std::vector<OperationOutput> outputs_of(const Upload& upload);
 std::vector<OperationOutput> outputs_of(const AnyOperation& op);
 
-/// Sees each operation before and after it runs. It may use the backend's memory: no other
-/// operation runs meanwhile.
+/// The operand that an output of an operation belongs to, "fprop.x"; for other outputs the tensor
+/// of the operation's label, "x".
+std::string part_of(const Label& label, const OperationOutput& output);
+
+/// Sees each operation, with its label, before and after it runs. It may use the backend's memory:
+/// no other operation runs meanwhile.
 class OperationObserver {
  public:
   virtual ~OperationObserver() = default;
-  virtual void before(const AnyOperation&) {}
-  virtual void after(const AnyOperation&) {}
+  virtual void before(const AnyOperation&, const Label&) {}
+  virtual void after(const AnyOperation&, const Label&) {}
 };
 
 /// Runs every operation on `original`. While an observer is set, repeat() enqueues the operations

@@ -185,6 +185,7 @@ void LinearFunction::multiply(const OperandSet& operands, const Multiplication& 
     product.apart =
         operands.workspace().view(kApart, product_range(m.role), dtype, m.d.rows, m.d.cols);
   }
+  const LabelScope scope(backend_, backend_.label().in_gemm(gemm_role_name(m.role)));
   backend_.run(product);
 }
 
@@ -293,6 +294,7 @@ void LinearFunction::restore_forward_weight(OperandSet& operands, const StepCont
 void LinearFunction::prepare_weights(OperandSet& operands, const StepContext& context,
                                      const LinearWeight& w) const {
   if (!operands.is_kept(id_of(Slot::fprop_w))) return;
+  const LabelScope scope(backend_, label());
   const bool late = is_late_weight(Slot::fprop_w) || is_late_weight(Slot::dgrad_w);
   const TensorView& first = source_of(Slot::fprop_w, w);
   if (has_backward() && !late && first.data == source_of(Slot::dgrad_w, w).data) {
@@ -321,6 +323,7 @@ void LinearFunction::forward(OperandSet& operands, const StepContext& context,
                              const LinearInputs& inputs, const TensorView& bias,
                              const TensorView& y) const {
   constexpr OperandId kId = id_of(Slot::fprop_x);
+  const LabelScope scope(backend_, label());
   const auto& [x, w] = inputs;
   smooth(operands, GemmRole::fprop, x, source_of(Slot::fprop_w, w));
   if (is_late_weight(Slot::fprop_w)) quantize_weight(operands, context, Slot::fprop_w, w);
@@ -338,6 +341,7 @@ void LinearFunction::forward(OperandSet& operands, const StepContext& context,
                              const ops::Producer& producer, const LinearWeight& w,
                              const TensorView& bias, const TensorView& y) const {
   constexpr OperandId kId = id_of(Slot::fprop_x);
+  const LabelScope scope(backend_, label());
   const LinearInputs inputs{ops::output_of(producer), w};
   // Fewer rows than T occur in inference only: no backward pass follows.
   if (keeps_codes_ && inputs.x.rows == description_.tokens) {
@@ -353,6 +357,7 @@ void LinearFunction::forward(OperandSet& operands, const StepContext& context,
 void LinearFunction::recompute_x(OperandSet& operands, const StepContext& context,
                                  const ops::Producer& producer) const {
   constexpr OperandId kId = id_of(Slot::fprop_x);
+  const LabelScope scope(backend_, label());
   if (keeps_codes_) {
     const bool produced = operands.produce_both(context, kId, producer, false);
     FP8LAB_ASSERT(produced);
@@ -367,6 +372,7 @@ void LinearFunction::recompute_x(OperandSet& operands, const StepContext& contex
 void LinearFunction::backward(OperandSet& operands, const StepContext& context,
                               const LinearInputs& inputs, const TensorView& dy,
                               const LinearGradients& gradients) const {
+  const LabelScope scope(backend_, label());
   const auto& [x, w] = inputs;
   smooth(operands, GemmRole::dgrad, dy, source_of(Slot::dgrad_w, w));
   if (has_wgrad()) smooth(operands, GemmRole::wgrad, dy, x);
@@ -386,6 +392,7 @@ void LinearFunction::backward(OperandSet& operands, const StepContext& context,
                               const LinearInputs& inputs, const ops::Producer& producer,
                               const LinearGradients& gradients) const {
   constexpr OperandId kId = id_of(Slot::dgrad_dy);
+  const LabelScope scope(backend_, label());
   const TensorView& dy = ops::output_of(producer);
   const auto produce = [&] {
     return has_wgrad() ? operands.produce_both(context, kId, producer, !gradients.bias.empty())

@@ -86,6 +86,7 @@ void OperandSet::reserve(OperandId id, const std::string& owner) {
   QuantizedOperand& target = row(id).operand;
   target = QuantizedOperand::without_memory(spec, declaration.rows(), declaration.k());
   target.is_right = declaration.is_right;
+  target.name = declaration.name;
   if (spec.orientation_source == OrientationSource::transformed) {
     target.source_space.transform = this->declaration(row(id).other.value()).spec.transform;
   }
@@ -221,24 +222,31 @@ RandomKey OperandSet::key_of(const StepContext& context, OperandId id) const {
   return key;
 }
 
+Label OperandSet::label(OperandId id) const {
+  return backend_.label().on_tensor(declaration(id).tensor_name);
+}
+
 TensorView OperandSet::record_of(OperandId id) const {
   return statistics_.row_range(static_cast<std::int64_t>(index(id)), 1);
 }
 
 void OperandSet::measure(const StepContext& context, OperandId id, const TensorView& source) {
   if (!context.log_statistics) return;
+  const LabelScope scope(backend_, label(id));
   backend_.run(ops::MeasureOperand{source, declaration(id).transpose, operand(id), record_of(id)});
 }
 
 void OperandSet::measure_both(const StepContext& context, OperandId first,
                               const TensorView& source) {
   if (!context.log_statistics) return;
+  const LabelScope scope(backend_, label(first));
   const OperandId second = second_of(first);
   backend_.run(ops::MeasureBoth{source, operand(first), operand(second), record_of(first),
                                 record_of(second)});
 }
 
 void OperandSet::make(const StepContext& context, OperandId id, const TensorView& source) {
+  const LabelScope scope(backend_, label(id));
   const TensorView quantized = source_of(id, source);
   if (!bind(id, quantized)) return;
   backend_.run(ops::Quantize{quantized, declaration(id).transpose, key_of(context, id),
@@ -253,6 +261,7 @@ void OperandSet::quantize(const StepContext& context, OperandId id, const Tensor
 
 void OperandSet::quantize_both(const StepContext& context, OperandId first,
                                const TensorView& source) {
+  const LabelScope scope(backend_, label(first));
   const OperandId second = second_of(first);
   if (bind_both(first, source)) {
     backend_.run(ops::QuantizeBoth{source, key_of(context, first), state_of(first),
@@ -274,6 +283,7 @@ void OperandSet::quantize_both(const StepContext& context, OperandId first,
 bool OperandSet::produce(const StepContext& context, OperandId id, const ops::Producer& producer) {
   const TensorView& output = ops::output_of(producer);
   if (!bind(id, output)) return false;
+  const LabelScope scope(backend_, label(id));
   backend_.run(ops::ProduceQuantize{producer, key_of(context, id), state_of(id), row(id).operand});
   rescale_in_warmup(context, id, output);
   measure(context, id, output);
@@ -285,6 +295,7 @@ bool OperandSet::produce_both(const StepContext& context, OperandId first,
   const OperandId second = second_of(first);
   const TensorView& output = ops::output_of(producer);
   if (!bind_both(first, output)) return false;
+  const LabelScope scope(backend_, label(first));
   const bool keeps_output =
       is_read || context.log_statistics || is_warming_up(first) || is_warming_up(second);
   backend_.run(ops::ProduceQuantize{producer, key_of(context, first), state_of(first),
@@ -330,6 +341,7 @@ bool OperandSet::is_without_history(OperandId id) const {
 void OperandSet::update_delayed_scales() {
   for (const OperandId id : ids()) {
     if (delayed_state(id).empty()) continue;
+    const LabelScope scope(backend_, label(id));
     backend_.run(ops::UpdateDelayedScale{declaration(id).spec, delayed_state(id)});
   }
 }

@@ -150,6 +150,8 @@ class OperandSet {
   Row& row(OperandId id) { return rows_[index(id)]; }
   /// The second orientation of the tensor of `first`.
   OperandId second_of(OperandId first) const { return row(first).other.value(); }
+  /// The label of operations on the tensor of `id`.
+  Label label(OperandId id) const;
   TensorView record_of(OperandId id) const;
 
   void pair_orientations();

@@ -47,7 +47,7 @@ std::string layer_pattern(const std::vector<std::string>& names, int count) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-using Phase = std::function<void(const std::string&)>;
+using ReportPhase = std::function<void(const std::string&)>;
 
 /// How often what comes every `every` steps (0: never) and at the end comes in `steps`.
 std::int64_t times(std::int64_t steps, std::int64_t every) {
@@ -55,7 +55,7 @@ std::int64_t times(std::int64_t steps, std::int64_t every) {
 }
 
 StageTime timed(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                Backend& backend, const Phase& phase) {
+                Backend& backend, const ReportPhase& phase) {
   phase(fmt::format("timing the operations of stage {}", stage.name));
   return plan_time(config, stage, recipe, backend);
 }
@@ -85,7 +85,7 @@ std::string describe(const RunTime& time) {
       time.start, time.steps, time.evaluations, time.checkpoints);
 }
 
-RunNeeds plan_needs(const RunConfig& config, Backend& backend, const Phase& phase) {
+RunNeeds plan_needs(const RunConfig& config, Backend& backend, const ReportPhase& phase) {
   RunNeeds needs;
   needs.is_on_host = backend.is_on_host();
   for (const StageConfig& stage : config.stages) {
@@ -171,7 +171,7 @@ std::string describe_checkpoint(const MemoryPlan& memory, const Backend& backend
 
 /// The part of describe_plan about one recipe of a stage; adds to the time of the run.
 std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
-                            const StageRecipe& of, Backend& backend, const Phase& phase,
+                            const StageRecipe& of, Backend& backend, const ReportPhase& phase,
                             RunTime& run) {
   const Recipe recipe = load_recipe(of.name, config.recorded);
   std::string text;
@@ -220,7 +220,7 @@ std::string not_in_estimate(const RunConfig& config) {
 
 }  // namespace
 
-std::string describe_plan(const RunConfig& config, Backend& backend, const Phase& phase) {
+std::string describe_plan(const RunConfig& config, Backend& backend, const ReportPhase& phase) {
   std::string text = fmt::format("run {} on {} ({}), configuration {}\n", config.name,
                                  backend.name(), backend.device(), config.hash);
   text += fmt::format("parameters {}\n", declaration_of(config.model).weights());

@@ -78,7 +78,7 @@ namespace {
 /// Notes where operations say that they write.
 class Writes final : public OperationObserver {
  public:
-  void after(const AnyOperation& op) override {
+  void after(const AnyOperation& op, const Label&) override {
     for (const OperationOutput& output : outputs_of(op)) places.push_back(output.view.data);
   }
   std::vector<const void*> places;

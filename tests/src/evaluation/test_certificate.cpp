@@ -85,7 +85,7 @@ using Change = std::function<void(const AnyOperation&)>;
 class ChangingObserver final : public OperationObserver {
  public:
   explicit ChangingObserver(Change change) : change_(std::move(change)) {}
-  void after(const AnyOperation& op) override { change_(op); }
+  void after(const AnyOperation& op, const Label&) override { change_(op); }
 
  private:
   Change change_;

@@ -70,7 +70,7 @@ class Forgetful final : public PassThrough {
 
 class Counter final : public OperationObserver {
  public:
-  void after(const AnyOperation& op) override {
+  void after(const AnyOperation& op, const Label&) override {
     if (std::holds_alternative<const ops::MeasureOperand*>(op)) ++measured;
     if (std::holds_alternative<const ops::MeasureBoth*>(op)) measured += 2;
   }
@@ -212,7 +212,7 @@ struct Passed {
 class HeadKeys final : public OperationObserver {
  public:
   explicit HeadKeys(std::uint32_t head) : head_(head) {}
-  void after(const AnyOperation& op) override {
+  void after(const AnyOperation& op, const Label&) override {
     if (const auto* const* both = std::get_if<const ops::ProduceQuantize*>(&op)) add((*both)->key);
     if (const auto* const* one = std::get_if<const ops::Quantize*>(&op)) add((*one)->key);
     if (const auto* const* both = std::get_if<const ops::QuantizeBoth*>(&op)) add((*both)->key);
