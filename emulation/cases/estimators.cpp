@@ -56,8 +56,10 @@ void draw_estimated_product(CaseDraw& draw, const char* estimator, const char* t
            [=](Backend& backend, const Views& t) {
              QuantizedOperand a = operand_at(codes, m, k, t, 2);
              QuantizedOperand b = operand_at(codes, n, k, t, 4);
-             backend.run(ops::Quantize{t[0], false, key, {}, a});
-             backend.run(ops::Quantize{t[1], false, key, {}, b});
+             a.key = key;
+             backend.run(ops::Quantize{.source = t[0], .operand = a});
+             b.key = key;
+             backend.run(ops::Quantize{.source = t[1], .operand = b});
              QuantizedOperand estimated = QuantizedOperand::without_memory(spec, m, n);
              estimated.key = key;
              estimated.scales = t[7];

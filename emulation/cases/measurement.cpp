@@ -28,7 +28,10 @@ void compare_with(CaseDraw& draw, const QuantSpec& spec, bool transpose, HostTen
             scales_of(draw, spec, rows, k), state_of(draw, spec), record_of(draw)},
            [spec, rows, k, transpose](Backend& b, const Views& t) {
              QuantizedOperand operand = operand_at(spec, rows, k, t, 2);
-             b.run(ops::Quantize{t[1], transpose, {}, state_for(spec, t[4]), operand});
+             b.run(ops::Quantize{.source = t[1],
+                                 .transpose = transpose,
+                                 .state = state_for(spec, t[4]),
+                                 .operand = operand});
              b.run(ops::MeasureOperand{t[0], transpose, operand, t[5]});
            });
 }
@@ -99,8 +102,12 @@ void measure_both(CaseDraw& draw, const QuantSpec& first_spec, const QuantSpec& 
       [first_spec, second_spec, s](Backend& b, const Views& t) {
         QuantizedOperand first = operand_at(first_spec, s.rows, s.cols, t, 2);
         QuantizedOperand second = operand_at(second_spec, s.cols, s.rows, t, 4);
-        b.run(ops::Quantize{t[1], false, {}, state_for(first_spec, t[6]), first});
-        b.run(ops::Quantize{t[1], true, {}, state_for(second_spec, t[6]), second});
+        b.run(
+            ops::Quantize{.source = t[1], .state = state_for(first_spec, t[6]), .operand = first});
+        b.run(ops::Quantize{.source = t[1],
+                            .transpose = true,
+                            .state = state_for(second_spec, t[6]),
+                            .operand = second});
         b.run(ops::MeasureBoth{t[0], first, second, t[7], t[8]});
       });
 }

@@ -158,8 +158,14 @@ void produce(CaseDraw& draw, const QuantSpec& spec, const Production& production
                Backend& b, const Views& t) {
              QuantizedOperand straight = operand_at(spec, s.rows, s.cols, t, first);
              QuantizedOperand turned = operand_at(spec, s.cols, s.rows, t, first + 2);
-             b.run(ops::ProduceQuantize{make(t), key, state_for(spec, t[first + 4]), straight,
-                                        both ? &turned : nullptr, keeps});
+             straight.key = key;
+             turned.key = key;
+             turned.key.orientation = 1;
+             b.run(ops::ProduceQuantize{.producer = make(t),
+                                        .state = state_for(spec, t[first + 4]),
+                                        .first = straight,
+                                        .second = both ? &turned : nullptr,
+                                        .keeps_output = keeps});
              if (!keeps) b.fill_zero(t[at]);  // unspecified: clear it for the comparison
            });
 }

@@ -159,8 +159,10 @@ void draw_product(CaseDraw& draw, const GemmSpec& gemm, const QuantSpec& spec_a,
              left.clamp_bounds = t[7];
              right.clamp_bounds = t[8];
              const RandomKey key{7, 8, 9, 0, 10};
-             backend.run(ops::Quantize{t[0], a.transpose, key, {}, left});
-             backend.run(ops::Quantize{t[1], b.transpose, key, {}, right});
+             left.key = key;
+             backend.run(ops::Quantize{.source = t[0], .transpose = a.transpose, .operand = left});
+             right.key = key;
+             backend.run(ops::Quantize{.source = t[1], .transpose = b.transpose, .operand = right});
              backend.run(ops::Product{{spec, left, right, {}, adds, t[6]},
                                       t[0],
                                       a.transpose,

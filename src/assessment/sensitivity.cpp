@@ -23,7 +23,8 @@ void quantize_and_read_back(Backend& backend, QuantSpec spec, bool is_right, con
         backend.allocate(DType::f32, spec.tile_rows(source.rows), spec.scale_cols(source.cols));
   }
   if (spec.transform.is_clamp()) operand.clamp_bounds = backend.allocate(DType::f32, 1, 2);
-  backend.run(ops::Quantize{source, false, key, {}, operand});
+  operand.key = key;
+  backend.run(ops::Quantize{.source = source, .operand = operand});
   backend.run(ops::Dequantize{operand, false, destination});
   backend.release_to(mark);
 }

@@ -136,7 +136,7 @@ class Operand {
     const std::int64_t tiles = spec.tile_cols(k);
     operand.codes = {codes_.data(), DType::u8, rows, k, k};
     operand.scales = {scales_.data(), DType::f32, spec.tile_rows(rows), tiles, tiles};
-    cuda::run(context, ops::Quantize{source_view_, false, {}, {}, operand});
+    cuda::run(context, ops::Quantize{.source = source_view_, .operand = operand});
     return operand;
   }
 

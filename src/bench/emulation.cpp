@@ -140,7 +140,7 @@ struct ProfileOperand {
       operand.scales = {scales.data(), DType::f32, rows, columns, columns};
     }
     const TensorView values{matrix.values.data(), DType::f32, rows, matrix.k, matrix.k};
-    cpu::run(ops::Quantize{values, false, RandomKey{}, TensorView{}, operand});
+    cpu::run(ops::Quantize{.source = values, .operand = operand});
   }
 };
 

@@ -90,10 +90,10 @@ void PartialQuantization::release_to(std::size_t mark) {
 
 ElementErrors PartialQuantization::kept(const ops::Quantize& op) const {
   if (!switches_.storage && !op.operand.spec.is_cast()) return {false, false, false};
-  const Tensor tensor = tensor_of(op.key);
+  const Tensor tensor = tensor_of(op.operand.key);
   const Slot slot =
-      op.key.orientation == 0 ? first_orientation(tensor) : second_orientation(tensor);
-  return switches_.layers.at(linear_of(op.key)).operands[slot];
+      op.operand.key.orientation == 0 ? first_orientation(tensor) : second_orientation(tensor);
+  return switches_.layers.at(linear_of(op.operand.key)).operands[slot];
 }
 
 void PartialQuantization::pass(const ops::Quantize& op) {

@@ -18,7 +18,7 @@ QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::
                                   std::int64_t k) {
   QuantizedOperand operand = QuantizedOperand::without_memory(spec, rows, k);
   const TensorView source = TensorView::without_memory(DType::f32, rows, k);
-  const Support support = backend.supports(ops::Quantize{source, false, {}, {}, operand});
+  const Support support = backend.supports(ops::Quantize{.source = source, .operand = operand});
   if (!support) throw Error(fmt::format("backend {}: {}", backend.name(), support.reason));
   allocate_memory(backend, operand);
   return operand;
@@ -49,10 +49,8 @@ void quantize_into(Backend& backend, const TensorView& values, bool transpose, s
   if (operand.spec.transform.is_clamp()) {
     operand.clamp_bounds = backend.allocate(DType::f32, 1, 2);
   }
-  RandomKey key;
-  key.seed = seed;
-  key.orientation = transpose ? 1 : 0;
-  backend.run(ops::Quantize{values, transpose, key, TensorView{}, operand});
+  operand.key = {.seed = seed, .orientation = transpose ? 1u : 0u};
+  backend.run(ops::Quantize{.source = values, .transpose = transpose, .operand = operand});
 }
 
 QuantizedOperand quantize_values(Backend& backend, const TensorView& values, bool transpose,

@@ -43,7 +43,9 @@ Implementation backend_implementation(Backend& backend) {
                                        const RandomKey& key, QuantizedOperand& operand) {
     BackendMemory memory(backend);
     QuantizedOperand there = memory.upload(operand);
-    backend.run(ops::Quantize{memory.upload(source), transpose, key, {}, there});
+    there.key = key;
+    backend.run(
+        ops::Quantize{.source = memory.upload(source), .transpose = transpose, .operand = there});
     backend.download(operand.codes.data, there.codes);
     if (!operand.scales.empty()) backend.download(operand.scales.data, there.scales);
   };

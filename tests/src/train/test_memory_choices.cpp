@@ -213,9 +213,11 @@ class HeadKeys final : public OperationObserver {
  public:
   explicit HeadKeys(std::uint32_t head) : head_(head) {}
   void after(const AnyOperation& op, const Label&) override {
-    if (const auto* const* both = std::get_if<const ops::ProduceQuantize*>(&op)) add((*both)->key);
-    if (const auto* const* one = std::get_if<const ops::Quantize*>(&op)) add((*one)->key);
-    if (const auto* const* both = std::get_if<const ops::QuantizeBoth*>(&op)) add((*both)->key);
+    if (const auto* const* both = std::get_if<const ops::ProduceQuantize*>(&op))
+      add((*both)->first.key);
+    if (const auto* const* one = std::get_if<const ops::Quantize*>(&op)) add((*one)->operand.key);
+    if (const auto* const* both = std::get_if<const ops::QuantizeBoth*>(&op))
+      add((*both)->first.key);
   }
   std::set<std::pair<std::uint32_t, std::uint32_t>> keys;
   std::int64_t count = 0;
