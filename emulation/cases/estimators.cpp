@@ -29,7 +29,7 @@ void draw_factor(CaseDraw& draw, QuantSpec spec, const char* estimator) {
              operand.key = key;
              if (spec.has_scale()) operand.scales = t[1];
              if (spec.transform.is_smoothing()) operand.channel_factors = t[3];
-             backend.run(ops::EstimatorFactor{operand, t[0], t[2]});
+             backend.run(ops::EstimatorFactor{.operand = operand, .source = t[0], .d = t[2]});
            });
 }
 
@@ -64,7 +64,8 @@ void draw_estimated_product(CaseDraw& draw, const char* estimator, const char* t
              estimated.key = key;
              estimated.scales = t[7];
              if (spec.transform) b.source_space = estimated.own_space();
-             ops::Product product{{gemm, a, b, {}, adds, t[8]}};
+             ops::Product product{
+                 .gemm = {.spec = gemm, .a = a, .b = b, .bias = {}, .accumulate = adds, .d = t[8]}};
              product.estimated = &estimated;
              product.estimated_source = t[6];
              if (adds) product.apart = t[9];

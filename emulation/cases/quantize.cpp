@@ -67,15 +67,26 @@ void transform(CaseDraw& draw, const char* name, bool transpose) {
              QuantizedOperand operand = operand_at(spec, rows, k, t, 2);
              const Transform& map = spec.transform;
              if (map.is_smoothing()) {
-               b.run(ops::SmoothingFactors{map, t[0], transpose, t[1], transpose, t[6]});
-               b.run(ops::SmoothingFactors{map, t[1], transpose, t[0], transpose, t[6]});
+               b.run(ops::SmoothingFactors{.transform = map,
+                                           .a = t[0],
+                                           .transpose_a = transpose,
+                                           .b = t[1],
+                                           .transpose_b = transpose,
+                                           .factors = t[6]});
+               b.run(ops::SmoothingFactors{.transform = map,
+                                           .a = t[1],
+                                           .transpose_a = transpose,
+                                           .b = t[0],
+                                           .transpose_b = transpose,
+                                           .factors = t[6]});
                operand.channel_factors = t[6];
                operand.is_right = right;
              }
              operand.key = key;
              b.run(ops::Quantize{.source = t[0], .transpose = transpose, .operand = operand});
              b.run(ops::Dequantize{operand, transpose, t[4]});
-             b.run(ops::MeasureOperand{t[1], transpose, operand, t[5]});
+             b.run(ops::MeasureOperand{
+                 .source = t[1], .transpose = transpose, .operand = operand, .record = t[5]});
            });
 }
 
@@ -112,7 +123,8 @@ void in_space(CaseDraw& draw, const char* first_name, const char* second_name) {
              second.key = other;
              b.run(ops::Quantize{.source = t[3], .transpose = true, .operand = second});
              b.run(ops::Dequantize{second, true, t[6]});
-             b.run(ops::MeasureOperand{t[0], true, second, t[7]});
+             b.run(ops::MeasureOperand{
+                 .source = t[0], .transpose = true, .operand = second, .record = t[7]});
            });
 }
 

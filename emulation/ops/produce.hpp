@@ -47,6 +47,23 @@ struct ProduceQuantize {
     }
   }
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    const TensorView& output = output_of(producer);
+    std::visit(
+        [&](const auto& op) {
+          op.for_each_tensor([&](const OperationTensor& tensor) {
+            const bool is_unread = tensor.is_output() && tensor.view.data == output.data;
+            if (keeps_output || !is_unread) visit(tensor);
+          });
+        },
+        producer);
+    visit_quantizer_inputs(visit, first);
+    if (second != nullptr) visit_quantizer_inputs(visit, *second);
+    visit_written_operand(visit, first);
+    if (second != nullptr) visit_written_operand(visit, *second);
+    visit(updates("delayed state", state));
+  }
   void check() const {
     for_each_part([](const auto& op) { op.check(); });
   }

@@ -19,15 +19,15 @@ std::string operation_name(const AnyOperation& op) {
   return std::visit([](const auto* one) { return operation_name(*one); }, op);
 }
 
-std::string part_of(const Label& label, const OperationOutput& output) {
+std::string part_of(const Label& label, const OperationTensor& output) {
   return output.operand == nullptr ? label.tensor : std::string(output.operand->name);
 }
 
-std::vector<OperationOutput> outputs_of(const Upload& upload) {
-  return {{"destination", upload.destination}};
+std::vector<OperationTensor> tensors_of(const AnyOperation& op) {
+  return std::visit([](const auto* one) { return tensors_of(*one); }, op);
 }
 
-std::vector<OperationOutput> outputs_of(const AnyOperation& op) {
+std::vector<OperationTensor> outputs_of(const AnyOperation& op) {
   return std::visit([](const auto* one) { return outputs_of(*one); }, op);
 }
 

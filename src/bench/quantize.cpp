@@ -152,21 +152,18 @@ class BackendBench {
     QuantizedOperand operand = operand_for(estimated, source_.rows, source_.cols, true);
     backend_.run(ops::Quantize{.source = source_, .operand = operand});
     add("estimator_factor " + label(estimated), 6.0 * elements + 4.0 * scales_of(operand), [&] {
-      backend_.run(ops::EstimatorFactor{operand, source_, copy_});
+      backend_.run(ops::EstimatorFactor{.operand = operand, .source = source_, .d = copy_});
     });
     for (const bool down : {true, false}) {
       QuantizedOperand a = QuantizedOperand::without_memory(estimated, source_.rows, 1);
       QuantizedOperand b = QuantizedOperand::without_memory(estimated, source_.cols, 1);
       (down ? a : b).source_space.transform = transform_from_name("hadamard:32").value();
       add(down ? "rotate_back hadamard:32 of a" : "rotate_back hadamard:32 of b", 4.0 * elements,
-          [&] {
-            backend_.run(ops::RotateBack{a, b, copy_});
-          });
+          [&] { backend_.run(ops::RotateBack{.a = a, .b = b, .d = copy_}); });
     }
     const TensorView cosines = backend_.allocate(DType::f32, 1, source_.rows);
-    add("row_cosines", 4.0 * elements, [&] {
-      backend_.run(ops::RowCosines{source_, copy_, cosines});
-    });
+    add("row_cosines", 4.0 * elements,
+        [&] { backend_.run(ops::RowCosines{.a = source_, .b = copy_, .cosines = cosines}); });
     backend_.release_to(mark);
     return results;
   }
@@ -202,10 +199,17 @@ class BackendBench {
       results.back().operation =
           fmt::format("statistics {}{}", spec ? label(*spec) : "of the source", orientation);
     };
-    add("", read + added(first), ops::MeasureOperand{source_, false, first, record});
-    add(" transposed", read + added(second), ops::MeasureOperand{source_, true, second, record});
+    add("", read + added(first),
+        ops::MeasureOperand{.source = source_, .operand = first, .record = record});
+    add(" transposed", read + added(second),
+        ops::MeasureOperand{
+            .source = source_, .transpose = true, .operand = second, .record = record});
     add(" both", read + added(first) + added(second),
-        ops::MeasureBoth{source_, first, second, record, second_record});
+        ops::MeasureBoth{.source = source_,
+                         .first = first,
+                         .second = second,
+                         .first_record = record,
+                         .second_record = second_record});
     backend_.release_to(mark);
     return results;
   }
@@ -234,7 +238,8 @@ class BackendBench {
     const std::size_t mark = backend_.memory_mark();
     const Norms norms(*this);
     const ops::RmsNormForward forward = norms.forward(source_);
-    const ops::AddRmsNormForward of_sum{source_, norms.branch, norms.forward(norms.sum)};
+    const ops::AddRmsNormForward of_sum{
+        .a = source_, .b = norms.branch, .norm = norms.forward(norms.sum)};
     const ops::RmsNormBackward backward = norms.backward();
     const ops::RmsNormBackwardAdd added{backward, norms.sum};
     const double bytes = 2.0 * static_cast<double>(source_.size());
@@ -283,7 +288,8 @@ class BackendBench {
     QuantizedOperand turned = operand_for(spec, source_.cols, rows, true);
     const double of_codes = bytes_of(whole), of_both = of_codes + bytes_of(turned);
     const ops::RmsNormForward norm = norms.forward(source_);
-    const ops::AddRmsNormForward of_sum{source_, norms.branch, norms.forward(norms.sum)};
+    const ops::AddRmsNormForward of_sum{
+        .a = source_, .b = norms.branch, .norm = norms.forward(norms.sum)};
     const auto in_one = [&](const ops::Producer& producer, const QuantizedOperand& operand) {
       return ops::ProduceQuantize{.producer = producer, .state = state, .first = operand};
     };

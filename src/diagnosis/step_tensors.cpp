@@ -46,7 +46,7 @@ class TensorObserver final : public OperationObserver {
 
   void after(const AnyOperation& op, const Label& label) override {
     if (label.phase == Phase::load) return;
-    for (const OperationOutput& output : outputs_of(op)) {
+    for (const OperationTensor& output : outputs_of(op)) {
       if (!holds_values(output.view.dtype) || output.operand != nullptr) continue;
       StepTensor tensor;
       tensor.phase = name_of(label.phase);

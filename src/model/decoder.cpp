@@ -176,7 +176,8 @@ void Decoder::forward(Work& work) const {
   if (all_wanted(work) || work.outputs() == 0) return;
   // ops::Embedding selects rows of any matrix.
   const TensorView last = added_up(work, output(work));
-  work.run(ops::EmbeddingForward{work.wanted(), last, work.scratch(chosen_, work.outputs())});
+  work.run(ops::EmbeddingForward{
+      .tokens = work.wanted(), .table = last, .out = work.scratch(chosen_, work.outputs())});
 }
 
 void Decoder::head_forward(Work& work, const Chunk& chunk) const {

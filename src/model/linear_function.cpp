@@ -151,7 +151,8 @@ void LinearFunction::reserve_product(const OperandSet& operands, Workspace& work
   const DType dtype = is_gradient ? description_.weight_gradient : spec.output;
   const TensorView d = TensorView::without_memory(dtype, a.rows, b.rows);
   const bool accumulates = is_gradient && dtype != DType::bf16;
-  ops::Product product{{spec, a, b, {}, accumulates, d}};
+  ops::Product product{
+      .gemm = {.spec = spec, .a = a, .b = b, .bias = {}, .accumulate = accumulates, .d = d}};
   product.estimated = estimated(operands, role);
   product.for_each_part([&](const auto& part) {
     const Support support = backend_.supports(part);
@@ -172,12 +173,16 @@ const QuantizedOperand* LinearFunction::estimated(const OperandSet& operands, Ge
 
 void LinearFunction::multiply(const OperandSet& operands, const Multiplication& m) const {
   const Slot left = a_slot(m.role), right = b_slot(m.role);
-  ops::Product product{{recipe().gemm(m.role), operands.operand(id_of(left)),
-                        operands.operand(id_of(right)), m.bias, m.accumulate, m.d},
-                       m.a,
-                       is_second_orientation(left),
-                       m.b,
-                       is_second_orientation(right)};
+  ops::Product product{.gemm = {.spec = recipe().gemm(m.role),
+                                .a = operands.operand(id_of(left)),
+                                .b = operands.operand(id_of(right)),
+                                .bias = m.bias,
+                                .accumulate = m.accumulate,
+                                .d = m.d},
+                       .a_source = m.a,
+                       .transpose_a = is_second_orientation(left),
+                       .b_source = m.b,
+                       .transpose_b = is_second_orientation(right)};
   product.estimated = estimated(operands, m.role);
   if (product.has_estimator()) product.estimated_source = m.differentiated;
   if (product.is_apart()) {

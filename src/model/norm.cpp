@@ -9,7 +9,7 @@ using Shape = SavedDeclaration::Shape;
 template <class Op>
 ops::Producer norm_of(const Residual& input, const Op& norm) {
   if (!input.summands) return norm;
-  return ops::AddNorm<Op>{input.summands->a, input.summands->b, norm};
+  return ops::AddNorm<Op>{.a = input.summands->a, .b = input.summands->b, .norm = norm};
 }
 
 class RmsNorm final : public Norm {

@@ -41,10 +41,12 @@ void quantize_into(Backend& backend, const TensorView& values, bool transpose, s
     operand.is_right = partner->is_left;
     operand.channel_factors = backend.allocate(DType::f32, 1, operand.k);
     const bool swapped = operand.is_right;
-    backend.run(ops::SmoothingFactors{
-        operand.spec.transform, swapped ? partner->values : values,
-        swapped ? partner->transpose : transpose, swapped ? values : partner->values,
-        swapped ? transpose : partner->transpose, operand.channel_factors});
+    backend.run(ops::SmoothingFactors{.transform = operand.spec.transform,
+                                      .a = swapped ? partner->values : values,
+                                      .transpose_a = swapped ? partner->transpose : transpose,
+                                      .b = swapped ? values : partner->values,
+                                      .transpose_b = swapped ? transpose : partner->transpose,
+                                      .factors = operand.channel_factors});
   }
   if (operand.spec.transform.is_clamp()) {
     operand.clamp_bounds = backend.allocate(DType::f32, 1, 2);

@@ -234,7 +234,10 @@ TensorView OperandSet::record_of(OperandId id) const {
 void OperandSet::measure(const StepContext& context, OperandId id, const TensorView& source) {
   if (!context.log_statistics) return;
   const LabelScope scope(backend_, label(id));
-  backend_.run(ops::MeasureOperand{source, declaration(id).transpose, operand(id), record_of(id)});
+  backend_.run(ops::MeasureOperand{.source = source,
+                                   .transpose = declaration(id).transpose,
+                                   .operand = operand(id),
+                                   .record = record_of(id)});
 }
 
 void OperandSet::measure_both(const StepContext& context, OperandId first,
@@ -242,8 +245,11 @@ void OperandSet::measure_both(const StepContext& context, OperandId first,
   if (!context.log_statistics) return;
   const LabelScope scope(backend_, label(first));
   const OperandId second = second_of(first);
-  backend_.run(ops::MeasureBoth{source, operand(first), operand(second), record_of(first),
-                                record_of(second)});
+  backend_.run(ops::MeasureBoth{.source = source,
+                                .first = operand(first),
+                                .second = operand(second),
+                                .first_record = record_of(first),
+                                .second_record = record_of(second)});
 }
 
 void OperandSet::make(const StepContext& context, OperandId id, const TensorView& source) {
@@ -318,8 +324,12 @@ bool OperandSet::produce_both(const StepContext& context, OperandId first,
 void OperandSet::smooth(OperandId left, OperandId right, const TensorView& a, const TensorView& b) {
   const Transform& transform = declaration(left).spec.transform;
   if (!transform.is_smoothing()) return;
-  backend_.run(ops::SmoothingFactors{transform, a, declaration(left).transpose, b,
-                                     declaration(right).transpose, smoothing_factors(left)});
+  backend_.run(ops::SmoothingFactors{.transform = transform,
+                                     .a = a,
+                                     .transpose_a = declaration(left).transpose,
+                                     .b = b,
+                                     .transpose_b = declaration(right).transpose,
+                                     .factors = smoothing_factors(left)});
 }
 
 OperandId OperandSet::history_owner(OperandId id) const {

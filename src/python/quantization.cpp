@@ -48,7 +48,8 @@ py::dict statistics_of(Backend& backend, const TensorView& x, bool transpose,
   {
     const py::gil_scoped_release unlocked;
     const TensorView there = backend.allocate(DType::u8, 1, sizeof(OperandStatistics));
-    backend.run(ops::MeasureOperand{x, transpose, operand, there});
+    backend.run(ops::MeasureOperand{
+        .source = x, .transpose = transpose, .operand = operand, .record = there});
     backend.download(record.data(), there);
   }
   py::dict result;

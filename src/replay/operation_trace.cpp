@@ -46,7 +46,7 @@ bool TracedOutput::is_same_as(const TracedOutput& other) const {
 void TraceObserver::after(const AnyOperation& op, const Label& label) {
   const bool is_named_upload = std::holds_alternative<const Upload*>(op) && !label.tensor.empty();
   std::int64_t index = 0;
-  for (const OperationOutput& output : outputs_of(op)) {
+  for (const OperationTensor& output : outputs_of(op)) {
     const TensorView& view = output.view;
     outputs_.push_back({operation_, index++, label, operation_name(op),
                         is_named_upload ? label.tensor : std::string(output.name),
@@ -80,7 +80,7 @@ void CaptureObserver::before(const AnyOperation& op, const Label&) {
 
 void CaptureObserver::after(const AnyOperation& op, const Label&) {
   if (operation_++ != wanted_) return;
-  for (const OperationOutput& output : outputs_of(op)) {
+  for (const OperationTensor& output : outputs_of(op)) {
     captured_.outputs.push_back(download(backend_, output.view));
     captured_.quantizers.emplace_back();
     if (output.operand != nullptr) captured_.quantizers.back() = output.operand->spec;

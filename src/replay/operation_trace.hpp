@@ -18,7 +18,7 @@ struct TracedOutput {
   std::int64_t index = 0;      ///< index among the outputs of the operation, from 0
   Label label;
   std::string kind;  ///< operation_name the operation
-  std::string name;  ///< OperationOutput::name; for an upload its contents
+  std::string name;  ///< OperationTensor::name; for an upload its contents
   std::string part;  ///< part_of the output
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 0;

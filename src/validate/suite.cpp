@@ -54,8 +54,12 @@ Implementation backend_implementation(Backend& backend) {
                                    bool accumulate, const TensorView& d) {
     BackendMemory memory(backend);
     const TensorView there = memory.upload(d);
-    backend.run(ops::Gemm{spec, memory.upload(a), memory.upload(b), memory.upload(bias), accumulate,
-                          there});
+    backend.run(ops::Gemm{.spec = spec,
+                          .a = memory.upload(a),
+                          .b = memory.upload(b),
+                          .bias = memory.upload(bias),
+                          .accumulate = accumulate,
+                          .d = there});
     backend.download(d.data, there);
   };
   return implementation;

@@ -3,6 +3,7 @@
 
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/quantize/operand.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -47,6 +48,13 @@ struct Quantize {
   TensorView state{};  ///< DelayedState of the tensor; empty without delayed scaling
   const QuantizedOperand& operand;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("source", source));
+    visit_quantizer_inputs(visit, operand);
+    visit_written_operand(visit, operand);
+    visit(updates("delayed state", state));
+  }
   /// Throws Error for shapes or types that do not fit, an empty tensor, and what
   /// supports_quantization refuses.
   void check() const;
@@ -72,6 +80,15 @@ struct QuantizeBoth {
     visit(Quantize{.source = source, .transpose = true, .state = state, .operand = second});
   }
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("source", source));
+    visit_quantizer_inputs(visit, first);
+    visit_quantizer_inputs(visit, second);
+    visit_written_operand(visit, first);
+    visit_written_operand(visit, second);
+    visit(updates("delayed state", state));
+  }
   void check() const {
     for_each_part([](const auto& op) { op.check(); });
   }

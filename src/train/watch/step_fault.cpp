@@ -94,7 +94,7 @@ void FaultFinder::after(const AnyOperation& op, const Label& label) {
 }
 
 void FaultFinder::look_at_outputs(const AnyOperation& op, const Label& label) {
-  for (const OperationOutput& output : outputs_of(op)) {
+  for (const OperationTensor& output : outputs_of(op)) {
     if (!holds_values(output.view)) continue;
     const std::vector<float> values = values_of(backend_, output.view);
     const std::optional<std::size_t> element = first_nonfinite(values);
@@ -104,11 +104,11 @@ void FaultFinder::look_at_outputs(const AnyOperation& op, const Label& label) {
     const std::string name =
         label.layer + (label.layer.empty() || within.empty() ? "" : "/") + within;
     const auto cols = static_cast<std::size_t>(output.view.cols);
-    written_ = {
-        fmt::format("{}{}{} of {}", name, name.empty() ? "" : ": ", output.name, operation_name(op)) +
-            fmt::format(" ({})", where(label)),
-        values[*element], static_cast<std::int64_t>(*element / cols),
-        static_cast<std::int64_t>(*element % cols)};
+    written_ = {fmt::format("{}{}{} of {}", name, name.empty() ? "" : ": ", output.name,
+                            operation_name(op)) +
+                    fmt::format(" ({})", where(label)),
+                values[*element], static_cast<std::int64_t>(*element / cols),
+                static_cast<std::int64_t>(*element % cols)};
     return;
   }
 }

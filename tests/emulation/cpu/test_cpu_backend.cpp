@@ -64,6 +64,29 @@ TEST_CASE("a quota of the control group bounds the processors") {
   std::filesystem::remove_all(root);
 }
 
+TEST_CASE("a tensor that is not given is told from one without memory") {
+  const TensorView none, planned = TensorView::without_memory(DType::f32, 2, 4);
+  CHECK(none.empty());
+  CHECK_FALSE(planned.empty());
+  CHECK_FALSE(none.has_memory());
+  CHECK_FALSE(planned.has_memory());
+
+  const auto backend = cpu::make_cpu_backend(1);
+  const TensorView logits = backend->allocate(DType::f32, 2, 4);
+  const TensorView losses = backend->allocate(DType::f32, 1, 2);
+  ops::CrossEntropy loss{.logits = logits,
+                         .targets = backend->allocate(DType::i32, 1, 2),
+                         .weights = backend->allocate(DType::f32, 1, 2),
+                         .scalars = backend->allocate(DType::f32, 1, StepScalar::kCount),
+                         .token_loss = losses,
+                         .dlogits = none};
+  CHECK_NOTHROW(backend->run(loss));
+  CHECK(outputs_of(loss).size() == 2);  // token losses and scalars
+  CHECK(backend->allocate(DType::f32, 2, 4).has_memory());
+  loss.dlogits = planned;
+  CHECK_THROWS_WITH(backend->run(loss), Catch::Contains("dlogits is missing"));
+}
+
 TEST_CASE("an operation is refused with its reason before there is memory") {
   const auto cpu = cpu::make_cpu_backend(1);
   const auto truth = reference::make_truth_backend(1);

@@ -206,7 +206,7 @@ TEST_CASE("one wrong position in the cache is noticed") {
 
 TEST_CASE("a scale that depends on the batch is noticed where that batch is") {
   const Certificate found = certify_changed([](const AnyOperation& any) {
-    for (const OperationOutput& output : outputs_of(any)) {
+    for (const OperationTensor& output : outputs_of(any)) {
       if (output.name == "scales" && output.operand->rows == 5) output.view.row<float>(0)[0] *= 2;
     }
   });

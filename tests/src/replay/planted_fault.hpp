@@ -56,7 +56,7 @@ class FaultyBackend final : public PassThrough {
 
   TensorView output_of(const AnyOperation& op) const {
     std::int64_t namesakes = 0;
-    for (const OperationOutput& output : outputs_of(op)) {
+    for (const OperationTensor& output : outputs_of(op)) {
       if (output.name == fault_.name && namesakes++ == fault_.namesakes) return output.view;
     }
     FAIL("operation " << fault_.unmeasured << " has no output " << fault_.name);
