@@ -181,17 +181,23 @@ void draw_cases<ops::AddRmsNormForward>(CaseDraw& draw) {
              {input(), input(), weight(), output(), output(), moment()},
              [](Backend& b, const Views& t) {
                b.run(ops::AddRmsNormForward{
-                   .a = t[0], .b = t[1], .norm = {t[3], t[2], 1e-6f, t[4], t[5]}});
+                   .a = t[0],
+                   .b = t[1],
+                   .norm = {.x = t[3], .weight = t[2], .epsilon = 1e-6f, .y = t[4], .rstd = t[5]}});
              });
     // The sum overwrites one of the summands.
     for (std::size_t in_place = 0; in_place < 2; ++in_place) {
       std::vector<HostTensor> tensors = {input(), input(), weight(), output(), moment()};
       tensors[in_place].output = true;
-      draw.add("add_rmsnorm_forward", dtype, s, std::move(tensors),
-               [in_place](Backend& b, const Views& t) {
-                 b.run(ops::AddRmsNormForward{
-                     .a = t[0], .b = t[1], .norm = {t[in_place], t[2], 1e-6f, t[3], t[4]}});
-               });
+      draw.add(
+          "add_rmsnorm_forward", dtype, s, std::move(tensors),
+          [in_place](Backend& b, const Views& t) {
+            b.run(ops::AddRmsNormForward{
+                .a = t[0],
+                .b = t[1],
+                .norm = {
+                    .x = t[in_place], .weight = t[2], .epsilon = 1e-6f, .y = t[3], .rstd = t[4]}});
+          });
     }
     const HeadsWithin heads(draw, s.rows);
     const std::int64_t width = heads.shape().cols;
@@ -202,7 +208,9 @@ void draw_cases<ops::AddRmsNormForward>(CaseDraw& draw) {
          draw.output(dtype, s.rows, width), flat(draw.output(DType::f32, 1, s.rows * heads.heads))},
         [heads](Backend& b, const Views& t) {
           b.run(ops::AddRmsNormForward{
-              .a = heads.of(t[0]), .b = heads.of(t[1]), .norm = {t[3], t[2], 1e-6f, t[4], t[5]}});
+              .a = heads.of(t[0]),
+              .b = heads.of(t[1]),
+              .norm = {.x = t[3], .weight = t[2], .epsilon = 1e-6f, .y = t[4], .rstd = t[5]}});
         });
   }
 }
@@ -220,13 +228,25 @@ void draw_cases<ops::RmsNormBackwardAdd>(CaseDraw& draw) {
              {updated(input()), input(), input(), weight(), moment(),
               draw.output(dtype, s.rows, s.cols), sum()},
              [](Backend& b, const Views& t) {
-               b.run(ops::RmsNormBackwardAdd{{t[1], t[2], t[3], t[4], t[5], t[6]}, t[0]});
+               b.run(ops::RmsNormBackwardAdd{.norm = {.dy = t[1],
+                                                      .x = t[2],
+                                                      .weight = t[3],
+                                                      .rstd = t[4],
+                                                      .dx = t[5],
+                                                      .dweight = t[6]},
+                                             .gradient = t[0]});
                b.fill_zero(t[5]);  // dx is unspecified: clear it for the comparison
              });
     draw.add("rmsnorm_backward_add", describe_sum(dtype, s),
              {updated(input()), updated(input()), input(), weight(), moment(), sum()},
              [](Backend& b, const Views& t) {
-               b.run(ops::RmsNormBackwardAdd{{t[1], t[2], t[3], t[4], t[1], t[5]}, t[0]});
+               b.run(ops::RmsNormBackwardAdd{.norm = {.dy = t[1],
+                                                      .x = t[2],
+                                                      .weight = t[3],
+                                                      .rstd = t[4],
+                                                      .dx = t[1],
+                                                      .dweight = t[5]},
+                                             .gradient = t[0]});
                b.fill_zero(t[1]);
              });
   }
@@ -244,8 +264,15 @@ void draw_cases<ops::AddLayerNormForward>(CaseDraw& draw) {
              {updated(input()), input(), parameter(), parameter(),
               draw.output(dtype, s.rows, s.cols), moment(), moment()},
              [](Backend& b, const Views& t) {
-               b.run(ops::AddLayerNormForward{
-                   .a = t[0], .b = t[1], .norm = {t[0], t[2], t[3], 1e-5f, t[4], t[5], t[6]}});
+               b.run(ops::AddLayerNormForward{.a = t[0],
+                                              .b = t[1],
+                                              .norm = {.x = t[0],
+                                                       .weight = t[2],
+                                                       .bias = t[3],
+                                                       .epsilon = 1e-5f,
+                                                       .y = t[4],
+                                                       .mean = t[5],
+                                                       .rstd = t[6]}});
              });
   }
 }
@@ -258,14 +285,21 @@ void draw_cases<ops::LayerNormBackwardAdd>(CaseDraw& draw) {
     const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
     const auto moment = [&] { return flat(draw.ordinary(DType::f32, 1, s.rows)); };
     const auto sum = [&] { return flat(draw.output(DType::f32, 1, s.cols)); };
-    draw.add(
-        "layernorm_backward_add", describe_sum(dtype, s),
-        {updated(input()), updated(input()), input(), flat(draw.ordinary(dtype, 1, s.cols)),
-         moment(), moment(), sum(), sum()},
-        [](Backend& b, const Views& t) {
-          b.run(ops::LayerNormBackwardAdd{{t[1], t[2], t[3], t[4], t[5], t[1], t[6], t[7]}, t[0]});
-          b.fill_zero(t[1]);  // dx is unspecified: clear it for the comparison
-        });
+    draw.add("layernorm_backward_add", describe_sum(dtype, s),
+             {updated(input()), updated(input()), input(), flat(draw.ordinary(dtype, 1, s.cols)),
+              moment(), moment(), sum(), sum()},
+             [](Backend& b, const Views& t) {
+               b.run(ops::LayerNormBackwardAdd{.norm = {.dy = t[1],
+                                                        .x = t[2],
+                                                        .weight = t[3],
+                                                        .mean = t[4],
+                                                        .rstd = t[5],
+                                                        .dx = t[1],
+                                                        .dweight = t[6],
+                                                        .dbias = t[7]},
+                                               .gradient = t[0]});
+               b.fill_zero(t[1]);  // dx is unspecified: clear it for the comparison
+             });
   }
 }
 

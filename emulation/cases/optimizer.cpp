@@ -155,7 +155,14 @@ void draw_cases<ops::AdamW>(CaseDraw& draw) {
            flat(draw.values(gradient, s.rows, s.cols, false)), output(moments), std::move(second)},
           [spec, decay_mask, working](Backend& b, const Views& t) {
             const TensorView copy = working ? t[2] : TensorView{};
-            b.run(ops::AdamW{spec, t[0], decay_mask, {t[1], copy, t[3], t[4], t[5]}});
+            b.run(ops::AdamW{.spec = spec,
+                             .scalars = t[0],
+                             .decay_mask = decay_mask,
+                             .tensors = {.master = t[1],
+                                         .working = copy,
+                                         .gradient = t[3],
+                                         .first_moment = t[4],
+                                         .second_moment = t[5]}});
           });
     }
   }

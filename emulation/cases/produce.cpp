@@ -74,7 +74,9 @@ class Productions {
         4,
         [epsilon = epsilon_](const Views& t) {
           return ops::AddRmsNormForward{
-              .a = t[0], .b = t[1], .norm = {t[3], t[2], epsilon, t[4], t[5]}};
+              .a = t[0],
+              .b = t[1],
+              .norm = {.x = t[3], .weight = t[2], .epsilon = epsilon, .y = t[4], .rstd = t[5]}};
         }};
   }
   Production add_layernorm() {
@@ -84,8 +86,15 @@ class Productions {
              moment(), moment()},
             4,
             [](const Views& t) {
-              return ops::AddLayerNormForward{
-                  .a = t[0], .b = t[1], .norm = {t[0], t[2], t[3], 1e-5f, t[4], t[5], t[6]}};
+              return ops::AddLayerNormForward{.a = t[0],
+                                              .b = t[1],
+                                              .norm = {.x = t[0],
+                                                       .weight = t[2],
+                                                       .bias = t[3],
+                                                       .epsilon = 1e-5f,
+                                                       .y = t[4],
+                                                       .mean = t[5],
+                                                       .rstd = t[6]}};
             }};
   }
   Production swiglu() {

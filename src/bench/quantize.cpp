@@ -241,7 +241,7 @@ class BackendBench {
     const ops::AddRmsNormForward of_sum{
         .a = source_, .b = norms.branch, .norm = norms.forward(norms.sum)};
     const ops::RmsNormBackward backward = norms.backward();
-    const ops::RmsNormBackwardAdd added{backward, norms.sum};
+    const ops::RmsNormBackwardAdd added{.norm = backward, .gradient = norms.sum};
     const double bytes = 2.0 * static_cast<double>(source_.size());
     std::vector<QuantizeBenchRow> results;
     const auto add = [&](const std::string& name, int moved, const auto& work) {
