@@ -2,6 +2,18 @@
 
 namespace fp8lab {
 
+std::string_view name_of(Phase phase) {
+  switch (phase) {
+    case Phase::stress: return "stress";
+    case Phase::load: return "load";
+    case Phase::weights: return "weights";
+    case Phase::forward: return "forward";
+    case Phase::backward: return "backward";
+    case Phase::update: return "update";
+  }
+  return "?";
+}
+
 #define FP8LAB_COMPOSITE(Name)                                 \
   Support Backend::supports(const ops::Name& op) const {       \
     Support support;                                           \

@@ -17,9 +17,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "emulation/base/error.hpp"
 #include "emulation/base/tensor_view.hpp"
+#include "emulation/label.hpp"
 #include "emulation/ops/list.hpp"
 #include "emulation/ops/quantize/operand_checks.hpp"
 #include "emulation/ops/step_scalars.hpp"
@@ -90,6 +92,15 @@ class Backend {
   /// memory is freed.
   virtual void repeat(std::unique_ptr<Recorded>& recorded, const std::function<void()>& enqueue);
 
+  // --- labels ---------------------------------------------------------------------------------
+  /// What the next operations are part of. An operation has the label that is set when it is
+  /// enqueued; repeat() replays operations without labels of their own.
+  const Label& label() const { return label_; }
+  void enter(Label label) {
+    label_ = std::move(label);
+    label_changed();
+  }
+
   // --- operations -----------------------------------------------------------------------------
   // Headers in emulation/ops define what each operation computes and in which order. supports()
   // says why an operation would be refused for any data: it looks at numerics and types only, so
@@ -105,6 +116,27 @@ class Backend {
   virtual void run(const ops::Name& op);
   FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_COMPOSITE)
 #undef FP8LAB_COMPOSITE
+
+ private:
+  /// Called after each enter().
+  virtual void label_changed() {}
+
+  Label label_;
+};
+
+/// Sets a label for as long as it lives, then the one before.
+class LabelScope {
+ public:
+  LabelScope(Backend& backend, Label label) : backend_(backend), before_(backend.label()) {
+    backend_.enter(std::move(label));
+  }
+  ~LabelScope() { backend_.enter(std::move(before_)); }
+  LabelScope(const LabelScope&) = delete;
+  LabelScope& operator=(const LabelScope&) = delete;
+
+ private:
+  Backend& backend_;
+  Label before_;
 };
 
 }  // namespace fp8lab

@@ -48,6 +48,32 @@ Support refusal(const ops::Gemm& op) {
   return {device_gemm_refusal(op.spec, op.a.spec, op.b.spec)};
 }
 
+// The composites with a fused kernel: each function runs `op` by it, or returns false and does
+// nothing, if there is none for its types, shapes and specs.
+
+template <class Op>
+bool fuse(Context&, const Op&) {
+  return false;
+}
+
+bool fuse(Context& context, const ops::AddRmsNormForward& op) { return add_rmsnorm(context, op); }
+
+bool fuse(Context& context, const ops::RmsNormBackwardAdd& op) {
+  return rmsnorm_backward_add(context, op);
+}
+
+bool fuse(Context& context, const ops::QuantizeBoth& op) {
+  if (!can_quantize_both(op.first.spec, op.second.spec)) return false;
+  quantize_both(context, op);
+  return true;
+}
+
+bool fuse(Context& context, const ops::MeasureBoth& op) { return measure_both(context, op); }
+
+bool fuse(Context& context, const ops::ProduceQuantize& op) {
+  return produce_quantize(context, op);
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(int device, Launches launches) : context_(device), launches_(launches) {}
@@ -162,32 +188,12 @@ void CudaBackend::repeat(std::unique_ptr<Recorded>& recorded,
 FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 #undef FP8LAB_OPERATION
 
-void CudaBackend::run(const ops::AddRmsNormForward& op) {
-  if (!add_rmsnorm(context_, op)) Backend::run(op);
-}
-
-void CudaBackend::run(const ops::AddLayerNormForward& op) { Backend::run(op); }
-
-void CudaBackend::run(const ops::RmsNormBackwardAdd& op) {
-  if (!rmsnorm_backward_add(context_, op)) Backend::run(op);
-}
-
-void CudaBackend::run(const ops::LayerNormBackwardAdd& op) { Backend::run(op); }
-
-void CudaBackend::run(const ops::QuantizeBoth& op) {
-  if (!can_quantize_both(op.first.spec, op.second.spec)) return Backend::run(op);
-  quantize_both(context_, op);
-}
-
-void CudaBackend::run(const ops::MeasureBoth& op) {
-  if (!measure_both(context_, op)) Backend::run(op);
-}
-
-void CudaBackend::run(const ops::ProduceQuantize& op) {
-  if (!produce_quantize(context_, op)) Backend::run(op);
-}
-
-void CudaBackend::run(const ops::Product& op) { Backend::run(op); }
+#define FP8LAB_COMPOSITE(Name)                 \
+  void CudaBackend::run(const ops::Name& op) { \
+    if (!fuse(context_, op)) Backend::run(op); \
+  }
+FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_COMPOSITE)
+#undef FP8LAB_COMPOSITE
 
 CublasLtBackend::CublasLtBackend(int device, Launches launches) : CudaBackend(device, launches) {}
 

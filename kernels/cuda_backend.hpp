@@ -8,6 +8,7 @@
 #include "kernels/library/gemm_cublaslt.hpp"
 #include "kernels/runtime/arena.hpp"
 #include "kernels/runtime/context.hpp"
+#include "kernels/runtime/label_range.hpp"
 #include "kernels/runtime/staging.hpp"
 
 namespace fp8lab::cuda {
@@ -60,9 +61,13 @@ class CudaBackend : public Backend {
   Context context_;
 
  private:
+  /// Shows the label as a range to profilers. A replayed graph is within the range of its call.
+  void label_changed() override { range_.enter(label()); }
+
   Arena memory_;
   Staging staging_;
   Launches launches_;
+  LabelRange range_;
 };
 
 /// A CudaBackend that computes GEMMs by cuBLASLt: the same bits, but the library refuses more.

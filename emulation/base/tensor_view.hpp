@@ -49,7 +49,10 @@ struct TensorView {
   }
 
   constexpr std::int64_t size() const { return rows * cols; }
-  constexpr bool empty() const { return data == nullptr; }
+  /// True for a default view, which stands for a tensor that is not given.
+  constexpr bool empty() const { return data == nullptr && rows == 0 && cols == 0; }
+  /// False for an empty view, and for one that is without_memory().
+  constexpr bool has_memory() const { return data != nullptr; }
   constexpr bool contiguous() const { return row_stride == cols || rows == 1; }
 
   /// Returns a pointer to element (row, 0). Precondition: T is the storage type of `dtype`.

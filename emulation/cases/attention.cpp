@@ -96,7 +96,13 @@ struct Forward {
                        shape.head_dim, shape.kv_tile, shape.q_tile, shape.window);
   }
   void run(Backend& b, const Views& t) const {
-    b.run(ops::AttentionForward{shape, t[0], t[1], t[2], t[3], t[4], t[5]});
+    b.run(ops::AttentionForward{.shape = shape,
+                                .q = t[0],
+                                .k = t[1],
+                                .v = t[2],
+                                .document_start = t[3],
+                                .out = t[4],
+                                .lse = t[5]});
   }
 };
 
@@ -171,8 +177,17 @@ void draw_cases<ops::AttentionBackward>(CaseDraw& draw) {
     draw.add("attention_backward", forward.what(), std::move(tensors),
              [forward](Backend& b, const Views& t) {
                forward.run(b, t);
-               b.run(ops::AttentionBackward{forward.shape, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
-                                            t[7], t[8], t[9]});
+               b.run(ops::AttentionBackward{.shape = forward.shape,
+                                            .q = t[0],
+                                            .k = t[1],
+                                            .v = t[2],
+                                            .document_start = t[3],
+                                            .out = t[4],
+                                            .lse = t[5],
+                                            .dout = t[6],
+                                            .dq = t[7],
+                                            .dk = t[8],
+                                            .dv = t[9]});
              });
   }
 }
@@ -198,7 +213,15 @@ void draw_cases<ops::AttentionCached>(CaseDraw& draw) {
         {arriving(q_cols), arriving(kv_cols), arriving(kv_cols), arrivals.start, arrivals.cached,
          cache(), cache(), draw.output(dtype, arrivals.tokens, q_cols)},
         [a](Backend& b, const Views& t) {
-          b.run(ops::AttentionCached{a, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]});
+          b.run(ops::AttentionCached{.shape = a,
+                                     .q = t[0],
+                                     .k = t[1],
+                                     .v = t[2],
+                                     .query_start = t[3],
+                                     .cached = t[4],
+                                     .k_cache = t[5],
+                                     .v_cache = t[6],
+                                     .out = t[7]});
         });
   };
   for (const DType dtype : kActivationTypes) add(draw_shape(draw), dtype);
@@ -220,7 +243,12 @@ void draw_cases<ops::Rope>(CaseDraw& draw) {
                 draw.ordinary(DType::f32, positions, head_dim / 2),
                 draw.ordinary(DType::f32, positions, head_dim / 2)},
                [head_dim, inverse](Backend& b, const Views& t) {
-                 b.run(ops::Rope{t[0], t[1], t[2], t[3], head_dim, inverse});
+                 b.run(ops::Rope{.x = t[0],
+                                 .positions = t[1],
+                                 .cosine = t[2],
+                                 .sine = t[3],
+                                 .head_dim = head_dim,
+                                 .inverse = inverse});
                });
     }
   }

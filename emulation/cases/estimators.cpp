@@ -29,7 +29,7 @@ void draw_factor(CaseDraw& draw, QuantSpec spec, const char* estimator) {
              operand.key = key;
              if (spec.has_scale()) operand.scales = t[1];
              if (spec.transform.is_smoothing()) operand.channel_factors = t[3];
-             backend.run(ops::EstimatorFactor{operand, t[0], t[2]});
+             backend.run(ops::EstimatorFactor{.operand = operand, .source = t[0], .d = t[2]});
            });
 }
 
@@ -56,13 +56,16 @@ void draw_estimated_product(CaseDraw& draw, const char* estimator, const char* t
            [=](Backend& backend, const Views& t) {
              QuantizedOperand a = operand_at(codes, m, k, t, 2);
              QuantizedOperand b = operand_at(codes, n, k, t, 4);
-             backend.run(ops::Quantize{t[0], false, key, {}, a});
-             backend.run(ops::Quantize{t[1], false, key, {}, b});
+             a.key = key;
+             backend.run(ops::Quantize{.source = t[0], .operand = a});
+             b.key = key;
+             backend.run(ops::Quantize{.source = t[1], .operand = b});
              QuantizedOperand estimated = QuantizedOperand::without_memory(spec, m, n);
              estimated.key = key;
              estimated.scales = t[7];
              if (spec.transform) b.source_space = estimated.own_space();
-             ops::Product product{{gemm, a, b, {}, adds, t[8]}};
+             ops::Product product{
+                 .gemm = {.spec = gemm, .a = a, .b = b, .bias = {}, .accumulate = adds, .d = t[8]}};
              product.estimated = &estimated;
              product.estimated_source = t[6];
              if (adds) product.apart = t[9];

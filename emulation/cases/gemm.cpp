@@ -235,21 +235,25 @@ void multiply(CaseDraw& draw, const GemmCase& gemm_case, const GemmShape& s, Sto
     spec.output = accumulate ? DType::f32 : DType::bf16;
     const QuantSpec a = gemm_case.a, b = gemm_case.b;
     const bool bias = draw.one_in(2);
-    draw.add(
-        fmt::format("gemm {} x {} {}", label(a), label(b), label(spec)),
-        fmt::format("({}, {}, {}){}{}{}{}", s.m, s.n, s.k, order_name("A", order_a),
-                    order_name("B", order_b), bias ? " bias" : "",
-                    accumulate ? " accumulated" : ""),
-        {draw_codes(draw, a, stored(order_a, s.m, s.k), wild), draw_scales(draw, a, s.m, s.k),
-         draw_codes(draw, b, stored(order_b, s.n, s.k), wild), draw_scales(draw, b, s.n, s.k),
-         flat(draw.ordinary(DType::bf16, 1, s.n)), draw.output(spec.output, s.m, s.n)},
-        [=](Backend& backend, const Views& t) {
-          QuantizedOperand left = operand_at(a, s.m, s.k, t, 0);
-          QuantizedOperand right = operand_at(b, s.n, s.k, t, 2);
-          left.order = order_a;
-          right.order = order_b;
-          backend.run(ops::Gemm{spec, left, right, bias ? t[4] : TensorView{}, accumulate, t[5]});
-        });
+    draw.add(fmt::format("gemm {} x {} {}", label(a), label(b), label(spec)),
+             fmt::format("({}, {}, {}){}{}{}{}", s.m, s.n, s.k, order_name("A", order_a),
+                         order_name("B", order_b), bias ? " bias" : "",
+                         accumulate ? " accumulated" : ""),
+             {draw_codes(draw, a, stored(order_a, s.m, s.k), wild), draw_scales(draw, a, s.m, s.k),
+              draw_codes(draw, b, stored(order_b, s.n, s.k), wild), draw_scales(draw, b, s.n, s.k),
+              flat(draw.ordinary(DType::bf16, 1, s.n)), draw.output(spec.output, s.m, s.n)},
+             [=](Backend& backend, const Views& t) {
+               QuantizedOperand left = operand_at(a, s.m, s.k, t, 0);
+               QuantizedOperand right = operand_at(b, s.n, s.k, t, 2);
+               left.order = order_a;
+               right.order = order_b;
+               backend.run(ops::Gemm{.spec = spec,
+                                     .a = left,
+                                     .b = right,
+                                     .bias = bias ? t[4] : TensorView{},
+                                     .accumulate = accumulate,
+                                     .d = t[5]});
+             });
   }
 }
 

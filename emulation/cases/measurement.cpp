@@ -28,8 +28,12 @@ void compare_with(CaseDraw& draw, const QuantSpec& spec, bool transpose, HostTen
             scales_of(draw, spec, rows, k), state_of(draw, spec), record_of(draw)},
            [spec, rows, k, transpose](Backend& b, const Views& t) {
              QuantizedOperand operand = operand_at(spec, rows, k, t, 2);
-             b.run(ops::Quantize{t[1], transpose, {}, state_for(spec, t[4]), operand});
-             b.run(ops::MeasureOperand{t[0], transpose, operand, t[5]});
+             b.run(ops::Quantize{.source = t[1],
+                                 .transpose = transpose,
+                                 .state = state_for(spec, t[4]),
+                                 .operand = operand});
+             b.run(ops::MeasureOperand{
+                 .source = t[0], .transpose = transpose, .operand = operand, .record = t[5]});
            });
 }
 
@@ -59,7 +63,8 @@ void measure_stored(CaseDraw& draw, DType source, DType values, bool transpose,
              QuantizedOperand operand = QuantizedOperand::without_memory(spec, rows, k);
              operand.order = order;
              operand.codes = t[1];
-             b.run(ops::MeasureOperand{t[0], transpose, operand, t[2]});
+             b.run(ops::MeasureOperand{
+                 .source = t[0], .transpose = transpose, .operand = operand, .record = t[2]});
            });
 }
 
@@ -99,9 +104,17 @@ void measure_both(CaseDraw& draw, const QuantSpec& first_spec, const QuantSpec& 
       [first_spec, second_spec, s](Backend& b, const Views& t) {
         QuantizedOperand first = operand_at(first_spec, s.rows, s.cols, t, 2);
         QuantizedOperand second = operand_at(second_spec, s.cols, s.rows, t, 4);
-        b.run(ops::Quantize{t[1], false, {}, state_for(first_spec, t[6]), first});
-        b.run(ops::Quantize{t[1], true, {}, state_for(second_spec, t[6]), second});
-        b.run(ops::MeasureBoth{t[0], first, second, t[7], t[8]});
+        b.run(
+            ops::Quantize{.source = t[1], .state = state_for(first_spec, t[6]), .operand = first});
+        b.run(ops::Quantize{.source = t[1],
+                            .transpose = true,
+                            .state = state_for(second_spec, t[6]),
+                            .operand = second});
+        b.run(ops::MeasureBoth{.source = t[0],
+                               .first = first,
+                               .second = second,
+                               .first_record = t[7],
+                               .second_record = t[8]});
       });
 }
 
@@ -140,8 +153,13 @@ void measure_any_codes(CaseDraw& draw, const QuantSpec& spec, DType source, cons
            [spec, s](Backend& b, const Views& t) {
              const QuantizedOperand first = operand_at(spec, s.rows, s.cols, t, 1);
              const QuantizedOperand second = operand_at(spec, s.cols, s.rows, t, 3);
-             b.run(ops::MeasureBoth{t[0], first, second, t[5], t[6]});
-             b.run(ops::MeasureOperand{t[0], true, second, t[7]});
+             b.run(ops::MeasureBoth{.source = t[0],
+                                    .first = first,
+                                    .second = second,
+                                    .first_record = t[5],
+                                    .second_record = t[6]});
+             b.run(ops::MeasureOperand{
+                 .source = t[0], .transpose = true, .operand = second, .record = t[7]});
            });
 }
 
@@ -158,9 +176,14 @@ void measure_source(CaseDraw& draw, DType source, const MatrixShape& s) {
              QuantizedOperand second = QuantizedOperand::without_memory(spec, s.cols, s.rows);
              first.codes = second.codes = t[0];
              second.order = StorageOrder::rows_contiguous;
-             b.run(ops::MeasureBoth{t[0], first, second, t[1], t[2]});
-             b.run(ops::MeasureOperand{t[0], false, first, t[3]});
-             b.run(ops::MeasureOperand{t[0], true, second, t[4]});
+             b.run(ops::MeasureBoth{.source = t[0],
+                                    .first = first,
+                                    .second = second,
+                                    .first_record = t[1],
+                                    .second_record = t[2]});
+             b.run(ops::MeasureOperand{.source = t[0], .operand = first, .record = t[3]});
+             b.run(ops::MeasureOperand{
+                 .source = t[0], .transpose = true, .operand = second, .record = t[4]});
            });
 }
 

@@ -50,7 +50,8 @@ void draw_cases<ops::RmsNormForward>(CaseDraw& draw) {
              {draw.values(dtype, s.rows, s.cols, wild), flat(draw.ordinary(dtype, 1, s.cols)),
               draw.output(dtype, s.rows, s.cols), flat(draw.output(DType::f32, 1, s.rows))},
              [](Backend& b, const Views& t) {
-               b.run(ops::RmsNormForward{t[0], t[1], 1e-6f, t[2], t[3]});
+               b.run(ops::RmsNormForward{
+                   .x = t[0], .weight = t[1], .epsilon = 1e-6f, .y = t[2], .rstd = t[3]});
              });
     const HeadsWithin heads(draw, s.rows);
     draw.add("rmsnorm_forward", dtype, heads.shape(),
@@ -58,7 +59,8 @@ void draw_cases<ops::RmsNormForward>(CaseDraw& draw) {
               draw.output(dtype, s.rows, heads.heads * heads.dim),
               flat(draw.output(DType::f32, 1, s.rows * heads.heads))},
              [heads](Backend& b, const Views& t) {
-               b.run(ops::RmsNormForward{heads.of(t[0]), t[1], 1e-6f, t[2], t[3]});
+               b.run(ops::RmsNormForward{
+                   .x = heads.of(t[0]), .weight = t[1], .epsilon = 1e-6f, .y = t[2], .rstd = t[3]});
              });
   }
 }
@@ -69,13 +71,15 @@ void draw_cases<ops::RmsNormBackward>(CaseDraw& draw) {
     const MatrixShape s = draw.shape();
     const bool wild = draw.one_in(2);
     const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
-    draw.add("rmsnorm_backward", dtype, s,
-             {input(), input(), flat(draw.ordinary(dtype, 1, s.cols)),
-              flat(draw.ordinary(DType::f32, 1, s.rows)), draw.output(dtype, s.rows, s.cols),
-              flat(draw.output(DType::f32, 1, s.cols))},
-             [](Backend& b, const Views& t) {
-               b.run(ops::RmsNormBackward{t[0], t[1], t[2], t[3], t[4], t[5]});
-             });
+    draw.add(
+        "rmsnorm_backward", dtype, s,
+        {input(), input(), flat(draw.ordinary(dtype, 1, s.cols)),
+         flat(draw.ordinary(DType::f32, 1, s.rows)), draw.output(dtype, s.rows, s.cols),
+         flat(draw.output(DType::f32, 1, s.cols))},
+        [](Backend& b, const Views& t) {
+          b.run(ops::RmsNormBackward{
+              .dy = t[0], .x = t[1], .weight = t[2], .rstd = t[3], .dx = t[4], .dweight = t[5]});
+        });
     const HeadsWithin heads(draw, s.rows);
     draw.add("rmsnorm_backward", dtype, heads.shape(),
              {updated(heads.draw_wide(draw, dtype, wild)), heads.draw_wide(draw, dtype, wild),
@@ -84,7 +88,12 @@ void draw_cases<ops::RmsNormBackward>(CaseDraw& draw) {
               flat(draw.output(DType::f32, 1, heads.dim))},
              [heads](Backend& b, const Views& t) {
                const TensorView dy = heads.of(t[0]);
-               b.run(ops::RmsNormBackward{dy, heads.of(t[1]), t[2], t[3], dy, t[4]});
+               b.run(ops::RmsNormBackward{.dy = dy,
+                                          .x = heads.of(t[1]),
+                                          .weight = t[2],
+                                          .rstd = t[3],
+                                          .dx = dy,
+                                          .dweight = t[4]});
              });
   }
 }
@@ -100,12 +109,24 @@ void draw_cases<ops::LayerNormForward>(CaseDraw& draw) {
         "layernorm_forward", dtype, s,
         {input(), parameter(), parameter(), draw.output(dtype, s.rows, s.cols), moment(), moment()},
         [](Backend& b, const Views& t) {
-          b.run(ops::LayerNormForward{t[0], t[1], t[2], 1e-5f, t[3], t[4], t[5]});
+          b.run(ops::LayerNormForward{.x = t[0],
+                                      .weight = t[1],
+                                      .bias = t[2],
+                                      .epsilon = 1e-5f,
+                                      .y = t[3],
+                                      .mean = t[4],
+                                      .rstd = t[5]});
         });
     draw.add("layernorm_forward", dtype, s,
              {updated(input()), parameter(), parameter(), moment(), moment()},
              [](Backend& b, const Views& t) {
-               b.run(ops::LayerNormForward{t[0], t[1], t[2], 1e-5f, t[0], t[3], t[4]});
+               b.run(ops::LayerNormForward{.x = t[0],
+                                           .weight = t[1],
+                                           .bias = t[2],
+                                           .epsilon = 1e-5f,
+                                           .y = t[0],
+                                           .mean = t[3],
+                                           .rstd = t[4]});
              });
   }
 }
@@ -123,12 +144,26 @@ void draw_cases<ops::LayerNormBackward>(CaseDraw& draw) {
              {input(), input(), weight(), moment(), moment(), draw.output(dtype, s.rows, s.cols),
               sum(), sum()},
              [](Backend& b, const Views& t) {
-               b.run(ops::LayerNormBackward{t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]});
+               b.run(ops::LayerNormBackward{.dy = t[0],
+                                            .x = t[1],
+                                            .weight = t[2],
+                                            .mean = t[3],
+                                            .rstd = t[4],
+                                            .dx = t[5],
+                                            .dweight = t[6],
+                                            .dbias = t[7]});
              });
     draw.add("layernorm_backward", dtype, s,
              {updated(input()), input(), weight(), moment(), moment(), sum(), sum()},
              [](Backend& b, const Views& t) {
-               b.run(ops::LayerNormBackward{t[0], t[1], t[2], t[3], t[4], t[0], t[5], t[6]});
+               b.run(ops::LayerNormBackward{.dy = t[0],
+                                            .x = t[1],
+                                            .weight = t[2],
+                                            .mean = t[3],
+                                            .rstd = t[4],
+                                            .dx = t[0],
+                                            .dweight = t[5],
+                                            .dbias = t[6]});
              });
   }
 }
@@ -145,16 +180,24 @@ void draw_cases<ops::AddRmsNormForward>(CaseDraw& draw) {
     draw.add("add_rmsnorm_forward", dtype, s,
              {input(), input(), weight(), output(), output(), moment()},
              [](Backend& b, const Views& t) {
-               b.run(ops::AddRmsNormForward{t[0], t[1], {t[3], t[2], 1e-6f, t[4], t[5]}});
+               b.run(ops::AddRmsNormForward{
+                   .a = t[0],
+                   .b = t[1],
+                   .norm = {.x = t[3], .weight = t[2], .epsilon = 1e-6f, .y = t[4], .rstd = t[5]}});
              });
     // The sum overwrites one of the summands.
     for (std::size_t in_place = 0; in_place < 2; ++in_place) {
       std::vector<HostTensor> tensors = {input(), input(), weight(), output(), moment()};
       tensors[in_place].output = true;
-      draw.add("add_rmsnorm_forward", dtype, s, std::move(tensors),
-               [in_place](Backend& b, const Views& t) {
-                 b.run(ops::AddRmsNormForward{t[0], t[1], {t[in_place], t[2], 1e-6f, t[3], t[4]}});
-               });
+      draw.add(
+          "add_rmsnorm_forward", dtype, s, std::move(tensors),
+          [in_place](Backend& b, const Views& t) {
+            b.run(ops::AddRmsNormForward{
+                .a = t[0],
+                .b = t[1],
+                .norm = {
+                    .x = t[in_place], .weight = t[2], .epsilon = 1e-6f, .y = t[3], .rstd = t[4]}});
+          });
     }
     const HeadsWithin heads(draw, s.rows);
     const std::int64_t width = heads.shape().cols;
@@ -165,7 +208,9 @@ void draw_cases<ops::AddRmsNormForward>(CaseDraw& draw) {
          draw.output(dtype, s.rows, width), flat(draw.output(DType::f32, 1, s.rows * heads.heads))},
         [heads](Backend& b, const Views& t) {
           b.run(ops::AddRmsNormForward{
-              heads.of(t[0]), heads.of(t[1]), {t[3], t[2], 1e-6f, t[4], t[5]}});
+              .a = heads.of(t[0]),
+              .b = heads.of(t[1]),
+              .norm = {.x = t[3], .weight = t[2], .epsilon = 1e-6f, .y = t[4], .rstd = t[5]}});
         });
   }
 }
@@ -183,13 +228,25 @@ void draw_cases<ops::RmsNormBackwardAdd>(CaseDraw& draw) {
              {updated(input()), input(), input(), weight(), moment(),
               draw.output(dtype, s.rows, s.cols), sum()},
              [](Backend& b, const Views& t) {
-               b.run(ops::RmsNormBackwardAdd{{t[1], t[2], t[3], t[4], t[5], t[6]}, t[0]});
+               b.run(ops::RmsNormBackwardAdd{.norm = {.dy = t[1],
+                                                      .x = t[2],
+                                                      .weight = t[3],
+                                                      .rstd = t[4],
+                                                      .dx = t[5],
+                                                      .dweight = t[6]},
+                                             .gradient = t[0]});
                b.fill_zero(t[5]);  // dx is unspecified: clear it for the comparison
              });
     draw.add("rmsnorm_backward_add", describe_sum(dtype, s),
              {updated(input()), updated(input()), input(), weight(), moment(), sum()},
              [](Backend& b, const Views& t) {
-               b.run(ops::RmsNormBackwardAdd{{t[1], t[2], t[3], t[4], t[1], t[5]}, t[0]});
+               b.run(ops::RmsNormBackwardAdd{.norm = {.dy = t[1],
+                                                      .x = t[2],
+                                                      .weight = t[3],
+                                                      .rstd = t[4],
+                                                      .dx = t[1],
+                                                      .dweight = t[5]},
+                                             .gradient = t[0]});
                b.fill_zero(t[1]);
              });
   }
@@ -203,13 +260,20 @@ void draw_cases<ops::AddLayerNormForward>(CaseDraw& draw) {
     const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
     const auto parameter = [&] { return flat(draw.ordinary(dtype, 1, s.cols)); };
     const auto moment = [&] { return flat(draw.output(DType::f32, 1, s.rows)); };
-    draw.add(
-        "add_layernorm_forward", dtype, s,
-        {updated(input()), input(), parameter(), parameter(), draw.output(dtype, s.rows, s.cols),
-         moment(), moment()},
-        [](Backend& b, const Views& t) {
-          b.run(ops::AddLayerNormForward{t[0], t[1], {t[0], t[2], t[3], 1e-5f, t[4], t[5], t[6]}});
-        });
+    draw.add("add_layernorm_forward", dtype, s,
+             {updated(input()), input(), parameter(), parameter(),
+              draw.output(dtype, s.rows, s.cols), moment(), moment()},
+             [](Backend& b, const Views& t) {
+               b.run(ops::AddLayerNormForward{.a = t[0],
+                                              .b = t[1],
+                                              .norm = {.x = t[0],
+                                                       .weight = t[2],
+                                                       .bias = t[3],
+                                                       .epsilon = 1e-5f,
+                                                       .y = t[4],
+                                                       .mean = t[5],
+                                                       .rstd = t[6]}});
+             });
   }
 }
 
@@ -221,14 +285,21 @@ void draw_cases<ops::LayerNormBackwardAdd>(CaseDraw& draw) {
     const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
     const auto moment = [&] { return flat(draw.ordinary(DType::f32, 1, s.rows)); };
     const auto sum = [&] { return flat(draw.output(DType::f32, 1, s.cols)); };
-    draw.add(
-        "layernorm_backward_add", describe_sum(dtype, s),
-        {updated(input()), updated(input()), input(), flat(draw.ordinary(dtype, 1, s.cols)),
-         moment(), moment(), sum(), sum()},
-        [](Backend& b, const Views& t) {
-          b.run(ops::LayerNormBackwardAdd{{t[1], t[2], t[3], t[4], t[5], t[1], t[6], t[7]}, t[0]});
-          b.fill_zero(t[1]);  // dx is unspecified: clear it for the comparison
-        });
+    draw.add("layernorm_backward_add", describe_sum(dtype, s),
+             {updated(input()), updated(input()), input(), flat(draw.ordinary(dtype, 1, s.cols)),
+              moment(), moment(), sum(), sum()},
+             [](Backend& b, const Views& t) {
+               b.run(ops::LayerNormBackwardAdd{.norm = {.dy = t[1],
+                                                        .x = t[2],
+                                                        .weight = t[3],
+                                                        .mean = t[4],
+                                                        .rstd = t[5],
+                                                        .dx = t[1],
+                                                        .dweight = t[6],
+                                                        .dbias = t[7]},
+                                               .gradient = t[0]});
+               b.fill_zero(t[1]);  // dx is unspecified: clear it for the comparison
+             });
   }
 }
 

@@ -157,7 +157,14 @@ void draw_cases<ops::AdamW>(CaseDraw& draw) {
            flat(draw.values(gradient, s.rows, s.cols, false)), output(moments), std::move(second)},
           [spec, decay_mask, working](Backend& b, const Views& t) {
             const TensorView copy = working ? t[2] : TensorView{};
-            b.run(ops::AdamW{spec, t[0], decay_mask, {t[1], copy, t[3], t[4], t[5]}});
+            b.run(ops::AdamW{.spec = spec,
+                             .scalars = t[0],
+                             .decay_mask = decay_mask,
+                             .tensors = {.master = t[1],
+                                         .working = copy,
+                                         .gradient = t[3],
+                                         .first_moment = t[4],
+                                         .second_moment = t[5]}});
           });
     }
   }
@@ -222,8 +229,11 @@ void draw_cases<ops::AdvanceMoments>(CaseDraw& draw) {
               std::move(first), std::move(second)},
              [spec](Backend& b, const Views& t) {
                const TensorView none;
-               b.run(ops::AdvanceMoments{spec, t[0], t[1], spec.has_first_moment() ? t[2] : none,
-                                         spec.has_second_moment() ? t[3] : none});
+               b.run(ops::AdvanceMoments{.spec = spec,
+                                         .scalars = t[0],
+                                         .gradient = t[1],
+                                         .first_moment = spec.has_first_moment() ? t[2] : none,
+                                         .second_moment = spec.has_second_moment() ? t[3] : none});
              });
   }
 }
@@ -278,18 +288,24 @@ void draw_cases<ops::UpdateWeights>(CaseDraw& draw) {
                  copy = flat(draw.output(DType::bf16, s.rows, s.cols));
       scalars.output = false;
       copy.output = working;
-      draw.add(fmt::format("update_weights {} {}", name_of(rule), name_of(master)), gradient, s,
-               {std::move(scalars), flat(draw.output(master, s.rows, s.cols)), std::move(copy),
-                flat(draw.values(gradient, s.rows, s.cols, draw.one_in(4))),
-                flat(draw.ordinary(DType::f32, s.rows, s.cols)), std::move(second),
-                magnitudes(flat(draw.ordinary(DType::f32, 1, 1)))},
-               [spec, decay_mask, working](Backend& b, const Views& t) {
-                 const TensorView none;
-                 b.run(ops::UpdateWeights{spec, t[0], decay_mask, t[1], working ? t[2] : none, t[3],
-                                          spec.has_first_moment() ? t[4] : none,
-                                          spec.has_second_moment() ? t[5] : none,
-                                          spec.rule == UpdateRule::madam ? t[6] : none});
-               });
+      draw.add(
+          fmt::format("update_weights {} {}", name_of(rule), name_of(master)), gradient, s,
+          {std::move(scalars), flat(draw.output(master, s.rows, s.cols)), std::move(copy),
+           flat(draw.values(gradient, s.rows, s.cols, draw.one_in(4))),
+           flat(draw.ordinary(DType::f32, s.rows, s.cols)), std::move(second),
+           magnitudes(flat(draw.ordinary(DType::f32, 1, 1)))},
+          [spec, decay_mask, working](Backend& b, const Views& t) {
+            const TensorView none;
+            b.run(ops::UpdateWeights{.spec = spec,
+                                     .scalars = t[0],
+                                     .decay_mask = decay_mask,
+                                     .master = t[1],
+                                     .working = working ? t[2] : none,
+                                     .gradient = t[3],
+                                     .first_moment = spec.has_first_moment() ? t[4] : none,
+                                     .second_moment = spec.has_second_moment() ? t[5] : none,
+                                     .weight_bound = spec.rule == UpdateRule::madam ? t[6] : none});
+          });
     }
   }
 }

@@ -10,12 +10,11 @@ void draw_cases<ops::Add>(CaseDraw& draw) {
     const MatrixShape s = draw.shape();
     const bool wild = draw.one_in(2);
     const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
-    draw.add("add", dtype, s, {input(), input(), draw.output(dtype, s.rows, s.cols)},
-             [](Backend& b, const Views& t) {
-               b.run(ops::Add{t[0], t[1], t[2]});
-             });
+    draw.add(
+        "add", dtype, s, {input(), input(), draw.output(dtype, s.rows, s.cols)},
+        [](Backend& b, const Views& t) { b.run(ops::Add{.a = t[0], .b = t[1], .sum = t[2]}); });
     draw.add("add", dtype, s, {updated(input()), input()}, [](Backend& b, const Views& t) {
-      b.run(ops::Add{t[0], t[1], t[0]});
+      b.run(ops::Add{.a = t[0], .b = t[1], .sum = t[0]});
     });
   }
 }
@@ -48,7 +47,7 @@ void draw_cases<ops::RowCosines>(CaseDraw& draw) {
     const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
     draw.add("row_cosines", dtype, s, {input(), input(), flat(draw.output(DType::f32, 1, s.rows))},
              [](Backend& b, const Views& t) {
-               b.run(ops::RowCosines{t[0], t[1], t[2]});
+               b.run(ops::RowCosines{.a = t[0], .b = t[1], .cosines = t[2]});
              });
   }
 }
@@ -75,13 +74,13 @@ void draw_cases<ops::SwigluBackward>(CaseDraw& draw) {
              {draw.values(dtype, s.rows, 2 * s.cols, wild),
               draw.values(dtype, s.rows, s.cols, wild), draw.output(dtype, s.rows, 2 * s.cols)},
              [](Backend& b, const Views& t) {
-               b.run(ops::SwigluBackward{t[0], t[1], t[2]});
+               b.run(ops::SwigluBackward{.gate_up = t[0], .dout = t[1], .dgate_up = t[2]});
              });
     draw.add("swiglu_backward", dtype, s,
              {updated(draw.values(dtype, s.rows, 2 * s.cols, wild)),
               draw.values(dtype, s.rows, s.cols, wild)},
              [](Backend& b, const Views& t) {
-               b.run(ops::SwigluBackward{t[0], t[1], t[0]});
+               b.run(ops::SwigluBackward{.gate_up = t[0], .dout = t[1], .dgate_up = t[0]});
              });
   }
 }
@@ -109,14 +108,14 @@ void draw_cases<ops::GeluBackward>(CaseDraw& draw) {
     const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
     draw.add("gelu_backward", dtype, s, {input(), input(), draw.output(dtype, s.rows, s.cols)},
              [](Backend& b, const Views& t) {
-               b.run(ops::GeluBackward{t[0], t[1], t[2]});
+               b.run(ops::GeluBackward{.x = t[0], .dout = t[1], .dx = t[2]});
              });
     for (std::size_t in_place = 0; in_place < 2; ++in_place) {
       std::vector<HostTensor> tensors = {input(), input()};
       tensors[in_place].output = true;
       draw.add("gelu_backward", dtype, s, std::move(tensors),
                [in_place](Backend& b, const Views& t) {
-                 b.run(ops::GeluBackward{t[0], t[1], t[in_place]});
+                 b.run(ops::GeluBackward{.x = t[0], .dout = t[1], .dx = t[in_place]});
                });
     }
   }

@@ -47,7 +47,8 @@ class Productions {
             {input(s_.cols), parameter(), output(s_.cols), moment()},
             2,
             [epsilon = epsilon_](const Views& t) {
-              return ops::RmsNormForward{t[0], t[1], epsilon, t[2], t[3]};
+              return ops::RmsNormForward{
+                  .x = t[0], .weight = t[1], .epsilon = epsilon, .y = t[2], .rstd = t[3]};
             }};
   }
   Production layernorm() {
@@ -56,7 +57,13 @@ class Productions {
             {input(s_.cols), parameter(), parameter(), output(s_.cols), moment(), moment()},
             3,
             [](const Views& t) {
-              return ops::LayerNormForward{t[0], t[1], t[2], 1e-5f, t[3], t[4], t[5]};
+              return ops::LayerNormForward{.x = t[0],
+                                           .weight = t[1],
+                                           .bias = t[2],
+                                           .epsilon = 1e-5f,
+                                           .y = t[3],
+                                           .mean = t[4],
+                                           .rstd = t[5]};
             }};
   }
   Production add_rmsnorm() {
@@ -66,19 +73,29 @@ class Productions {
         {input(s_.cols), input(s_.cols), parameter(), output(s_.cols), output(s_.cols), moment()},
         4,
         [epsilon = epsilon_](const Views& t) {
-          return ops::AddRmsNormForward{t[0], t[1], {t[3], t[2], epsilon, t[4], t[5]}};
+          return ops::AddRmsNormForward{
+              .a = t[0],
+              .b = t[1],
+              .norm = {.x = t[3], .weight = t[2], .epsilon = epsilon, .y = t[4], .rstd = t[5]}};
         }};
   }
   Production add_layernorm() {
-    return {
-        "add_layernorm_quantize",
-        false,
-        {updated(input(s_.cols)), input(s_.cols), parameter(), parameter(), output(s_.cols),
-         moment(), moment()},
-        4,
-        [](const Views& t) {
-          return ops::AddLayerNormForward{t[0], t[1], {t[0], t[2], t[3], 1e-5f, t[4], t[5], t[6]}};
-        }};
+    return {"add_layernorm_quantize",
+            false,
+            {updated(input(s_.cols)), input(s_.cols), parameter(), parameter(), output(s_.cols),
+             moment(), moment()},
+            4,
+            [](const Views& t) {
+              return ops::AddLayerNormForward{.a = t[0],
+                                              .b = t[1],
+                                              .norm = {.x = t[0],
+                                                       .weight = t[2],
+                                                       .bias = t[3],
+                                                       .epsilon = 1e-5f,
+                                                       .y = t[4],
+                                                       .mean = t[5],
+                                                       .rstd = t[6]}};
+            }};
   }
   Production swiglu() {
     return {"swiglu_quantize", false, {input(2 * s_.cols), output(s_.cols)}, 1, [](const Views& t) {
@@ -93,7 +110,7 @@ class Productions {
               {updated(input(2 * s_.cols)), input(s_.cols)},
               0,
               [](const Views& t) {
-                return ops::SwigluBackward{t[0], t[1], t[0]};
+                return ops::SwigluBackward{.gate_up = t[0], .dout = t[1], .dgate_up = t[0]};
               }};
     }
     return {"swiglu_backward_quantize",
@@ -101,7 +118,7 @@ class Productions {
             {input(2 * s_.cols), input(s_.cols), output(2 * s_.cols)},
             2,
             [](const Views& t) {
-              return ops::SwigluBackward{t[0], t[1], t[2]};
+              return ops::SwigluBackward{.gate_up = t[0], .dout = t[1], .dgate_up = t[2]};
             }};
   }
   Production gelu() {
@@ -111,21 +128,18 @@ class Productions {
   }
   Production gelu_backward() {
     if (draw_.one_in(2)) {
-      return {"gelu_backward_quantize",
-              true,
-              {updated(input(s_.cols)), input(s_.cols)},
-              0,
-              [](const Views& t) {
-                return ops::GeluBackward{t[0], t[1], t[0]};
-              }};
+      return {
+          "gelu_backward_quantize",
+          true,
+          {updated(input(s_.cols)), input(s_.cols)},
+          0,
+          [](const Views& t) { return ops::GeluBackward{.x = t[0], .dout = t[1], .dx = t[0]}; }};
     }
     return {"gelu_backward_quantize",
             true,
             {input(s_.cols), input(s_.cols), output(s_.cols)},
             2,
-            [](const Views& t) {
-              return ops::GeluBackward{t[0], t[1], t[2]};
-            }};
+            [](const Views& t) { return ops::GeluBackward{.x = t[0], .dout = t[1], .dx = t[2]}; }};
   }
 
   CaseDraw& draw_;
@@ -158,8 +172,14 @@ void produce(CaseDraw& draw, const QuantSpec& spec, const Production& production
                Backend& b, const Views& t) {
              QuantizedOperand straight = operand_at(spec, s.rows, s.cols, t, first);
              QuantizedOperand turned = operand_at(spec, s.cols, s.rows, t, first + 2);
-             b.run(ops::ProduceQuantize{make(t), key, state_for(spec, t[first + 4]), straight,
-                                        both ? &turned : nullptr, keeps});
+             straight.key = key;
+             turned.key = key;
+             turned.key.orientation = 1;
+             b.run(ops::ProduceQuantize{.producer = make(t),
+                                        .state = state_for(spec, t[first + 4]),
+                                        .first = straight,
+                                        .second = both ? &turned : nullptr,
+                                        .keeps_output = keeps});
              if (!keeps) b.fill_zero(t[at]);  // unspecified: clear it for the comparison
            });
 }

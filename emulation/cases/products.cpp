@@ -56,7 +56,13 @@ void draw_compensation(CaseDraw& draw, const QuantSpec& spec_a, const QuantSpec&
            [a, b](Backend& backend, const Views& t) {
              QuantizedOperand left = a.without_codes({}), right = b.without_codes({});
              left.clamp_bounds = right.clamp_bounds = t[2];
-             backend.run(ops::Compensate{left, t[0], a.transpose, right, t[1], b.transpose, t[3]});
+             backend.run(ops::Compensate{.a = left,
+                                         .a_source = t[0],
+                                         .transpose_a = a.transpose,
+                                         .b = right,
+                                         .b_source = t[1],
+                                         .transpose_b = b.transpose,
+                                         .d = t[3]});
            });
 }
 
@@ -71,7 +77,7 @@ void draw_rotation(CaseDraw& draw, const QuantSpec& spec_a, const QuantSpec& spe
            {updated(draw.values(dtype, a.rows, b.rows, draw.one_in(4)))},
            [a, b, key_a, key_b](Backend& backend, const Views& t) {
              const QuantizedOperand left = a.without_codes(key_a), right = b.without_codes(key_b);
-             backend.run(ops::RotateBack{left, right, t[0]});
+             backend.run(ops::RotateBack{.a = left, .b = right, .d = t[0]});
            });
 }
 
@@ -103,7 +109,7 @@ void draw_rotation_of_sources(CaseDraw& draw, const char* of_a, const char* of_b
              QuantizedOperand b = QuantizedOperand::without_memory(spec, d.cols, 1);
              a.source_space = space_at(of_a, key_a, t[1], right);
              b.source_space = space_at(of_b, key_b, t[2], !right);
-             backend.run(ops::RotateBack{a, b, t[0]});
+             backend.run(ops::RotateBack{.a = a, .b = b, .d = t[0]});
            });
 }
 
@@ -145,30 +151,36 @@ void draw_product(CaseDraw& draw, const GemmSpec& gemm, const QuantSpec& spec_a,
   spec.output = adds || draw.one_in(2) ? DType::f32 : DType::bf16;
   HostTensor d = adds ? updated(draw.values(DType::f32, a.rows, b.rows, wild))
                       : draw.output(spec.output, a.rows, b.rows);
-  draw.add(fmt::format("product {} x {} {}{}", label(a.spec), label(b.spec), label(spec),
-                       adds ? " added" : ""),
-           describe(a, b, dtype),
-           {a.draw_source(draw, dtype, wild), b.draw_source(draw, dtype, wild),
-            codes_of(draw, a.spec, a.rows, a.k), scales_of(draw, a.spec, a.rows, a.k),
-            codes_of(draw, b.spec, b.rows, b.k), scales_of(draw, b.spec, b.rows, b.k), std::move(d),
-            bounds_of(draw), bounds_of(draw), record_of(draw),
-            draw.output(DType::f32, adds ? a.rows : 1, adds ? b.rows : 1)},
-           [spec, a, b, adds](Backend& backend, const Views& t) {
-             QuantizedOperand left = operand_at(a.spec, a.rows, a.k, t, 2);
-             QuantizedOperand right = operand_at(b.spec, b.rows, b.k, t, 4);
-             left.clamp_bounds = t[7];
-             right.clamp_bounds = t[8];
-             const RandomKey key{7, 8, 9, 0, 10};
-             backend.run(ops::Quantize{t[0], a.transpose, key, {}, left});
-             backend.run(ops::Quantize{t[1], b.transpose, key, {}, right});
-             backend.run(ops::Product{{spec, left, right, {}, adds, t[6]},
-                                      t[0],
-                                      a.transpose,
-                                      t[1],
-                                      b.transpose,
-                                      adds ? t[10] : TensorView{}});
-             backend.run(ops::MeasureOperand{t[0], a.transpose, left, t[9]});
-           });
+  draw.add(
+      fmt::format("product {} x {} {}{}", label(a.spec), label(b.spec), label(spec),
+                  adds ? " added" : ""),
+      describe(a, b, dtype),
+      {a.draw_source(draw, dtype, wild), b.draw_source(draw, dtype, wild),
+       codes_of(draw, a.spec, a.rows, a.k), scales_of(draw, a.spec, a.rows, a.k),
+       codes_of(draw, b.spec, b.rows, b.k), scales_of(draw, b.spec, b.rows, b.k), std::move(d),
+       bounds_of(draw), bounds_of(draw), record_of(draw),
+       draw.output(DType::f32, adds ? a.rows : 1, adds ? b.rows : 1)},
+      [spec, a, b, adds](Backend& backend, const Views& t) {
+        QuantizedOperand left = operand_at(a.spec, a.rows, a.k, t, 2);
+        QuantizedOperand right = operand_at(b.spec, b.rows, b.k, t, 4);
+        left.clamp_bounds = t[7];
+        right.clamp_bounds = t[8];
+        const RandomKey key{7, 8, 9, 0, 10};
+        left.key = key;
+        backend.run(ops::Quantize{.source = t[0], .transpose = a.transpose, .operand = left});
+        right.key = key;
+        backend.run(ops::Quantize{.source = t[1], .transpose = b.transpose, .operand = right});
+        backend.run(ops::Product{
+            .gemm =
+                {.spec = spec, .a = left, .b = right, .bias = {}, .accumulate = adds, .d = t[6]},
+            .a_source = t[0],
+            .transpose_a = a.transpose,
+            .b_source = t[1],
+            .transpose_b = b.transpose,
+            .apart = adds ? t[10] : TensorView{}});
+        backend.run(ops::MeasureOperand{
+            .source = t[0], .transpose = a.transpose, .operand = left, .record = t[9]});
+      });
 }
 
 }  // namespace

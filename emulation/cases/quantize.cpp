@@ -26,13 +26,15 @@ void quantize(CaseDraw& draw, const QuantSpec& spec, DType source, bool transpos
             draw.integers(1, 0, 1000)},
            [spec, rows, k, transpose, drawn](Backend& b, const Views& t) {
              QuantizedOperand operand = operand_at(spec, rows, k, t, 1);
-             RandomKey key = drawn;
-             key.step_counter = static_cast<const std::uint32_t*>(t[5].data);
+             operand.key = drawn;
+             operand.key.step_counter = static_cast<const std::uint32_t*>(t[5].data);
              const TensorView state = state_for(spec, t[3]);
-             b.run(ops::Quantize{t[0], transpose, key, state, operand});
+             b.run(ops::Quantize{
+                 .source = t[0], .transpose = transpose, .state = state, .operand = operand});
              if (!state.empty()) {
                b.run(ops::UpdateDelayedScale{spec, state});
-               b.run(ops::Quantize{t[0], transpose, key, state, operand});
+               b.run(ops::Quantize{
+                   .source = t[0], .transpose = transpose, .state = state, .operand = operand});
                b.run(ops::UpdateDelayedScale{spec, state});
              }
              b.run(ops::Dequantize{operand, transpose, t[4]});
@@ -65,14 +67,26 @@ void transform(CaseDraw& draw, const char* name, bool transpose) {
              QuantizedOperand operand = operand_at(spec, rows, k, t, 2);
              const Transform& map = spec.transform;
              if (map.is_smoothing()) {
-               b.run(ops::SmoothingFactors{map, t[0], transpose, t[1], transpose, t[6]});
-               b.run(ops::SmoothingFactors{map, t[1], transpose, t[0], transpose, t[6]});
+               b.run(ops::SmoothingFactors{.transform = map,
+                                           .a = t[0],
+                                           .transpose_a = transpose,
+                                           .b = t[1],
+                                           .transpose_b = transpose,
+                                           .factors = t[6]});
+               b.run(ops::SmoothingFactors{.transform = map,
+                                           .a = t[1],
+                                           .transpose_a = transpose,
+                                           .b = t[0],
+                                           .transpose_b = transpose,
+                                           .factors = t[6]});
                operand.channel_factors = t[6];
                operand.is_right = right;
              }
-             b.run(ops::Quantize{t[0], transpose, key, {}, operand});
+             operand.key = key;
+             b.run(ops::Quantize{.source = t[0], .transpose = transpose, .operand = operand});
              b.run(ops::Dequantize{operand, transpose, t[4]});
-             b.run(ops::MeasureOperand{t[1], transpose, operand, t[5]});
+             b.run(ops::MeasureOperand{
+                 .source = t[1], .transpose = transpose, .operand = operand, .record = t[5]});
            });
 }
 
@@ -102,12 +116,15 @@ void in_space(CaseDraw& draw, const char* first_name, const char* second_name) {
              first.channel_factors = t[8];
              first.is_right = right;
              QuantizedOperand second = operand_at(of_second, s.cols, s.rows, t, 4);
-             b.run(ops::Quantize{t[0], false, key, {}, first});
+             first.key = key;
+             b.run(ops::Quantize{.source = t[0], .operand = first});
              b.run(ops::Dequantize{first, false, t[3], true});
              second.source_space = first.own_space();
-             b.run(ops::Quantize{t[3], true, other, {}, second});
+             second.key = other;
+             b.run(ops::Quantize{.source = t[3], .transpose = true, .operand = second});
              b.run(ops::Dequantize{second, true, t[6]});
-             b.run(ops::MeasureOperand{t[0], true, second, t[7]});
+             b.run(ops::MeasureOperand{
+                 .source = t[0], .transpose = true, .operand = second, .record = t[7]});
            });
 }
 
@@ -138,7 +155,11 @@ void quantize_both(CaseDraw& draw, const QuantSpec& spec, DType source, const Ma
       [spec, s, key](Backend& b, const Views& t) {
         QuantizedOperand first = operand_at(spec, s.rows, s.cols, t, 1);
         QuantizedOperand second = operand_at(spec, s.cols, s.rows, t, 3);
-        b.run(ops::QuantizeBoth{t[0], key, state_for(spec, t[5]), first, second});
+        first.key = key;
+        second.key = key;
+        second.key.orientation = 1;
+        b.run(ops::QuantizeBoth{
+            .source = t[0], .state = state_for(spec, t[5]), .first = first, .second = second});
       });
 }
 

@@ -64,7 +64,12 @@ void smooth(CaseDraw& draw, const char* name, bool is_set) {
                        is_set ? " set before" : ""),
            {source(s.rows, transpose_a), source(other_rows, transpose_b), std::move(factors)},
            [transform, transpose_a, transpose_b](Backend& b, const Views& t) {
-             b.run(ops::SmoothingFactors{transform, t[0], transpose_a, t[1], transpose_b, t[2]});
+             b.run(ops::SmoothingFactors{.transform = transform,
+                                         .a = t[0],
+                                         .transpose_a = transpose_a,
+                                         .b = t[1],
+                                         .transpose_b = transpose_b,
+                                         .factors = t[2]});
            });
 }
 

@@ -15,7 +15,7 @@ void draw_cases<ops::EmbeddingForward>(CaseDraw& draw) {
              {draw.integers(s.rows, 0, vocabulary - 1),
               draw.values(dtype, vocabulary, s.cols, true), draw.output(dtype, s.rows, s.cols)},
              [](Backend& b, const Views& t) {
-               b.run(ops::EmbeddingForward{t[0], t[1], t[2]});
+               b.run(ops::EmbeddingForward{.tokens = t[0], .table = t[1], .out = t[2]});
              });
   }
 }
@@ -29,7 +29,7 @@ void draw_cases<ops::EmbeddingBackward>(CaseDraw& draw) {
              {draw.integers(s.rows, 0, vocabulary - 1), draw.values(dtype, s.rows, s.cols, false),
               draw.output(DType::f32, vocabulary, s.cols)},
              [](Backend& b, const Views& t) {
-               b.run(ops::EmbeddingBackward{t[0], t[1], t[2]});
+               b.run(ops::EmbeddingBackward{.tokens = t[0], .dout = t[1], .dtable = t[2]});
              });
   }
 }
@@ -59,22 +59,31 @@ void draw_cases<ops::CrossEntropy>(CaseDraw& draw) {
                  const TensorView dlogits = gradient == Gradient::none       ? TensorView{}
                                             : gradient == Gradient::in_place ? t[0]
                                                                              : t[5];
-                 b.run(ops::CrossEntropy{t[0], t[1], t[2], t[3], t[4], dlogits});
+                 b.run(ops::CrossEntropy{.logits = t[0],
+                                         .targets = t[1],
+                                         .weights = t[2],
+                                         .scalars = t[3],
+                                         .token_loss = t[4],
+                                         .dlogits = dlogits});
                });
     }
     // Chunks of more tokens: one with the losses of all chunks, one with none to sum.
     for (const bool is_last : {true, false}) {
       const MatrixShape s = draw.shape();
       const std::int64_t all = s.rows + draw.integer(1, 5000);
-      draw.add(
-          "cross_entropy of a part", dtype, s,
-          {draw.values(dtype, s.rows, s.cols, false), draw.integers(s.rows, 0, s.cols - 1),
-           flat(magnitudes(draw.ordinary(DType::f32, 1, s.rows))), draw.step_scalars(),
-           updated(flat(draw.ordinary(DType::f32, 1, all)))},
-          [rows = s.rows, is_last](Backend& b, const Views& t) {
-            b.run(ops::CrossEntropy{t[0], t[1], t[2], t[3], t[4].columns(t[4].cols - rows, rows),
-                                    TensorView{}, is_last ? t[4] : TensorView{}});
-          });
+      draw.add("cross_entropy of a part", dtype, s,
+               {draw.values(dtype, s.rows, s.cols, false), draw.integers(s.rows, 0, s.cols - 1),
+                flat(magnitudes(draw.ordinary(DType::f32, 1, s.rows))), draw.step_scalars(),
+                updated(flat(draw.ordinary(DType::f32, 1, all)))},
+               [rows = s.rows, is_last](Backend& b, const Views& t) {
+                 b.run(ops::CrossEntropy{.logits = t[0],
+                                         .targets = t[1],
+                                         .weights = t[2],
+                                         .scalars = t[3],
+                                         .token_loss = t[4].columns(t[4].cols - rows, rows),
+                                         .dlogits = TensorView{},
+                                         .summed = is_last ? t[4] : TensorView{}});
+               });
     }
   }
 }

@@ -26,13 +26,13 @@ void Checks::require(bool condition, const std::string& message) const {
 void Checks::tensor(std::string_view name, const TensorView& view, std::int64_t rows,
                     std::int64_t cols, std::initializer_list<DType> accepted) const {
   const bool type_fits = std::find(accepted.begin(), accepted.end(), view.dtype) != accepted.end();
-  if (!view.empty() && type_fits && view.rows == rows && view.cols == cols) return;
+  if (view.has_memory() && type_fits && view.rows == rows && view.cols == cols) return;
   std::string types;
   for (const DType dtype : accepted) {
     types += (types.empty() ? "" : " or ") + std::string(name_of(dtype));
   }
-  fail(std::string(name) + " is " + (view.empty() ? "missing" : describe(view)) + ", expected " +
-       types + " " + shape_of(rows, cols));
+  fail(std::string(name) + " is " + (view.has_memory() ? describe(view) : "missing") +
+       ", expected " + types + " " + shape_of(rows, cols));
 }
 
 void Checks::vector(std::string_view name, const TensorView& view, std::int64_t length,

@@ -2,9 +2,9 @@
 //
 // The list generates the virtual functions of Backend, the functions that an implementation must
 // define (a missing one fails to link), and all code that iterates over operations. To add an
-// operation, add its header in this folder with check() and its cost (cost.hpp), a line here,
-// one definition of `run` in emulation/cpu, emulation/reference and kernels, and its random
-// cases in emulation/cases.
+// operation, add its header in this folder with its tensors (tensors.hpp), check() and its cost
+// (cost.hpp), a line here, one definition of `run` in emulation/cpu, emulation/reference and
+// kernels, and its random cases in emulation/cases.
 #pragma once
 
 #include "emulation/ops/attention/attention.hpp"

@@ -1,20 +1,41 @@
 #include "emulation/recording/observed_backend.hpp"
 
 namespace fp8lab {
+namespace {
 
-std::vector<OperationOutput> outputs_of(const Upload& upload) {
-  return {{"destination", upload.destination}};
+template <class Op>
+std::string operation_name(const Op& op) {
+  return std::string(op.kName);
 }
 
-std::vector<OperationOutput> outputs_of(const AnyOperation& op) {
+std::string operation_name(const ops::ProduceQuantize& op) {
+  return std::visit([](const auto& made) { return operation_name(made); }, op.producer) +
+         " and quantize";
+}
+
+}  // namespace
+
+std::string operation_name(const AnyOperation& op) {
+  return std::visit([](const auto* one) { return operation_name(*one); }, op);
+}
+
+std::string part_of(const Label& label, const OperationTensor& output) {
+  return output.operand == nullptr ? label.tensor : std::string(output.operand->name);
+}
+
+std::vector<OperationTensor> tensors_of(const AnyOperation& op) {
+  return std::visit([](const auto* one) { return tensors_of(*one); }, op);
+}
+
+std::vector<OperationTensor> outputs_of(const AnyOperation& op) {
   return std::visit([](const auto* one) { return outputs_of(*one); }, op);
 }
 
 void ObservedBackend::upload(const TensorView& destination, const void* source) {
   const Upload op{destination};
-  if (observer_ != nullptr) observer_->before(&op);
+  if (observer_ != nullptr) observer_->before(&op, label());
   PassThrough::upload(destination, source);
-  if (observer_ != nullptr) observer_->after(&op);
+  if (observer_ != nullptr) observer_->after(&op, label());
 }
 
 void ObservedBackend::repeat(std::unique_ptr<Recorded>& recorded,
@@ -23,11 +44,11 @@ void ObservedBackend::repeat(std::unique_ptr<Recorded>& recorded,
   original().repeat(recorded, enqueue);
 }
 
-#define FP8LAB_OPERATION(Name)                        \
-  void ObservedBackend::run(const ops::Name& op) {    \
-    if (observer_ != nullptr) observer_->before(&op); \
-    original().run(op);                               \
-    if (observer_ != nullptr) observer_->after(&op);  \
+#define FP8LAB_OPERATION(Name)                                 \
+  void ObservedBackend::run(const ops::Name& op) {             \
+    if (observer_ != nullptr) observer_->before(&op, label()); \
+    original().run(op);                                        \
+    if (observer_ != nullptr) observer_->after(&op, label());  \
   }
 FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION)

@@ -3,11 +3,12 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
-#include "emulation/recording/outputs.hpp"
+#include "emulation/ops/tensors.hpp"
 #include "emulation/recording/stand_in.hpp"
 
 namespace fp8lab {
@@ -16,6 +17,11 @@ namespace fp8lab {
 struct Upload {
   static constexpr std::string_view kName = "upload";
   TensorView destination;
+
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(ops::writes("destination", destination));
+  }
 };
 
 /// Any operation; a composite is one operation.
@@ -24,17 +30,25 @@ using AnyOperation = std::variant<FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
                                       FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION) const Upload*>;
 #undef FP8LAB_OPERATION
 
-/// Returns all tensors that an operation or an upload writes.
-std::vector<OperationOutput> outputs_of(const Upload& upload);
-std::vector<OperationOutput> outputs_of(const AnyOperation& op);
+/// "gemm", "adamw", "upload", ...; for an output that is quantized as it is computed the name of
+/// the operation that computes it, "rmsnorm_forward and quantize".
+std::string operation_name(const AnyOperation& op);
 
-/// Sees each operation before and after it runs. It may use the backend's memory: no other
-/// operation runs meanwhile.
+/// tensors_of and outputs_of the operation that `op` points to.
+std::vector<OperationTensor> tensors_of(const AnyOperation& op);
+std::vector<OperationTensor> outputs_of(const AnyOperation& op);
+
+/// The operand that an output of an operation belongs to, "fprop.x"; for other outputs the tensor
+/// of the operation's label, "x".
+std::string part_of(const Label& label, const OperationTensor& output);
+
+/// Sees each operation, with its label, before and after it runs. It may use the backend's memory:
+/// no other operation runs meanwhile.
 class OperationObserver {
  public:
   virtual ~OperationObserver() = default;
-  virtual void before(const AnyOperation&) {}
-  virtual void after(const AnyOperation&) {}
+  virtual void before(const AnyOperation&, const Label&) {}
+  virtual void after(const AnyOperation&, const Label&) {}
 };
 
 /// Runs every operation on `original`. While an observer is set, repeat() enqueues the operations

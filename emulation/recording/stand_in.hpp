@@ -35,7 +35,8 @@ class StandIn : public Backend {
   const Backend& original_;
 };
 
-/// Uses the memory and the copies of the wrapped backend. Derived classes handle the operations.
+/// Uses the memory, the copies and the labels of the wrapped backend. Derived classes handle the
+/// operations.
 class PassThrough : public StandIn {
  public:
   TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override {
@@ -62,6 +63,8 @@ class PassThrough : public StandIn {
   Backend& original() { return original_; }
 
  private:
+  void label_changed() override { original_.enter(label()); }
+
   Backend& original_;
 };
 

@@ -115,7 +115,12 @@ void gemm(const ops::Gemm& op) {
     const std::string reason = gemm_refusal(op.spec, a.spec, b.spec);
     if (!reason.empty()) throw Error(reason);
     const MultipliedOperand x(op.spec.accumulator, a), y(op.spec.accumulator, b);
-    return gemm(ops::Gemm{op.spec, x.get(), y.get(), op.bias, op.accumulate, op.d});
+    return gemm(ops::Gemm{.spec = op.spec,
+                          .a = x.get(),
+                          .b = y.get(),
+                          .bias = op.bias,
+                          .accumulate = op.accumulate,
+                          .d = op.d});
   }
   const GemmPlan plan = plan_gemm(op.spec, a.spec, b.spec, a.k);
   check_gemm_operands(op.spec, plan, a, b, op.bias, op.accumulate, op.d);

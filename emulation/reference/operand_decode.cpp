@@ -101,9 +101,8 @@ struct RoundToFormat {
 };
 
 template <class From, class To>
-void cast_elements(const TensorView& source, bool transpose, const RandomKey& key,
-                   const QuantizedOperand& operand) {
-  const RoundToFormat round{operand.spec, key};
+void cast_elements(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
+  const RoundToFormat round{operand.spec, operand.key};
   map_elements<From, To>(source, transpose, operand.codes, [round](From x, std::uint64_t index) {
     To stored;
     store(round(value_of(x), index), stored);
@@ -111,8 +110,7 @@ void cast_elements(const TensorView& source, bool transpose, const RandomKey& ke
   });
 }
 
-void cast_to_bf16(const TensorView& source, bool transpose, const RandomKey& key,
-                  const QuantizedOperand& operand) {
+void cast_to_bf16(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
   const TensorView& codes = operand.codes;
   const bool is_bf16 = operand.spec.format == numerics::kBF16;
   if (is_bf16 && source.dtype == DType::bf16) {
@@ -122,19 +120,18 @@ void cast_to_bf16(const TensorView& source, bool transpose, const RandomKey& key
     map_elements<float, std::uint16_t>(source, transpose, codes,
                                        [](float x, std::uint64_t) { return numerics::to_bf16(x); });
   } else if (source.dtype == DType::bf16) {
-    cast_elements<std::uint16_t, std::uint16_t>(source, transpose, key, operand);
+    cast_elements<std::uint16_t, std::uint16_t>(source, transpose, operand);
   } else {
-    cast_elements<float, std::uint16_t>(source, transpose, key, operand);
+    cast_elements<float, std::uint16_t>(source, transpose, operand);
   }
 }
 
-void cast_to_f32(const TensorView& source, bool transpose, const RandomKey& key,
-                 const QuantizedOperand& operand) {
+void cast_to_f32(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
   const TensorView& codes = operand.codes;
   if (operand.spec.is_cast() && source.dtype == DType::f32) {
-    cast_elements<float, float>(source, transpose, key, operand);
+    cast_elements<float, float>(source, transpose, operand);
   } else if (operand.spec.is_cast()) {
-    cast_elements<std::uint16_t, float>(source, transpose, key, operand);
+    cast_elements<std::uint16_t, float>(source, transpose, operand);
   } else if (source.dtype == DType::f32) {
     map_elements<float, float>(source, transpose, codes, [](float x, std::uint64_t) { return x; });
   } else {
@@ -220,12 +217,11 @@ void copy_transposed(const TensorView& source, const TensorView& destination) {
   }
 }
 
-void cast_operand(const TensorView& source, bool transpose, const RandomKey& key,
-                  QuantizedOperand& operand) {
+void cast_operand(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
   if (operand.codes.dtype == DType::bf16) {
-    cast_to_bf16(source, transpose, key, operand);
+    cast_to_bf16(source, transpose, operand);
   } else {
-    cast_to_f32(source, transpose, key, operand);
+    cast_to_f32(source, transpose, operand);
   }
 }
 

@@ -38,7 +38,6 @@ void copy_transposed(const TensorView& source, const TensorView& destination);
 
 /// Implements ops::Quantize for formats of more than 8 bits. Precondition: the
 /// arguments have been checked.
-void cast_operand(const TensorView& source, bool transpose, const RandomKey& key,
-                  QuantizedOperand& operand);
+void cast_operand(const TensorView& source, bool transpose, const QuantizedOperand& operand);
 
 }  // namespace fp8lab::reference

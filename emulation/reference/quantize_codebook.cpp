@@ -18,9 +18,8 @@ struct Tile {
 template <class Book>
 class CodebookQuantizer {
  public:
-  CodebookQuantizer(const TensorView& source, bool transpose, const RandomKey& key,
-                    QuantizedOperand& operand)
-      : source_(source), transpose_(transpose), key_(key), operand_(operand) {}
+  CodebookQuantizer(const TensorView& source, bool transpose, const QuantizedOperand& operand)
+      : source_(source), transpose_(transpose), operand_(operand) {}
 
   void run() {
     const QuantSpec& spec = operand_.spec;
@@ -62,14 +61,15 @@ class CodebookQuantizer {
 
   void encode(const Tile& tile, const Book& book) {
     const QuantSpec& spec = operand_.spec;
+    const RandomKey& key = operand_.key;
     for (std::int64_t r = tile.row_begin; r < tile.row_end; ++r) {
       std::uint8_t* codes = operand_.codes.row<std::uint8_t>(r);
       for (std::int64_t c = tile.col_begin; c < tile.col_end; ++c) {
         std::uint32_t random = 0;
         if (spec.rounding == numerics::Rounding::stochastic) {
           const std::int64_t index = transpose_ ? c * source_.cols + r : r * source_.cols + c;
-          random = numerics::random_bits(key_.seed, key_.step_number(), key_.tensor,
-                                         key_.orientation, static_cast<std::uint64_t>(index));
+          random = numerics::random_bits(key.seed, key.step_number(), key.tensor, key.orientation,
+                                         static_cast<std::uint64_t>(index));
         }
         codes[c] = static_cast<std::uint8_t>(
             book.encode(spec.format, value_at(r, c), {spec.rounding, spec.overflow, random}));
@@ -79,18 +79,16 @@ class CodebookQuantizer {
 
   const TensorView& source_;
   bool transpose_;
-  const RandomKey& key_;
-  QuantizedOperand& operand_;
+  const QuantizedOperand& operand_;
 };
 
 }  // namespace
 
-void quantize_codebooks(const TensorView& source, bool transpose, const RandomKey& key,
-                        QuantizedOperand& operand) {
+void quantize_codebooks(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
   if (operand.spec.transform.is_expansion()) {
-    CodebookQuantizer<numerics::ExpandedTile>(source, transpose, key, operand).run();
+    CodebookQuantizer<numerics::ExpandedTile>(source, transpose, operand).run();
   } else {
-    CodebookQuantizer<numerics::LogarithmTile>(source, transpose, key, operand).run();
+    CodebookQuantizer<numerics::LogarithmTile>(source, transpose, operand).run();
   }
 }
 

@@ -11,7 +11,6 @@ namespace fp8lab::reference {
 /// scales(i, tile_cols + j) its step. For an expansion: numerics::expanded_group and the codes of
 /// numerics::expand, with the exponents after the scales and then the centers. Precondition: the
 /// arguments have been checked.
-void quantize_codebooks(const TensorView& source, bool transpose, const RandomKey& key,
-                        QuantizedOperand& operand);
+void quantize_codebooks(const TensorView& source, bool transpose, const QuantizedOperand& operand);
 
 }  // namespace fp8lab::reference

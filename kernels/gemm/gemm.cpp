@@ -121,7 +121,12 @@ void run(Context& context, const ops::Gemm& op) {
     auto* const memory = static_cast<std::byte*>(context.tensor_memory(size_a + size_b));
     const QuantizedOperand a = multiplied(context, op.spec.accumulator, op.a, memory);
     const QuantizedOperand b = multiplied(context, op.spec.accumulator, op.b, memory + size_a);
-    return run(context, ops::Gemm{op.spec, a, b, op.bias, op.accumulate, op.d});
+    return run(context, ops::Gemm{.spec = op.spec,
+                                  .a = a,
+                                  .b = b,
+                                  .bias = op.bias,
+                                  .accumulate = op.accumulate,
+                                  .d = op.d});
   }
   const GemmPlan plan = device_plan(op.spec, op.a.spec, op.b.spec, op.a.k);
   check_gemm_operands(op.spec, plan, op.a, op.b, op.bias, op.accumulate, op.d);

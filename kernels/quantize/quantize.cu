@@ -159,12 +159,12 @@ void quantize_tiles(Context& context, const TensorView& source, bool transpose,
 /// all tiles, then the codes.
 class Quantizer {
  public:
-  Quantizer(Context& context, const TensorView& source, bool transpose, const RandomKey& key,
-            QuantizedOperand& operand)
+  Quantizer(Context& context, const TensorView& source, bool transpose,
+            const QuantizedOperand& operand)
       : context_(context),
         source_(source),
         transpose_(transpose),
-        cast_(cast_of(operand.spec, key)),
+        cast_(cast_of(operand.spec, operand.key)),
         operand_(operand),
         grid_(tile_grid(source, operand.spec.scale_tile(), transpose)) {
     const auto tiles = static_cast<std::size_t>(grid_.count());
@@ -249,7 +249,7 @@ class Quantizer {
   const TensorView& source_;
   bool transpose_;
   Cast cast_;
-  QuantizedOperand& operand_;
+  const QuantizedOperand& operand_;
   TileGrid grid_;
   std::size_t amax_bytes_ = 0;
   std::uint32_t* tensor_amax_ = nullptr;
@@ -324,17 +324,17 @@ class SharedFactors {
 
 /// Quantizes without applying the transform.
 void quantize_as_is(Context& context, const TensorView& source, bool transpose,
-                    const RandomKey& key, const TensorView& state, QuantizedOperand& operand) {
+                    const TensorView& state, const QuantizedOperand& operand) {
   const QuantSpec& spec = operand.spec;
-  if (!spec.is_quantized()) return quantize_values(context, source, transpose, key, operand);
-  if (spec.has_codebooks()) return quantize_codebooks(context, source, transpose, key, operand);
+  if (!spec.is_quantized()) return quantize_values(context, source, transpose, operand);
+  if (spec.has_codebooks()) return quantize_codebooks(context, source, transpose, operand);
   if (has_block_scales(spec) && (has_cast(spec) || has_drawn_codes(spec, source.cols))) {
     return quantize_tiles(context, source, transpose, operand);
   }
   if (!transpose && has_row_scales(spec) && source.cols <= kLongestRow) {
     return quantize_rows(context, source, operand);
   }
-  Quantizer quantizer(context, source, transpose, key, operand);
+  Quantizer quantizer(context, source, transpose, operand);
   if (spec.scale_source == ScaleSource::current) return quantizer.current();
   quantizer.known(state);
 }
@@ -351,8 +351,6 @@ bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
 
 void quantize_both(Context& context, const ops::QuantizeBoth& op) {
   op.check();
-  op.first.key = op.oriented(0);
-  op.second.key = op.oriented(1);
   if (op.source.size() == 0) return;
   SharedFactors factors(context, op.source, op.state);
   factors.measure(op.first.spec, op.second.spec);
@@ -366,11 +364,10 @@ void quantize_both(Context& context, const ops::QuantizeBoth& op) {
 
 void run(Context& context, const ops::Quantize& op) {
   op.check();
-  op.operand.key = op.key;
   if (op.source.size() == 0) return;
   const Transform& transform = op.operand.spec.transform;
   if (!transform || transform.is_expansion()) {
-    return quantize_as_is(context, op.source, op.transpose, op.key, op.state, op.operand);
+    return quantize_as_is(context, op.source, op.transpose, op.state, op.operand);
   }
   if (transform.is_clamp()) {
     check_transform(op.operand, op.operand.rows, op.operand.k);
@@ -378,7 +375,7 @@ void run(Context& context, const ops::Quantize& op) {
                        op.operand.clamp_bounds.row<float>(0));
   }
   const TensorView values = transformed(context, op.source, op.transpose, op.operand);
-  quantize_as_is(context, values, op.transpose, op.key, op.state, op.operand);
+  quantize_as_is(context, values, op.transpose, op.state, op.operand);
 }
 
 }  // namespace fp8lab::cuda

@@ -122,8 +122,7 @@ template <class Producer>
 bool try_to_produce(Context& context, const Producer& producer, const ops::ProduceQuantize& op) {
   if (!can_quantize(producer, op.first.spec)) return false;
   producer.check();
-  ops::Quantize{producer.output(), false, op.key, op.state, op.first}.check();
-  op.first.key = op.key;
+  ops::Quantize{.source = producer.output(), .state = op.state, .operand = op.first}.check();
   produce(context, producer, op);
   return true;
 }

@@ -199,9 +199,6 @@ bool fits(const QuantSpec& spec, std::int64_t tile_cols, std::int64_t width, int
 template <class Source>
 void quantize_made(Context& context, const ops::ProduceQuantize& op, const Source& source,
                    const TensorView& shape) {
-  const ops::QuantizeBoth both{shape, op.key, op.state, op.first, *op.second};
-  op.first.key = both.oriented(0);
-  op.second->key = both.oriented(1);
   const QuantizedOperand &first = op.first, &second = *op.second;
   auto* const factors = static_cast<float*>(context.workspace(kAlignment));
   const auto block = [&](const QuantizedOperand& operand, bool transpose, float* factor) {

@@ -4,7 +4,7 @@
 
 namespace fp8lab::cuda {
 
-void quantize_rows(Context& context, const TensorView& source, QuantizedOperand& operand) {
+void quantize_rows(Context& context, const TensorView& source, const QuantizedOperand& operand) {
   const BlockOperand codes = block_factors(operand, nullptr, 0);
   with_rows(
       [&]<class T>(const Rows<T>& rows) {

@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kCodebookThreads)
 }  // namespace
 
 void quantize_values(Context& context, const TensorView& source, bool transpose,
-                     const RandomKey& key, QuantizedOperand& operand) {
+                     const QuantizedOperand& operand) {
   const QuantSpec& spec = operand.spec;
   const bool round =
       spec.is_cast() || (spec.rounding != numerics::Rounding::nearest &&
@@ -152,14 +152,14 @@ void quantize_values(Context& context, const TensorView& source, bool transpose,
   with_rows(
       [&](const auto& from, const auto& codes) {
         cast_kernel<<<element_blocks(source.rows, source.cols), 256, 0, context.stream()>>>(
-            from, source.rows, source.cols, transpose, round, cast_of(spec, key), codes);
+            from, source.rows, source.cols, transpose, round, cast_of(spec, operand.key), codes);
       },
       source, operand.codes);
   check_launch("quantize: cast");
 }
 
 void quantize_codebooks(Context& context, const TensorView& source, bool transpose,
-                        const RandomKey& key, QuantizedOperand& operand) {
+                        const QuantizedOperand& operand) {
   const TileShape& tile = operand.spec.tile;
   const std::int64_t height = tile.rows == 0 ? operand.rows : tile.rows;
   const std::int64_t width = tile.cols == 0 ? operand.k : tile.cols;
@@ -174,7 +174,7 @@ void quantize_codebooks(Context& context, const TensorView& source, bool transpo
   const auto launch = [&](const auto& rows, auto kernel) {
     kernel<<<blocks, kCodebookThreads, 0, context.stream()>>>(
         rows, source.cols, transpose, operand.rows, operand.k, height, width, team,
-        cast_of(operand.spec, key), static_cast<std::uint8_t*>(operand.codes.data),
+        cast_of(operand.spec, operand.key), static_cast<std::uint8_t*>(operand.codes.data),
         operand.codes.row_stride, static_cast<float*>(operand.scales.data),
         operand.scales.row_stride);
   };

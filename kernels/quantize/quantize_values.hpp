@@ -9,7 +9,7 @@ namespace fp8lab::cuda {
 /// Computes ops::Quantize for a spec that is not quantized. Precondition: the
 /// arguments have been checked.
 void quantize_values(Context& context, const TensorView& source, bool transpose,
-                     const RandomKey& key, QuantizedOperand& operand);
+                     const QuantizedOperand& operand);
 
 /// destination = scale * decode(code), or its transpose, rounded to the destination's type. Applies
 /// codebooks; does not undo transforms along K.
@@ -18,6 +18,6 @@ void decode_operand(Context& context, const QuantizedOperand& operand, bool tran
 
 /// Computes ops::Quantize for a spec with codebooks. Precondition: the arguments have been checked.
 void quantize_codebooks(Context& context, const TensorView& source, bool transpose,
-                        const RandomKey& key, QuantizedOperand& operand);
+                        const QuantizedOperand& operand);
 
 }  // namespace fp8lab::cuda

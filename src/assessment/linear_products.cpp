@@ -6,17 +6,16 @@ namespace fp8lab {
 
 void LinearProducts::watch(const std::vector<std::unique_ptr<Linear>>& linears, Visit visit,
                            VisitAttention visit_attention) {
-  weights_.clear();
-  for (std::size_t i = 0; i < linears.size(); ++i) {
-    weights_[linears[i]->weight_source(Slot::fprop_w).data] = i;
-  }
+  layers_.clear();
+  for (std::size_t i = 0; i < linears.size(); ++i) layers_[linears[i]->name()] = i;
   visit_ = std::move(visit);
   visit_attention_ = std::move(visit_attention);
 }
 
 void LinearProducts::pass(const ops::Gemm& op) {
-  const auto found = visit_ ? weights_.find(op.b.codes.data) : weights_.end();
-  if (found == weights_.end()) return original().run(op);
+  const bool is_forward = label().gemm == gemm_role_name(GemmRole::fprop);
+  const auto found = visit_ && is_forward ? layers_.find(label().layer) : layers_.end();
+  if (found == layers_.end()) return original().run(op);
   visit_(original(), found->second, op);
 }
 

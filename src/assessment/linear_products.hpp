@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "emulation/recording/stand_in.hpp"
@@ -47,7 +48,7 @@ class LinearProducts final : public PassThrough {
   void pass(const ops::Product& op);
   void pass(const ops::AttentionForward& op);
 
-  std::map<const void*, std::size_t> weights_;  ///< layer index by address of its weights
+  std::map<std::string, std::size_t> layers_;  ///< index by name
   Visit visit_;
   VisitAttention visit_attention_;
 };

@@ -23,7 +23,8 @@ void quantize_and_read_back(Backend& backend, QuantSpec spec, bool is_right, con
         backend.allocate(DType::f32, spec.tile_rows(source.rows), spec.scale_cols(source.cols));
   }
   if (spec.transform.is_clamp()) operand.clamp_bounds = backend.allocate(DType::f32, 1, 2);
-  backend.run(ops::Quantize{source, false, key, {}, operand});
+  operand.key = key;
+  backend.run(ops::Quantize{.source = source, .operand = operand});
   backend.run(ops::Dequantize{operand, false, destination});
   backend.release_to(mark);
 }
@@ -50,8 +51,12 @@ class OneOperand {
     const TensorView source = replaced.codes;
     replaced.codes = backend.allocate(source.dtype, source.rows, source.cols);
     quantize_and_read_back(backend, spec_, slot_ == Slot::fprop_w, key_, source, replaced.codes);
-    backend.run(ops::Gemm{op.spec, slot_ == Slot::fprop_x ? replaced : op.a,
-                          slot_ == Slot::fprop_w ? replaced : op.b, op.bias, op.accumulate, op.d});
+    backend.run(ops::Gemm{.spec = op.spec,
+                          .a = slot_ == Slot::fprop_x ? replaced : op.a,
+                          .b = slot_ == Slot::fprop_w ? replaced : op.b,
+                          .bias = op.bias,
+                          .accumulate = op.accumulate,
+                          .d = op.d});
     backend.release_to(mark);
   }
 

@@ -53,24 +53,24 @@ class Bench {
     const std::int64_t heads = shape_.heads, kv_heads = shape_.kv_heads;
     const TensorView lse{lse_.data(), DType::f32, heads, tokens(), tokens()};
     const TensorView starts{starts_.data(), DType::i32, 1, tokens(), tokens()};
-    const ops::AttentionForward forward{shape_,
-                                        qkv_.heads(shape_, 0, heads),
-                                        qkv_.heads(shape_, heads, kv_heads),
-                                        qkv_.heads(shape_, heads + kv_heads, kv_heads),
-                                        starts,
-                                        out_.view(),
-                                        lse};
-    const ops::AttentionBackward backward{shape_,
-                                          forward.q,
-                                          forward.k,
-                                          forward.v,
-                                          starts,
-                                          forward.out,
-                                          lse,
-                                          dout_.view(),
-                                          dqkv_.heads(shape_, 0, heads),
-                                          dqkv_.heads(shape_, heads, kv_heads),
-                                          dqkv_.heads(shape_, heads + kv_heads, kv_heads)};
+    const ops::AttentionForward forward{.shape = shape_,
+                                        .q = qkv_.heads(shape_, 0, heads),
+                                        .k = qkv_.heads(shape_, heads, kv_heads),
+                                        .v = qkv_.heads(shape_, heads + kv_heads, kv_heads),
+                                        .document_start = starts,
+                                        .out = out_.view(),
+                                        .lse = lse};
+    const ops::AttentionBackward backward{.shape = shape_,
+                                          .q = forward.q,
+                                          .k = forward.k,
+                                          .v = forward.v,
+                                          .document_start = starts,
+                                          .out = forward.out,
+                                          .lse = lse,
+                                          .dout = dout_.view(),
+                                          .dq = dqkv_.heads(shape_, 0, heads),
+                                          .dk = dqkv_.heads(shape_, heads, kv_heads),
+                                          .dv = dqkv_.heads(shape_, heads + kv_heads, kv_heads)};
     const double pairs = shape_.visible_pairs();
     std::vector<DeviceAttentionRow> rows = {measure("forward", forward, 2 * pairs, repeats),
                                             measure("backward", backward, 5 * pairs, repeats)};
@@ -97,15 +97,15 @@ class Bench {
     const TensorView all{memory.data(), DType::i32, 1, 2 * batch + 1, 2 * batch + 1};
     const auto rows = [&](const TensorView& view) { return view.row_range(0, batch * count); };
     const Matrix keys(device_, tokens(), forward.k.cols), values(device_, tokens(), forward.v.cols);
-    const ops::AttentionCached op{shape_,
-                                  rows(forward.q),
-                                  rows(forward.k),
-                                  rows(forward.v),
-                                  all.columns(0, batch + 1),
-                                  all.columns(batch + 1, batch),
-                                  keys.view(),
-                                  values.view(),
-                                  rows(forward.out)};
+    const ops::AttentionCached op{.shape = shape_,
+                                  .q = rows(forward.q),
+                                  .k = rows(forward.k),
+                                  .v = rows(forward.v),
+                                  .query_start = all.columns(0, batch + 1),
+                                  .cached = all.columns(batch + 1, batch),
+                                  .k_cache = keys.view(),
+                                  .v_cache = values.view(),
+                                  .out = rows(forward.out)};
     const double pairs = static_cast<double>(batch * count) *
                          (static_cast<double>(held) + 0.5 * static_cast<double>(count + 1));
     return measure("cached, " + std::to_string(count) + " new", op, 2 * pairs, repeats);

@@ -136,7 +136,7 @@ class Operand {
     const std::int64_t tiles = spec.tile_cols(k);
     operand.codes = {codes_.data(), DType::u8, rows, k, k};
     operand.scales = {scales_.data(), DType::f32, spec.tile_rows(rows), tiles, tiles};
-    cuda::run(context, ops::Quantize{source_view_, false, {}, {}, operand});
+    cuda::run(context, ops::Quantize{.source = source_view_, .operand = operand});
     return operand;
   }
 
@@ -171,7 +171,9 @@ class Bench {
     const Bytes scratch(library.scratch_bytes());
     library.prepare(context_, scratch.data(), std::nullopt);
     const auto run_library = [&] { library.run(context_); };
-    const auto run_own = [&] { cuda::run(context_, ops::Gemm{mode.gemm, a, b, {}, false, d}); };
+    const auto run_own = [&] {
+      cuda::run(context_, ops::Gemm{.spec = mode.gemm, .a = a, .b = b, .bias = {}, .d = d});
+    };
     std::vector<double> own, theirs;
     for (int i = -kBenchWarmUps; i < repeats_; ++i) {
       const double own_seconds = device_.seconds_of(run_own);

@@ -140,7 +140,7 @@ struct ProfileOperand {
       operand.scales = {scales.data(), DType::f32, rows, columns, columns};
     }
     const TensorView values{matrix.values.data(), DType::f32, rows, matrix.k, matrix.k};
-    cpu::run(ops::Quantize{values, false, RandomKey{}, TensorView{}, operand});
+    cpu::run(ops::Quantize{.source = values, .operand = operand});
   }
 };
 
@@ -174,9 +174,8 @@ GemmBenchRow measure(const std::string& name, const GemmSpec& spec, const Quanti
   std::vector<double> own;
   std::vector<std::vector<double>> other(peers.size());
   for (int i = -1; i < repeats; ++i) {  // the first round warms caches and memory
-    const double time = seconds_of([&] {
-      cpu::run(ops::Gemm{spec, left, right, {}, false, view});
-    });
+    const double time = seconds_of(
+        [&] { cpu::run(ops::Gemm{.spec = spec, .a = left, .b = right, .bias = {}, .d = view}); });
     if (i >= 0) own.push_back(time);
     for (std::size_t p = 0; p < peers.size(); ++p) {
       const double peer_time = seconds_of(

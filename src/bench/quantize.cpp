@@ -50,7 +50,9 @@ class Bench {
 
   QuantizeBenchRow measure(const QuantSpec& spec, bool transpose, int repetitions) {
     QuantizedOperand operand = operand_for(spec, transpose);
-    const auto work = [&] { cpu::run(ops::Quantize{source_, transpose, {}, {}, operand}); };
+    const auto work = [&] {
+      cpu::run(ops::Quantize{.source = source_, .transpose = transpose, .operand = operand});
+    };
     double quantize_seconds = std::numeric_limits<double>::infinity();
     double copy_seconds = quantize_seconds;
     for (int i = 0; i < repetitions; ++i) {
@@ -123,8 +125,11 @@ class BackendBench {
     }
     const double elements = static_cast<double>(source_.size());
     const auto work = [&] {
-      if (row && turned) return backend_.run(ops::QuantizeBoth{source_, {}, state, first, second});
-      backend_.run(ops::Quantize{source_, turned, {}, state, row ? first : second});
+      if (row && turned)
+        return backend_.run(
+            ops::QuantizeBoth{.source = source_, .state = state, .first = first, .second = second});
+      backend_.run(ops::Quantize{
+          .source = source_, .transpose = turned, .state = state, .operand = row ? first : second});
     };
     const double read = 2.0 * elements * readings(spec, turned);
     QuantizeBenchRow result = time(work, read + bytes_of(first) + bytes_of(second), repetitions);
@@ -145,23 +150,20 @@ class BackendBench {
       results.back().operation = std::move(name);
     };
     QuantizedOperand operand = operand_for(estimated, source_.rows, source_.cols, true);
-    backend_.run(ops::Quantize{source_, false, {}, {}, operand});
+    backend_.run(ops::Quantize{.source = source_, .operand = operand});
     add("estimator_factor " + label(estimated), 6.0 * elements + 4.0 * scales_of(operand), [&] {
-      backend_.run(ops::EstimatorFactor{operand, source_, copy_});
+      backend_.run(ops::EstimatorFactor{.operand = operand, .source = source_, .d = copy_});
     });
     for (const bool down : {true, false}) {
       QuantizedOperand a = QuantizedOperand::without_memory(estimated, source_.rows, 1);
       QuantizedOperand b = QuantizedOperand::without_memory(estimated, source_.cols, 1);
       (down ? a : b).source_space.transform = transform_from_name("hadamard:32").value();
       add(down ? "rotate_back hadamard:32 of a" : "rotate_back hadamard:32 of b", 4.0 * elements,
-          [&] {
-            backend_.run(ops::RotateBack{a, b, copy_});
-          });
+          [&] { backend_.run(ops::RotateBack{.a = a, .b = b, .d = copy_}); });
     }
     const TensorView cosines = backend_.allocate(DType::f32, 1, source_.rows);
-    add("row_cosines", 4.0 * elements, [&] {
-      backend_.run(ops::RowCosines{source_, copy_, cosines});
-    });
+    add("row_cosines", 4.0 * elements,
+        [&] { backend_.run(ops::RowCosines{.a = source_, .b = copy_, .cosines = cosines}); });
     backend_.release_to(mark);
     return results;
   }
@@ -176,7 +178,7 @@ class BackendBench {
       const std::int64_t k = transpose ? source_.rows : source_.cols;
       if (spec) {
         QuantizedOperand made = operand_for(*spec, rows, k, true);
-        backend_.run(ops::Quantize{source_, transpose, {}, {}, made});
+        backend_.run(ops::Quantize{.source = source_, .transpose = transpose, .operand = made});
         return made;
       }
       QuantSpec bf16;
@@ -197,10 +199,17 @@ class BackendBench {
       results.back().operation =
           fmt::format("statistics {}{}", spec ? label(*spec) : "of the source", orientation);
     };
-    add("", read + added(first), ops::MeasureOperand{source_, false, first, record});
-    add(" transposed", read + added(second), ops::MeasureOperand{source_, true, second, record});
+    add("", read + added(first),
+        ops::MeasureOperand{.source = source_, .operand = first, .record = record});
+    add(" transposed", read + added(second),
+        ops::MeasureOperand{
+            .source = source_, .transpose = true, .operand = second, .record = record});
     add(" both", read + added(first) + added(second),
-        ops::MeasureBoth{source_, first, second, record, second_record});
+        ops::MeasureBoth{.source = source_,
+                         .first = first,
+                         .second = second,
+                         .first_record = record,
+                         .second_record = second_record});
     backend_.release_to(mark);
     return results;
   }
@@ -229,9 +238,10 @@ class BackendBench {
     const std::size_t mark = backend_.memory_mark();
     const Norms norms(*this);
     const ops::RmsNormForward forward = norms.forward(source_);
-    const ops::AddRmsNormForward of_sum{source_, norms.branch, norms.forward(norms.sum)};
+    const ops::AddRmsNormForward of_sum{
+        .a = source_, .b = norms.branch, .norm = norms.forward(norms.sum)};
     const ops::RmsNormBackward backward = norms.backward();
-    const ops::RmsNormBackwardAdd added{backward, norms.sum};
+    const ops::RmsNormBackwardAdd added{.norm = backward, .gradient = norms.sum};
     const double bytes = 2.0 * static_cast<double>(source_.size());
     std::vector<QuantizeBenchRow> results;
     const auto add = [&](const std::string& name, int moved, const auto& work) {
@@ -278,20 +288,31 @@ class BackendBench {
     QuantizedOperand turned = operand_for(spec, source_.cols, rows, true);
     const double of_codes = bytes_of(whole), of_both = of_codes + bytes_of(turned);
     const ops::RmsNormForward norm = norms.forward(source_);
-    const ops::AddRmsNormForward of_sum{source_, norms.branch, norms.forward(norms.sum)};
-    add("rmsnorm", 4.0 * elements + of_codes, {norm, {}, state, whole});
-    add("add_rmsnorm", 8.0 * elements + of_codes, {of_sum, {}, state, whole});
+    const ops::AddRmsNormForward of_sum{
+        .a = source_, .b = norms.branch, .norm = norms.forward(norms.sum)};
+    const auto in_one = [&](const ops::Producer& producer, const QuantizedOperand& operand) {
+      return ops::ProduceQuantize{.producer = producer, .state = state, .first = operand};
+    };
+    const auto in_both = [&](const ops::Producer& producer, const QuantizedOperand& first,
+                             const QuantizedOperand& second) {
+      return ops::ProduceQuantize{.producer = producer,
+                                  .state = state,
+                                  .first = first,
+                                  .second = &second,
+                                  .keeps_output = false};
+    };
+    add("rmsnorm", 4.0 * elements + of_codes, in_one(norm, whole));
+    add("add_rmsnorm", 8.0 * elements + of_codes, in_one(of_sum, whole));
     // A row's rstd requires the whole row, and a block of columns requires all rows.
-    add("rmsnorm both", 4.0 * elements + of_both, {norm, {}, state, whole, &turned, false}, 2);
-    add("add_rmsnorm both", 8.0 * elements + of_both, {of_sum, {}, state, whole, &turned, false},
-        2);
-    add("swiglu", 3.0 * elements + bytes_of(narrow),
-        {ops::SwigluForward{source_, half}, {}, state, narrow});
+    add("rmsnorm both", 4.0 * elements + of_both, in_both(norm, whole, turned), 2);
+    add("add_rmsnorm both", 8.0 * elements + of_both, in_both(of_sum, whole, turned), 2);
+    const ops::SwigluForward swiglu{.gate_up = source_, .out = half};
+    add("swiglu", 3.0 * elements + bytes_of(narrow), in_one(swiglu, narrow));
     QuantizedOperand narrow_turned = operand_for(spec, cols, rows, true);
     add("swiglu both", 2.0 * elements + bytes_of(narrow) + bytes_of(narrow_turned),
-        {ops::SwigluForward{source_, half}, {}, state, narrow, &narrow_turned, false});
-    add("swiglu backward both", 3.0 * elements + of_both,
-        {ops::SwigluBackward{source_, half, copy_}, {}, state, whole, &turned, false});
+        in_both(swiglu, narrow, narrow_turned));
+    const ops::SwigluBackward swiglu_backward{.gate_up = source_, .dout = half, .dgate_up = copy_};
+    add("swiglu backward both", 3.0 * elements + of_both, in_both(swiglu_backward, whole, turned));
     backend_.release_to(mark);
     return results;
   }

@@ -51,7 +51,8 @@ double bf16_product_bound(Backend& backend, int repeats) {
   b.codes = bell_matrix(backend, size);
   b.is_right = true;
   const GemmSpec spec;
-  const ops::Gemm gemm{spec, a, b, {}, false, backend.allocate(DType::bf16, size, size)};
+  const ops::Gemm gemm{
+      .spec = spec, .a = a, .b = b, .bias = {}, .d = backend.allocate(DType::bf16, size, size)};
   const double seconds = least_seconds(backend, repeats, [&] { backend.run(gemm); });
   backend.release_to(mark);
   return gemm.work() / seconds;

@@ -28,10 +28,10 @@ std::string output_words(const TracedOutput& output) {
 
 /// Returns "micro-batch 1, backward, layers.1.mlp.down, GEMM dgrad: d of product".
 std::string place_words(const TracedOutput& output) {
-  const Place& place = output.place;
-  std::string words = fmt::format("micro-batch {}, {}", place.micro_batch, name_of(place.phase));
-  if (!place.layer.empty()) words += ", " + place.layer;
-  if (!place.gemm.empty()) return fmt::format("{}, GEMM {}: {}", words, place.gemm, output.name);
+  const Label& label = output.label;
+  std::string words = fmt::format("micro-batch {}, {}", label.micro_batch, name_of(label.phase));
+  if (!label.layer.empty()) words += ", " + label.layer;
+  if (!label.gemm.empty()) return fmt::format("{}, GEMM {}: {}", words, label.gemm, output.name);
   return fmt::format("{}, {}: {}", words, output.kind, output_words(output));
 }
 
@@ -84,11 +84,11 @@ std::string gemm_line(const LocatedDifference& found, const std::string& a, cons
 }
 
 ordered_json to_json(const TracedOutput& output) {
-  const Place& place = output.place;
-  return {{"micro_batch", place.micro_batch},
-          {"phase", name_of(place.phase)},
-          {"layer", place.layer},
-          {"gemm", place.gemm},
+  const Label& label = output.label;
+  return {{"micro_batch", label.micro_batch},
+          {"phase", name_of(label.phase)},
+          {"layer", label.layer},
+          {"gemm", label.gemm},
           {"operation", output.kind},
           {"output", output.name},
           {"operand", output.part},

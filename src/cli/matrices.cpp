@@ -100,8 +100,14 @@ void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
         matrix->name, transform_name(clamp),
         clamp.compensation == Compensation::original ? "both matrices" : "this matrix"));
   }
-  ops::Product product{
-      {spec, a.operand, b.operand, bias, accumulate, d}, a.values, false, b.values, false};
+  ops::Product product{.gemm = {.spec = spec,
+                                .a = a.operand,
+                                .b = b.operand,
+                                .bias = bias,
+                                .accumulate = accumulate,
+                                .d = d},
+                       .a_source = a.values,
+                       .b_source = b.values};
   if (product.is_apart()) product.apart = backend.allocate(DType::f32, d.rows, d.cols);
   backend.run(product);
 }

@@ -128,7 +128,7 @@ class ModelQuantizer {
     const QuantizedOperand operand =
         quantize_values(backend_, weight, false, spec, seed_ + index, name);
     const TensorView record = backend_.allocate(DType::u8, 1, sizeof(OperandStatistics));
-    backend_.run(ops::MeasureOperand{weight, false, operand, record});
+    backend_.run(ops::MeasureOperand{.source = weight, .operand = operand, .record = record});
     Measurement measurement;
     measurement.quantizer = label(spec);
     measurement.scale_bits = scale_bits_per_element(spec, operand.rows, operand.k);

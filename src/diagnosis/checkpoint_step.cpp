@@ -77,6 +77,7 @@ StepBatch batch_of_step(const CheckpointedRun& run, const DataSources& data, std
 
 StressedStep stress_next_step(Backend& backend, Parameters& parameters,
                               const CheckpointedRun& run) {
+  backend.enter({.phase = Phase::stress});
   StressedStep stressed(backend, parameters, run.stage(), run.position.stage_step, run.config.seed);
   if (stressed.has_planted()) parameters.round_weights(run.config.seed);
   return stressed;

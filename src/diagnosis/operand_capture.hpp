@@ -5,8 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
-#include <utility>
+#include <string>
 #include <vector>
 
 #include "emulation/recording/stand_in.hpp"
@@ -22,10 +21,9 @@ struct CapturedLinear {
   TensorView dy;          ///< (T, out)
 };
 
-/// Intercepts ops::MeasureOperand, whose record identifies layer and slot: copies x of each watched
-/// layer in the forward pass, and calls `visit` in the backward pass as soon as the layer's dy is
-/// available. Computes neither statistics nor weight gradients, whose buffers are unchanged. All
-/// other operations run on `original`.
+/// Intercepts ops::MeasureOperand: copies x of each watched layer in the forward pass, and calls
+/// `visit` in the backward pass as soon as the layer's dy is available. Computes neither statistics
+/// nor weight gradients, whose buffers are unchanged. All other operations run on `original`.
 class OperandCapture final : public PassThrough {
  public:
   using Visit = std::function<void(const CapturedLinear&)>;
@@ -64,8 +62,7 @@ class OperandCapture final : public PassThrough {
   }
 
   std::vector<Watched> watched_;
-  std::map<const void*, std::pair<std::size_t, Slot>> records_;  ///< by address of the record
-  std::set<const void*> gradients_;                              ///< addresses of weight gradients
+  std::map<std::string, std::size_t> by_layer_;  ///< indices of watched_
   Visit visit_;
 };
 

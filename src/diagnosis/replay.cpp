@@ -259,10 +259,9 @@ std::vector<RecipeReplay> replay_step(Backend& backend, const CheckpointedRun& r
   for (const Recipe& recipe : recipes) {
     plan_memory(run.config, stage, recipe, backend);  // throws if the recipe cannot run
     const Support support = backend.supports(ops::MeasureOperand{
-        TensorView::without_memory(DType::f32, 1, 1),
-        false,
-        QuantizedOperand::without_memory(recipe.linear.slot(kSlots.front()), 1, 1),
-        {}});
+        .source = TensorView::without_memory(DType::f32, 1, 1),
+        .operand = QuantizedOperand::without_memory(recipe.linear.slot(kSlots.front()), 1, 1),
+        .record = {}});
     if (!support) throw Error(support.reason);
   }
   const std::size_t mark = backend.memory_mark();

@@ -9,7 +9,6 @@
 
 #include "emulation/recording/observed_backend.hpp"
 #include "src/model/parameters.hpp"
-#include "src/train/watch/place.hpp"
 
 namespace fp8lab {
 namespace {
@@ -43,19 +42,17 @@ void measure(const std::vector<float>& values, StepTensor& tensor) {
 
 class TensorObserver final : public OperationObserver {
  public:
-  TensorObserver(Backend& backend, const CheckpointAtWork& work)
-      : backend_(backend), tracker_(work.memory.parameters, *work.transformer) {}
+  explicit TensorObserver(Backend& backend) : backend_(backend) {}
 
-  void after(const AnyOperation& op) override {
-    const Place place = tracker_.next(op);
-    if (place.phase == Phase::load) return;
-    for (const OperationOutput& output : outputs_of(op)) {
+  void after(const AnyOperation& op, const Label& label) override {
+    if (label.phase == Phase::load) return;
+    for (const OperationTensor& output : outputs_of(op)) {
       if (!holds_values(output.view.dtype) || output.operand != nullptr) continue;
       StepTensor tensor;
-      tensor.phase = name_of(place.phase);
-      tensor.layer = place.layer;
-      tensor.operation = kind_of(op);
-      if (!place.gemm.empty()) tensor.operation += fmt::format(" ({})", place.gemm);
+      tensor.phase = name_of(label.phase);
+      tensor.layer = label.layer;
+      tensor.operation = operation_name(op);
+      if (!label.gemm.empty()) tensor.operation += fmt::format(" ({})", label.gemm);
       tensor.output = output.name;
       tensor.rows = output.view.rows;
       tensor.cols = output.view.cols;
@@ -71,7 +68,6 @@ class TensorObserver final : public OperationObserver {
 
  private:
   Backend& backend_;
-  PlaceTracker tracker_;
   std::vector<float> values_;
   std::vector<StepTensor> tensors_;
 };
@@ -85,7 +81,7 @@ std::vector<StepTensor> tensors_of_step(Backend& backend, const CheckpointedRun&
   {
     ObservedBackend observed(backend);
     CheckpointAtWork work(observed, run);
-    TensorObserver observer(backend, work);
+    TensorObserver observer(backend);
     observed.observe(&observer);
     work.take(step);
     observed.observe(nullptr);

@@ -15,7 +15,7 @@ struct StepTensor {
   std::string phase;      ///< "weights", "forward" or "backward"
   std::string layer;      ///< "layers.0.attention.qkv", "layers.0.mlp"; empty: no layer
   std::string operation;  ///< "rmsnorm_forward"; for a product also its GEMM, in parentheses
-  std::string output;     ///< OperationOutput::name: "d", "dx"
+  std::string output;     ///< OperationTensor::name: "d", "dx"
   std::int64_t rows = 0, cols = 0;
   double mean = 0, deviation = 0;  ///< of all elements; NaN if one is not finite
   double amax = 0;                 ///< largest magnitude of the finite elements

@@ -90,10 +90,10 @@ void PartialQuantization::release_to(std::size_t mark) {
 
 ElementErrors PartialQuantization::kept(const ops::Quantize& op) const {
   if (!switches_.storage && !op.operand.spec.is_cast()) return {false, false, false};
-  const Tensor tensor = tensor_of(op.key);
+  const Tensor tensor = tensor_of(op.operand.key);
   const Slot slot =
-      op.key.orientation == 0 ? first_orientation(tensor) : second_orientation(tensor);
-  return switches_.layers.at(linear_of(op.key)).operands[slot];
+      op.operand.key.orientation == 0 ? first_orientation(tensor) : second_orientation(tensor);
+  return switches_.layers.at(linear_of(op.operand.key)).operands[slot];
 }
 
 void PartialQuantization::pass(const ops::Quantize& op) {
@@ -151,8 +151,11 @@ std::vector<float> PartialQuantization::multiply_exactly(std::vector<float> a, s
   exact.output = DType::f32;
   const QuantizedOperand left = fp32_operand(a, rows_a, k), right = fp32_operand(b, rows_b, k);
   std::vector<float> d(static_cast<std::size_t>(rows_a * rows_b));
-  original().run(
-      ops::Gemm{exact, left, right, {}, false, {d.data(), DType::f32, rows_a, rows_b, rows_b}});
+  original().run(ops::Gemm{.spec = exact,
+                           .a = left,
+                           .b = right,
+                           .bias = {},
+                           .d = {d.data(), DType::f32, rows_a, rows_b, rows_b}});
   return d;
 }
 
@@ -161,8 +164,13 @@ void PartialQuantization::pass(const ops::Compensate& op) {
   if (!op.takes_codes() || found == partial_.end()) return original().run(op);
   std::vector<float> values = found->second;
   const QuantizedOperand other = fp32_operand(values, op.other().rows, op.other().k);
-  original().run(ops::Compensate{op.is_left() ? op.a : other, op.a_source, op.transpose_a,
-                                 op.is_left() ? other : op.b, op.b_source, op.transpose_b, op.d});
+  original().run(ops::Compensate{.a = op.is_left() ? op.a : other,
+                                 .a_source = op.a_source,
+                                 .transpose_a = op.transpose_a,
+                                 .b = op.is_left() ? other : op.b,
+                                 .b_source = op.b_source,
+                                 .transpose_b = op.transpose_b,
+                                 .d = op.d});
 }
 
 void PartialQuantization::pass(const ops::Gemm& op) {
@@ -176,8 +184,11 @@ void PartialQuantization::pass(const ops::Gemm& op) {
     GemmSpec spec = op.spec;
     spec.output = DType::f32;
     emulated.resize(exact.size());
-    original().run(
-        ops::Gemm{spec, op.a, op.b, {}, false, {emulated.data(), DType::f32, rows, cols, cols}});
+    original().run(ops::Gemm{.spec = spec,
+                             .a = op.a,
+                             .b = op.b,
+                             .bias = {},
+                             .d = {emulated.data(), DType::f32, rows, cols, cols}});
   }
   std::vector<double> result(partial.size());
 #pragma omp parallel for schedule(static)

@@ -1,5 +1,7 @@
 #include "src/model/attention.hpp"
 
+#include <string>
+
 #include "src/model/initialization.hpp"
 #include "src/model/norm.hpp"
 
@@ -28,7 +30,8 @@ Attention::HeadNorms::HeadNorms(Declaration& declaration, const ModelConfig& mod
       k_rstd(declaration.saved("attention.k_rstd", Shape::row, model.num_key_value_heads)) {}
 
 Attention::Attention(Declaration& declaration, const ModelConfig& model, std::int64_t layer)
-    : layer_(layer),
+    : name_("layers." + std::to_string(layer) + ".attention"),
+      layer_(layer),
       heads_(model.num_attention_heads),
       kv_heads_(model.num_key_value_heads),
       head_dim_(model.head_dim),
@@ -75,42 +78,73 @@ Attention::QkvViews Attention::inputs(const Work& work) const {
 
 void Attention::normalise_heads(Work& work) const {
   const QkvViews from = split(work.saved(qkv_out_)), to = inputs(work);
-  work.run(ops::RmsNormForward{from.q, work.parameter(head_norms_->q).working(), epsilon_, to.q,
-                               work.saved(head_norms_->q_rstd)});
-  work.run(ops::RmsNormForward{from.k, work.parameter(head_norms_->k).working(), epsilon_, to.k,
-                               work.saved(head_norms_->k_rstd)});
+  const Parameter& q_norm = work.parameter(head_norms_->q);
+  const Parameter& k_norm = work.parameter(head_norms_->k);
+  work.run(q_norm.name(), ops::RmsNormForward{.x = from.q,
+                                              .weight = q_norm.working(),
+                                              .epsilon = epsilon_,
+                                              .y = to.q,
+                                              .rstd = work.saved(head_norms_->q_rstd)});
+  work.run(k_norm.name(), ops::RmsNormForward{.x = from.k,
+                                              .weight = k_norm.working(),
+                                              .epsilon = epsilon_,
+                                              .y = to.k,
+                                              .rstd = work.saved(head_norms_->k_rstd)});
 }
 
 void Attention::normalise_heads_backward(Work& work, const QkvViews& gradients) const {
   const Parameter& q_norm = work.parameter(head_norms_->q);
   const Parameter& k_norm = work.parameter(head_norms_->k);
   const QkvViews inputs = split(work.saved(qkv_out_));
-  work.run(ops::RmsNormBackward{gradients.q, inputs.q, q_norm.working(),
-                                work.saved(head_norms_->q_rstd), gradients.q, q_norm.gradient()});
-  work.run(ops::RmsNormBackward{gradients.k, inputs.k, k_norm.working(),
-                                work.saved(head_norms_->k_rstd), gradients.k, k_norm.gradient()});
+  work.run(q_norm.name(), ops::RmsNormBackward{.dy = gradients.q,
+                                               .x = inputs.q,
+                                               .weight = q_norm.working(),
+                                               .rstd = work.saved(head_norms_->q_rstd),
+                                               .dx = gradients.q,
+                                               .dweight = q_norm.gradient()});
+  work.run(k_norm.name(), ops::RmsNormBackward{.dy = gradients.k,
+                                               .x = inputs.k,
+                                               .weight = k_norm.working(),
+                                               .rstd = work.saved(head_norms_->k_rstd),
+                                               .dx = gradients.k,
+                                               .dweight = k_norm.gradient()});
 }
 
 void Attention::rotate(Work& work, const QkvViews& views, bool inverse) const {
   if (!is_rotated_) return;
   const RotaryTables& tables = work.rotary();
-  work.run(
-      ops::Rope{views.qk, work.column(kPositions), tables.cosine, tables.sine, head_dim_, inverse});
+  work.run(name_, ops::Rope{.x = views.qk,
+                            .positions = work.column(kPositions),
+                            .cosine = tables.cosine,
+                            .sine = tables.sine,
+                            .head_dim = head_dim_,
+                            .inverse = inverse});
 }
 
 void Attention::attend(Work& work, const QkvViews& views) const {
   AttentionShape shape = attention_shape(work);
   const KvCache* cache = work.cache();
   if (cache == nullptr) {
-    work.run(ops::AttentionForward{shape, views.q, views.k, views.v, work.column(kDocumentStarts),
-                                   work.saved(attended_), work.saved(lse_)});
+    work.run(name_, ops::AttentionForward{.shape = shape,
+                                          .q = views.q,
+                                          .k = views.k,
+                                          .v = views.v,
+                                          .document_start = work.column(kDocumentStarts),
+                                          .out = work.saved(attended_),
+                                          .lse = work.saved(lse_)});
     return;
   }
   shape.batch = cache->sequences();
   shape.sequence = cache->capacity();
-  work.run(ops::AttentionCached{shape, views.q, views.k, views.v, cache->query_start(),
-                                cache->cached(), cache->layer(layer_).keys,
-                                cache->layer(layer_).values, work.saved(attended_)});
+  work.run(name_, ops::AttentionCached{.shape = shape,
+                                       .q = views.q,
+                                       .k = views.k,
+                                       .v = views.v,
+                                       .query_start = cache->query_start(),
+                                       .cached = cache->cached(),
+                                       .k_cache = cache->layer(layer_).keys,
+                                       .v_cache = cache->layer(layer_).values,
+                                       .out = work.saved(attended_)});
 }
 
 void Attention::forward(Work& work, const ops::Producer& norm, const TensorView& out) const {
@@ -128,9 +162,17 @@ void Attention::backward(Work& work, const TensorView& x, const TensorView& dout
   const TensorView d_qkv = work.scratch(d_qkv_);
   work.linear(o_).backward(work.context(), attended, dout, d_attended);
   const QkvViews views = inputs(work), gradients = split(d_qkv);
-  work.run(ops::AttentionBackward{attention_shape(work), views.q, views.k, views.v,
-                                  work.column(kDocumentStarts), attended, work.saved(lse_),
-                                  d_attended, gradients.q, gradients.k, gradients.v});
+  work.run(name_, ops::AttentionBackward{.shape = attention_shape(work),
+                                         .q = views.q,
+                                         .k = views.k,
+                                         .v = views.v,
+                                         .document_start = work.column(kDocumentStarts),
+                                         .out = attended,
+                                         .lse = work.saved(lse_),
+                                         .dout = d_attended,
+                                         .dq = gradients.q,
+                                         .dk = gradients.k,
+                                         .dv = gradients.v});
   rotate(work, gradients, true);
   if (head_norms_) normalise_heads_backward(work, gradients);
   work.linear(qkv_).backward(work.context(), x, d_qkv, dx);

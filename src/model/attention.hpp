@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "src/model/declaration.hpp"
 #include "src/model/work.hpp"
@@ -46,6 +47,7 @@ class Attention {
   void rotate(Work& work, const QkvViews& views, bool inverse) const;
   void attend(Work& work, const QkvViews& views) const;
 
+  std::string name_;  ///< "layers.0.attention"
   std::int64_t layer_, heads_, kv_heads_, head_dim_;
   std::int64_t window_;  ///< AttentionShape::window
   bool is_rotated_;

@@ -42,17 +42,23 @@ Embedding::Embedding(Declaration& declaration, const ModelConfig& model)
 }
 
 Residual Embedding::forward(Work& work, const TensorView& out) const {
-  work.run(ops::EmbeddingForward{work.column(kTokens), work.parameter(tokens_).working(), out});
+  const Parameter& table = work.parameter(tokens_);
+  work.run(table.name(), ops::EmbeddingForward{
+                             .tokens = work.column(kTokens), .table = table.working(), .out = out});
   if (!positions_) return {out};
   const TensorView rows = work.scratch(position_rows_);
-  work.run(
-      ops::EmbeddingForward{work.column(kPositions), work.parameter(*positions_).working(), rows});
+  const Parameter& positions = work.parameter(*positions_);
+  work.run(positions.name(),
+           ops::EmbeddingForward{
+               .tokens = work.column(kPositions), .table = positions.working(), .out = rows});
   return {out, Residual::Summands{out, rows}};
 }
 
 void Embedding::backward(Work& work, const TensorView& dout) const {
   const auto add_rows = [&](const TensorView& indices, const Parameter& rows) {
-    if (rows.is_trained()) work.run(ops::EmbeddingBackward{indices, dout, rows.gradient()});
+    if (!rows.is_trained()) return;
+    work.run(rows.name(),
+             ops::EmbeddingBackward{.tokens = indices, .dout = dout, .dtable = rows.gradient()});
   };
   add_rows(work.column(kTokens), work.parameter(tokens_));
   if (positions_) add_rows(work.column(kPositions), work.parameter(*positions_));
@@ -170,7 +176,8 @@ void Decoder::forward(Work& work) const {
   if (all_wanted(work) || work.outputs() == 0) return;
   // ops::Embedding selects rows of any matrix.
   const TensorView last = added_up(work, output(work));
-  work.run(ops::EmbeddingForward{work.wanted(), last, work.scratch(chosen_, work.outputs())});
+  work.run(ops::EmbeddingForward{
+      .tokens = work.wanted(), .table = last, .out = work.scratch(chosen_, work.outputs())});
 }
 
 void Decoder::head_forward(Work& work, const Chunk& chunk) const {

@@ -53,9 +53,6 @@ class Linear {
   std::int64_t in() const { return function_.description().in; }
   std::int64_t out() const { return function_.description().out; }
 
-  /// The weights that `slot` (fprop.w or dgrad.w) quantizes.
-  TensorView weight_source(Slot slot) const { return weight().source(recipe().slot(slot)); }
-
   /// The gradient of the weight that backward() writes.
   const TensorView& weight_gradient() const { return weight_.gradient(); }
 

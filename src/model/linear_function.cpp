@@ -151,7 +151,8 @@ void LinearFunction::reserve_product(const OperandSet& operands, Workspace& work
   const DType dtype = is_gradient ? description_.weight_gradient : spec.output;
   const TensorView d = TensorView::without_memory(dtype, a.rows, b.rows);
   const bool accumulates = is_gradient && dtype != DType::bf16;
-  ops::Product product{{spec, a, b, {}, accumulates, d}};
+  ops::Product product{
+      .gemm = {.spec = spec, .a = a, .b = b, .bias = {}, .accumulate = accumulates, .d = d}};
   product.estimated = estimated(operands, role);
   product.for_each_part([&](const auto& part) {
     const Support support = backend_.supports(part);
@@ -172,12 +173,16 @@ const QuantizedOperand* LinearFunction::estimated(const OperandSet& operands, Ge
 
 void LinearFunction::multiply(const OperandSet& operands, const Multiplication& m) const {
   const Slot left = a_slot(m.role), right = b_slot(m.role);
-  ops::Product product{{recipe().gemm(m.role), operands.operand(id_of(left)),
-                        operands.operand(id_of(right)), m.bias, m.accumulate, m.d},
-                       m.a,
-                       is_second_orientation(left),
-                       m.b,
-                       is_second_orientation(right)};
+  ops::Product product{.gemm = {.spec = recipe().gemm(m.role),
+                                .a = operands.operand(id_of(left)),
+                                .b = operands.operand(id_of(right)),
+                                .bias = m.bias,
+                                .accumulate = m.accumulate,
+                                .d = m.d},
+                       .a_source = m.a,
+                       .transpose_a = is_second_orientation(left),
+                       .b_source = m.b,
+                       .transpose_b = is_second_orientation(right)};
   product.estimated = estimated(operands, m.role);
   if (product.has_estimator()) product.estimated_source = m.differentiated;
   if (product.is_apart()) {
@@ -185,6 +190,7 @@ void LinearFunction::multiply(const OperandSet& operands, const Multiplication& 
     product.apart =
         operands.workspace().view(kApart, product_range(m.role), dtype, m.d.rows, m.d.cols);
   }
+  const LabelScope scope(backend_, backend_.label().in_gemm(gemm_role_name(m.role)));
   backend_.run(product);
 }
 
@@ -293,6 +299,7 @@ void LinearFunction::restore_forward_weight(OperandSet& operands, const StepCont
 void LinearFunction::prepare_weights(OperandSet& operands, const StepContext& context,
                                      const LinearWeight& w) const {
   if (!operands.is_kept(id_of(Slot::fprop_w))) return;
+  const LabelScope scope(backend_, label());
   const bool late = is_late_weight(Slot::fprop_w) || is_late_weight(Slot::dgrad_w);
   const TensorView& first = source_of(Slot::fprop_w, w);
   if (has_backward() && !late && first.data == source_of(Slot::dgrad_w, w).data) {
@@ -321,6 +328,7 @@ void LinearFunction::forward(OperandSet& operands, const StepContext& context,
                              const LinearInputs& inputs, const TensorView& bias,
                              const TensorView& y) const {
   constexpr OperandId kId = id_of(Slot::fprop_x);
+  const LabelScope scope(backend_, label());
   const auto& [x, w] = inputs;
   smooth(operands, GemmRole::fprop, x, source_of(Slot::fprop_w, w));
   if (is_late_weight(Slot::fprop_w)) quantize_weight(operands, context, Slot::fprop_w, w);
@@ -338,6 +346,7 @@ void LinearFunction::forward(OperandSet& operands, const StepContext& context,
                              const ops::Producer& producer, const LinearWeight& w,
                              const TensorView& bias, const TensorView& y) const {
   constexpr OperandId kId = id_of(Slot::fprop_x);
+  const LabelScope scope(backend_, label());
   const LinearInputs inputs{ops::output_of(producer), w};
   // Fewer rows than T occur in inference only: no backward pass follows.
   if (keeps_codes_ && inputs.x.rows == description_.tokens) {
@@ -353,6 +362,7 @@ void LinearFunction::forward(OperandSet& operands, const StepContext& context,
 void LinearFunction::recompute_x(OperandSet& operands, const StepContext& context,
                                  const ops::Producer& producer) const {
   constexpr OperandId kId = id_of(Slot::fprop_x);
+  const LabelScope scope(backend_, label());
   if (keeps_codes_) {
     const bool produced = operands.produce_both(context, kId, producer, false);
     FP8LAB_ASSERT(produced);
@@ -367,6 +377,7 @@ void LinearFunction::recompute_x(OperandSet& operands, const StepContext& contex
 void LinearFunction::backward(OperandSet& operands, const StepContext& context,
                               const LinearInputs& inputs, const TensorView& dy,
                               const LinearGradients& gradients) const {
+  const LabelScope scope(backend_, label());
   const auto& [x, w] = inputs;
   smooth(operands, GemmRole::dgrad, dy, source_of(Slot::dgrad_w, w));
   if (has_wgrad()) smooth(operands, GemmRole::wgrad, dy, x);
@@ -386,6 +397,7 @@ void LinearFunction::backward(OperandSet& operands, const StepContext& context,
                               const LinearInputs& inputs, const ops::Producer& producer,
                               const LinearGradients& gradients) const {
   constexpr OperandId kId = id_of(Slot::dgrad_dy);
+  const LabelScope scope(backend_, label());
   const TensorView& dy = ops::output_of(producer);
   const auto produce = [&] {
     return has_wgrad() ? operands.produce_both(context, kId, producer, !gradients.bias.empty())

@@ -126,6 +126,8 @@ class LinearFunction {
   const LinearRecipe& recipe() const { return description_.recipe; }
 
  private:
+  /// The label of its operations.
+  Label label() const { return backend_.label().in_layer(description_.name); }
   bool has_backward() const { return description_.runs[GemmRole::dgrad]; }
   bool has_wgrad() const { return description_.runs[GemmRole::wgrad]; }
   /// The weights that `slot` (fprop.w or dgrad.w) quantizes.

@@ -9,7 +9,7 @@ using Shape = SavedDeclaration::Shape;
 template <class Op>
 ops::Producer norm_of(const Residual& input, const Op& norm) {
   if (!input.summands) return norm;
-  return ops::AddNorm<Op>{input.summands->a, input.summands->b, norm};
+  return ops::AddNorm<Op>{.a = input.summands->a, .b = input.summands->b, .norm = norm};
 }
 
 class RmsNorm final : public Norm {
@@ -24,17 +24,20 @@ class RmsNorm final : public Norm {
   ops::Producer forward(const Work& work, const Residual& input,
                         std::int64_t first) const override {
     const std::int64_t tokens = input.x.rows;
-    return norm_of(input, ops::RmsNormForward{input.x, work.parameter(weight_).working(), epsilon_,
-                                              work.saved(y_, first, tokens),
-                                              work.saved(rstd_, first, tokens)});
+    return norm_of(input, ops::RmsNormForward{.x = input.x,
+                                              .weight = work.parameter(weight_).working(),
+                                              .epsilon = epsilon_,
+                                              .y = work.saved(y_, first, tokens),
+                                              .rstd = work.saved(rstd_, first, tokens)});
   }
   void backward(Work& work, const TensorView& dy, const TensorView& x,
                 const TensorView& dx) const override {
-    work.run(gradient_op(work, dy, x, dx));
+    work.run(work.parameter(weight_).name(), gradient_op(work, dy, x, dx));
   }
   void backward_add(Work& work, const TensorView& dy, const TensorView& x,
                     const TensorView& gradient) const override {
-    work.run(ops::RmsNormBackwardAdd{gradient_op(work, dy, x, dy), gradient});
+    work.run(work.parameter(weight_).name(),
+             ops::RmsNormBackwardAdd{.norm = gradient_op(work, dy, x, dy), .gradient = gradient});
   }
   SavedId output() const override { return y_; }
   std::vector<ParameterId> vectors() const override { return {weight_}; }
@@ -43,7 +46,12 @@ class RmsNorm final : public Norm {
   ops::RmsNormBackward gradient_op(const Work& work, const TensorView& dy, const TensorView& x,
                                    const TensorView& dx) const {
     const Parameter& weight = work.parameter(weight_);
-    return {dy, x, weight.working(), work.saved(rstd_), dx, weight.gradient()};
+    return {.dy = dy,
+            .x = x,
+            .weight = weight.working(),
+            .rstd = work.saved(rstd_),
+            .dx = dx,
+            .dweight = weight.gradient()};
   }
 
   float epsilon_;
@@ -65,19 +73,22 @@ class LayerNorm final : public Norm {
   ops::Producer forward(const Work& work, const Residual& input,
                         std::int64_t first) const override {
     const std::int64_t tokens = input.x.rows;
-    return norm_of(input, ops::LayerNormForward{input.x, work.parameter(weight_).working(),
-                                                work.parameter(bias_).working(), epsilon_,
-                                                work.saved(y_, first, tokens),
-                                                work.saved(mean_, first, tokens),
-                                                work.saved(rstd_, first, tokens)});
+    return norm_of(input, ops::LayerNormForward{.x = input.x,
+                                                .weight = work.parameter(weight_).working(),
+                                                .bias = work.parameter(bias_).working(),
+                                                .epsilon = epsilon_,
+                                                .y = work.saved(y_, first, tokens),
+                                                .mean = work.saved(mean_, first, tokens),
+                                                .rstd = work.saved(rstd_, first, tokens)});
   }
   void backward(Work& work, const TensorView& dy, const TensorView& x,
                 const TensorView& dx) const override {
-    work.run(gradient_op(work, dy, x, dx));
+    work.run(work.parameter(weight_).name(), gradient_op(work, dy, x, dx));
   }
   void backward_add(Work& work, const TensorView& dy, const TensorView& x,
                     const TensorView& gradient) const override {
-    work.run(ops::LayerNormBackwardAdd{gradient_op(work, dy, x, dy), gradient});
+    work.run(work.parameter(weight_).name(),
+             ops::LayerNormBackwardAdd{.norm = gradient_op(work, dy, x, dy), .gradient = gradient});
   }
   SavedId output() const override { return y_; }
   std::vector<ParameterId> vectors() const override { return {weight_, bias_}; }
@@ -86,14 +97,14 @@ class LayerNorm final : public Norm {
   ops::LayerNormBackward gradient_op(const Work& work, const TensorView& dy, const TensorView& x,
                                      const TensorView& dx) const {
     const Parameter& weight = work.parameter(weight_);
-    return {dy,
-            x,
-            weight.working(),
-            work.saved(mean_),
-            work.saved(rstd_),
-            dx,
-            weight.gradient(),
-            work.parameter(bias_).gradient()};
+    return {.dy = dy,
+            .x = x,
+            .weight = weight.working(),
+            .mean = work.saved(mean_),
+            .rstd = work.saved(rstd_),
+            .dx = dx,
+            .dweight = weight.gradient(),
+            .dbias = work.parameter(bias_).gradient()};
   }
 
   float epsilon_;

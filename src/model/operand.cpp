@@ -18,7 +18,7 @@ QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::
                                   std::int64_t k) {
   QuantizedOperand operand = QuantizedOperand::without_memory(spec, rows, k);
   const TensorView source = TensorView::without_memory(DType::f32, rows, k);
-  const Support support = backend.supports(ops::Quantize{source, false, {}, {}, operand});
+  const Support support = backend.supports(ops::Quantize{.source = source, .operand = operand});
   if (!support) throw Error(fmt::format("backend {}: {}", backend.name(), support.reason));
   allocate_memory(backend, operand);
   return operand;
@@ -41,18 +41,18 @@ void quantize_into(Backend& backend, const TensorView& values, bool transpose, s
     operand.is_right = partner->is_left;
     operand.channel_factors = backend.allocate(DType::f32, 1, operand.k);
     const bool swapped = operand.is_right;
-    backend.run(ops::SmoothingFactors{
-        operand.spec.transform, swapped ? partner->values : values,
-        swapped ? partner->transpose : transpose, swapped ? values : partner->values,
-        swapped ? transpose : partner->transpose, operand.channel_factors});
+    backend.run(ops::SmoothingFactors{.transform = operand.spec.transform,
+                                      .a = swapped ? partner->values : values,
+                                      .transpose_a = swapped ? partner->transpose : transpose,
+                                      .b = swapped ? values : partner->values,
+                                      .transpose_b = swapped ? transpose : partner->transpose,
+                                      .factors = operand.channel_factors});
   }
   if (operand.spec.transform.is_clamp()) {
     operand.clamp_bounds = backend.allocate(DType::f32, 1, 2);
   }
-  RandomKey key;
-  key.seed = seed;
-  key.orientation = transpose ? 1 : 0;
-  backend.run(ops::Quantize{values, transpose, key, TensorView{}, operand});
+  operand.key = {.seed = seed, .orientation = transpose ? 1u : 0u};
+  backend.run(ops::Quantize{.source = values, .transpose = transpose, .operand = operand});
 }
 
 QuantizedOperand quantize_values(Backend& backend, const TensorView& values, bool transpose,

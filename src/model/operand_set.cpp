@@ -86,12 +86,13 @@ void OperandSet::reserve(OperandId id, const std::string& owner) {
   QuantizedOperand& target = row(id).operand;
   target = QuantizedOperand::without_memory(spec, declaration.rows(), declaration.k());
   target.is_right = declaration.is_right;
+  target.name = declaration.name;
   if (spec.orientation_source == OrientationSource::transformed) {
     target.source_space.transform = this->declaration(row(id).other.value()).spec.transform;
   }
   if (is_source(id, declaration.source)) return be_source(id, declaration.source);
-  const Support support =
-      backend_.supports(ops::Quantize{declaration.source, declaration.transpose, {}, {}, target});
+  const Support support = backend_.supports(ops::Quantize{
+      .source = declaration.source, .transpose = declaration.transpose, .operand = target});
   if (!support) throw Error(fmt::format("{}: {}: {}", owner, declaration.name, support.reason));
   reserve_codes(id);
   reserve_transform(id);
@@ -157,11 +158,12 @@ void OperandSet::fit(Row& row, std::int64_t rows) {
   }
 }
 
-bool OperandSet::bind(OperandId id, const TensorView& source) {
+bool OperandSet::bind(const StepContext& context, OperandId id, const TensorView& source) {
   const OperandDeclaration& declaration = this->declaration(id);
   FP8LAB_ASSERT(declaration.is_made);
   QuantizedOperand& target = row(id).operand;
   target.spec = declaration.spec;
+  target.key = key_of(context, id);
   if (!declaration.transpose) fit(row(id), source.rows);
   if (is_source(id, source)) {
     be_source(id, source);
@@ -179,10 +181,10 @@ bool OperandSet::bind(OperandId id, const TensorView& source) {
   return true;
 }
 
-bool OperandSet::bind_both(OperandId first, const TensorView& source) {
+bool OperandSet::bind_both(const StepContext& context, OperandId first, const TensorView& source) {
   const OperandId second = second_of(first);
   return have_one_source(declaration(first).spec, declaration(second).spec) &&
-         bind(first, source) && bind(second, source);
+         bind(context, first, source) && bind(context, second, source);
 }
 
 TensorView OperandSet::source_of(OperandId id, const TensorView& source) {
@@ -201,12 +203,12 @@ TensorView OperandSet::source_of(OperandId id, const TensorView& source) {
   return dequantized;
 }
 
-void OperandSet::rescale_in_warmup(const StepContext& context, OperandId id,
-                                   const TensorView& source) {
+void OperandSet::rescale_in_warmup(OperandId id, const TensorView& source) {
   if (!is_warming_up(id)) return;
   QuantizedOperand& target = row(id).operand;
   target.spec.scale_source = ScaleSource::current;
-  backend_.run(ops::Quantize{source, declaration(id).transpose, key_of(context, id), {}, target});
+  backend_.run(
+      ops::Quantize{.source = source, .transpose = declaration(id).transpose, .operand = target});
 }
 
 RandomKey OperandSet::key_of(const StepContext& context, OperandId id) const {
@@ -221,29 +223,44 @@ RandomKey OperandSet::key_of(const StepContext& context, OperandId id) const {
   return key;
 }
 
+Label OperandSet::label(OperandId id) const {
+  return backend_.label().on_tensor(declaration(id).tensor_name);
+}
+
 TensorView OperandSet::record_of(OperandId id) const {
   return statistics_.row_range(static_cast<std::int64_t>(index(id)), 1);
 }
 
 void OperandSet::measure(const StepContext& context, OperandId id, const TensorView& source) {
   if (!context.log_statistics) return;
-  backend_.run(ops::MeasureOperand{source, declaration(id).transpose, operand(id), record_of(id)});
+  const LabelScope scope(backend_, label(id));
+  backend_.run(ops::MeasureOperand{.source = source,
+                                   .transpose = declaration(id).transpose,
+                                   .operand = operand(id),
+                                   .record = record_of(id)});
 }
 
 void OperandSet::measure_both(const StepContext& context, OperandId first,
                               const TensorView& source) {
   if (!context.log_statistics) return;
+  const LabelScope scope(backend_, label(first));
   const OperandId second = second_of(first);
-  backend_.run(ops::MeasureBoth{source, operand(first), operand(second), record_of(first),
-                                record_of(second)});
+  backend_.run(ops::MeasureBoth{.source = source,
+                                .first = operand(first),
+                                .second = operand(second),
+                                .first_record = record_of(first),
+                                .second_record = record_of(second)});
 }
 
 void OperandSet::make(const StepContext& context, OperandId id, const TensorView& source) {
+  const LabelScope scope(backend_, label(id));
   const TensorView quantized = source_of(id, source);
-  if (!bind(id, quantized)) return;
-  backend_.run(ops::Quantize{quantized, declaration(id).transpose, key_of(context, id),
-                             state_of(id), row(id).operand});
-  rescale_in_warmup(context, id, quantized);
+  if (!bind(context, id, quantized)) return;
+  backend_.run(ops::Quantize{.source = quantized,
+                             .transpose = declaration(id).transpose,
+                             .state = state_of(id),
+                             .operand = row(id).operand});
+  rescale_in_warmup(id, quantized);
 }
 
 void OperandSet::quantize(const StepContext& context, OperandId id, const TensorView& source) {
@@ -253,12 +270,15 @@ void OperandSet::quantize(const StepContext& context, OperandId id, const Tensor
 
 void OperandSet::quantize_both(const StepContext& context, OperandId first,
                                const TensorView& source) {
+  const LabelScope scope(backend_, label(first));
   const OperandId second = second_of(first);
-  if (bind_both(first, source)) {
-    backend_.run(ops::QuantizeBoth{source, key_of(context, first), state_of(first),
-                                   row(first).operand, row(second).operand});
-    rescale_in_warmup(context, first, source);
-    rescale_in_warmup(context, second, source);
+  if (bind_both(context, first, source)) {
+    backend_.run(ops::QuantizeBoth{.source = source,
+                                   .state = state_of(first),
+                                   .first = row(first).operand,
+                                   .second = row(second).operand});
+    rescale_in_warmup(first, source);
+    rescale_in_warmup(second, source);
   } else if (!is_from_codes(declaration(second))) {
     make(context, first, source);
     make(context, second, source);
@@ -273,9 +293,11 @@ void OperandSet::quantize_both(const StepContext& context, OperandId first,
 
 bool OperandSet::produce(const StepContext& context, OperandId id, const ops::Producer& producer) {
   const TensorView& output = ops::output_of(producer);
-  if (!bind(id, output)) return false;
-  backend_.run(ops::ProduceQuantize{producer, key_of(context, id), state_of(id), row(id).operand});
-  rescale_in_warmup(context, id, output);
+  if (!bind(context, id, output)) return false;
+  const LabelScope scope(backend_, label(id));
+  backend_.run(
+      ops::ProduceQuantize{.producer = producer, .state = state_of(id), .first = row(id).operand});
+  rescale_in_warmup(id, output);
   measure(context, id, output);
   return true;
 }
@@ -284,13 +306,17 @@ bool OperandSet::produce_both(const StepContext& context, OperandId first,
                               const ops::Producer& producer, bool is_read) {
   const OperandId second = second_of(first);
   const TensorView& output = ops::output_of(producer);
-  if (!bind_both(first, output)) return false;
+  if (!bind_both(context, first, output)) return false;
+  const LabelScope scope(backend_, label(first));
   const bool keeps_output =
       is_read || context.log_statistics || is_warming_up(first) || is_warming_up(second);
-  backend_.run(ops::ProduceQuantize{producer, key_of(context, first), state_of(first),
-                                    row(first).operand, &row(second).operand, keeps_output});
-  rescale_in_warmup(context, first, output);
-  rescale_in_warmup(context, second, output);
+  backend_.run(ops::ProduceQuantize{.producer = producer,
+                                    .state = state_of(first),
+                                    .first = row(first).operand,
+                                    .second = &row(second).operand,
+                                    .keeps_output = keeps_output});
+  rescale_in_warmup(first, output);
+  rescale_in_warmup(second, output);
   measure_both(context, first, output);
   return true;
 }
@@ -298,8 +324,12 @@ bool OperandSet::produce_both(const StepContext& context, OperandId first,
 void OperandSet::smooth(OperandId left, OperandId right, const TensorView& a, const TensorView& b) {
   const Transform& transform = declaration(left).spec.transform;
   if (!transform.is_smoothing()) return;
-  backend_.run(ops::SmoothingFactors{transform, a, declaration(left).transpose, b,
-                                     declaration(right).transpose, smoothing_factors(left)});
+  backend_.run(ops::SmoothingFactors{.transform = transform,
+                                     .a = a,
+                                     .transpose_a = declaration(left).transpose,
+                                     .b = b,
+                                     .transpose_b = declaration(right).transpose,
+                                     .factors = smoothing_factors(left)});
 }
 
 OperandId OperandSet::history_owner(OperandId id) const {
@@ -330,6 +360,7 @@ bool OperandSet::is_without_history(OperandId id) const {
 void OperandSet::update_delayed_scales() {
   for (const OperandId id : ids()) {
     if (delayed_state(id).empty()) continue;
+    const LabelScope scope(backend_, label(id));
     backend_.run(ops::UpdateDelayedScale{declaration(id).spec, delayed_state(id)});
   }
 }

@@ -150,6 +150,8 @@ class OperandSet {
   Row& row(OperandId id) { return rows_[index(id)]; }
   /// The second orientation of the tensor of `first`.
   OperandId second_of(OperandId first) const { return row(first).other.value(); }
+  /// The label of operations on the tensor of `id`.
+  Label label(OperandId id) const;
   TensorView record_of(OperandId id) const;
 
   void pair_orientations();
@@ -159,15 +161,16 @@ class OperandSet {
   /// Sets the number of rows of a first orientation.
   void fit(Row& row, std::int64_t rows);
   void be_source(OperandId id, const TensorView& source);
-  /// Points the operand at its memory; returns false if `source` itself serves.
-  bool bind(OperandId id, const TensorView& source);
+  /// Sets the key of the operand and points it at its memory; returns false if `source` itself
+  /// serves.
+  bool bind(const StepContext& context, OperandId id, const TensorView& source);
   /// The same for both orientations; returns false unless both are quantized from `source`.
-  bool bind_both(OperandId first, const TensorView& source);
+  bool bind_both(const StepContext& context, OperandId first, const TensorView& source);
   /// The tensor that the operand quantizes, as its OrientationSource says.
   TensorView source_of(OperandId id, const TensorView& source);
   /// In the first steps of a history: quantizes again with the current scale of `source`, whose
   /// amax the quantization before it has recorded.
-  void rescale_in_warmup(const StepContext& context, OperandId id, const TensorView& source);
+  void rescale_in_warmup(OperandId id, const TensorView& source);
   RandomKey key_of(const StepContext& context, OperandId id) const;
   /// The amax history behind the scale of `id`; empty if the scale is not delayed.
   const TensorView& state_of(OperandId id) const { return delayed_state(history_owner(id)); }

@@ -393,6 +393,7 @@ void Parameters::round_weights(std::uint64_t seed) {
   RandomKey key;
   key.seed = seed;
   for (const Parameter& parameter : parameters_) {
+    const LabelScope scope(backend_, backend_.label().in_layer(parameter.name()));
     round(parameter, StateRole::weights, parameter.master(), optimizer_.weights, key);
     const TensorView& working = parameter.tensors.working;
     if (!working.empty()) backend_.run(ops::Copy{parameter.master(), working});

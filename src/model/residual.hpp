@@ -30,7 +30,7 @@ struct Residual {
 /// x itself, for a reader that is no norm.
 inline TensorView added_up(Work& work, const Residual& residual) {
   if (residual.summands) {
-    work.run(ops::Add{residual.summands->a, residual.summands->b, residual.x});
+    work.run(ops::Add{.a = residual.summands->a, .b = residual.summands->b, .sum = residual.x});
   }
   return residual.x;
 }

@@ -57,9 +57,15 @@ void edit(Backend& backend, const TensorView& tensor,
       [=](double value) { return numerics::to_bf16(single(value)); }, change);
 }
 
+/// The label of a change of `parameter` or its gradient.
+Label stressed(const Backend& backend, const Parameter& parameter) {
+  return backend.label().in_phase(Phase::stress).in_layer(parameter.name());
+}
+
 /// Changes master weights and what forward and backward read.
 void edit_weights(Backend& backend, const Parameter& parameter,
                   const std::function<void(std::span<double>)>& change) {
+  const LabelScope scope(backend, stressed(backend, parameter));
   edit(backend, parameter.master(), change);
   const TensorView& working = parameter.tensors.working;
   if (!working.empty()) backend.run(ops::Copy{parameter.master(), working});
@@ -166,18 +172,20 @@ void StressedStep::align(const StressConfig& stress, std::uint64_t seed) {
                                 stress.channels, aligned, stress.factor));
 }
 
-void StressedStep::scale_until_end(const TensorView& tensor, double factor) {
+void StressedStep::scale_until_end(const Parameter& parameter, const TensorView& tensor,
+                                   double factor) {
   if (tensor.empty()) return;
+  const LabelScope scope(backend_, stressed(backend_, parameter));
   std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.size()) * size_of(tensor.dtype));
   backend_.download(bytes.data(), tensor);
-  saved_.push_back({tensor, std::move(bytes)});
+  saved_.push_back({parameter, tensor, std::move(bytes)});
   scale(backend_, tensor, factor);
 }
 
 void StressedStep::spike() {
   const auto scale_weights = [this](const Parameter& parameter, double factor) {
-    scale_until_end(parameter.tensors.master, factor);
-    scale_until_end(parameter.tensors.working, factor);
+    scale_until_end(parameter, parameter.tensors.master, factor);
+    scale_until_end(parameter, parameter.tensors.working, factor);
   };
   const Declaration& declaration = parameters_.declaration();
   for (const NormedLinear& pair : declaration.normed_linears()) {
@@ -196,13 +204,18 @@ void StressedStep::end() {
   const Declaration& declaration = parameters_.declaration();
   for (const NormedLinear& pair : declaration.normed_linears()) {
     const auto scale_gradient = [this](const Parameter& parameter, double factor) {
-      if (parameter.is_trained()) scale(backend_, parameter.gradient(), factor);
+      if (!parameter.is_trained()) return;
+      const LabelScope scope(backend_, stressed(backend_, parameter));
+      scale(backend_, parameter.gradient(), factor);
     };
     for (const ParameterId id : pair.norm) scale_gradient(parameters_[id], spike_);
     const LinearDeclaration& linear = declaration.linears()[static_cast<std::size_t>(pair.linear)];
     scale_gradient(parameters_[linear.weight], 1.0 / spike_);
   }
-  for (const Saved& saved : saved_) backend_.upload(saved.tensor, saved.bytes.data());
+  for (const Saved& saved : saved_) {
+    const LabelScope scope(backend_, stressed(backend_, saved.parameter));
+    backend_.upload(saved.tensor, saved.bytes.data());
+  }
   saved_.clear();
 }
 

@@ -49,6 +49,7 @@ class StressedStep {
 
  private:
   struct Saved {
+    const Parameter& parameter;
     TensorView tensor;
     std::vector<std::byte> bytes;
   };
@@ -56,8 +57,8 @@ class StressedStep {
   void grow_outliers(const StressConfig& stress, std::int64_t done, std::uint64_t seed);
   void align(const StressConfig& stress, std::uint64_t seed);
   void spike();
-  /// Multiplies a tensor until end().
-  void scale_until_end(const TensorView& tensor, double factor);
+  /// Multiplies a tensor of `parameter` until end().
+  void scale_until_end(const Parameter& parameter, const TensorView& tensor, double factor);
 
   Backend& backend_;
   const Parameters& parameters_;

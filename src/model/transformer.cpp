@@ -16,12 +16,29 @@ KvCache Transformer::make_cache(std::int64_t sequences, std::int64_t capacity) {
   return KvCache(work_.backend(), model_, work_.activation(), sequences, capacity);
 }
 
+void Transformer::load(const Batch& batch) {
+  enter(Phase::load);
+  work_.load(batch);
+}
+
+void Transformer::load(const CachedBatch& batch, const KvCache& cache) {
+  enter(Phase::load);
+  work_.load(batch, cache);
+}
+
+void Transformer::enter(Phase phase) {
+  Backend& backend = work_.backend();
+  backend.enter(backend.label().in_phase(phase));
+}
+
 void Transformer::prepare_weights(const StepContext& context) {
+  enter(Phase::weights);
   work_.enter(PassPhase::weights);
   for (const auto& linear : linears()) linear->prepare_weights(context);
 }
 
 void Transformer::forward(const StepContext& context) {
+  enter(Phase::forward);
   work_.begin_pass(context);
   decoder_.forward(work_);
   if (work_.outputs() > 0 && !has_chunks()) decoder_.head_forward(work_, whole());
@@ -30,14 +47,18 @@ void Transformer::forward(const StepContext& context) {
 void Transformer::for_each_chunk(bool is_differentiated,
                                  const std::function<void(const LogitChunk&)>& objective) {
   for (const Decoder::Chunk& chunk : decoder_.chunks(work_)) {
+    enter(Phase::forward);
     if (has_chunks()) decoder_.head_forward(work_, chunk);
     objective({chunk.first, decoder_.logits(work_, chunk), decoder_.token_losses(work_, chunk),
                chunk.first + chunk.count == work_.outputs()});
-    if (has_chunks() && is_differentiated) decoder_.head_backward(work_, chunk);
+    if (!has_chunks() || !is_differentiated) continue;
+    enter(Phase::backward);
+    decoder_.head_backward(work_, chunk);
   }
 }
 
 void Transformer::backward(const StepContext& context) {
+  enter(Phase::backward);
   work_.begin_pass(context);
   if (!has_chunks()) decoder_.head_backward(work_, whole());
   decoder_.backward(work_);
@@ -57,7 +78,11 @@ TensorView Transformer::argmax() {
 }
 
 void Transformer::update_delayed_scales() {
-  for (const auto& linear : linears()) linear->operands().update_delayed_scales();
+  Backend& backend = work_.backend();
+  for (const auto& linear : linears()) {
+    const LabelScope scope(backend, backend.label().in_layer(linear->name()));
+    linear->operands().update_delayed_scales();
+  }
 }
 
 void Transformer::end_step() {

@@ -19,12 +19,12 @@ class Transformer {
               const Recipe& recipe, const BatchShape& shape, Purpose purpose = Purpose::training);
 
   /// Copies the batch into backend memory.
-  void load(const Batch& batch) { work_.load(batch); }
+  void load(const Batch& batch);
   /// The same for new tokens of the sequences in `cache`, which must live until the next load().
   /// forward() appends their keys and values to the cache. logits() has rows for batch.wanted only;
   /// they have the bits of a forward pass over the whole sequences if every quantizer is local to a
   /// token. Only set_targets() with an objective that leaves the logits, and argmax(), may follow.
-  void load(const CachedBatch& batch, const KvCache& cache) { work_.load(batch, cache); }
+  void load(const CachedBatch& batch, const KvCache& cache);
   /// Sets the targets of the rows of logits(), all with weight 1.
   void set_targets(const std::vector<std::int32_t>& targets) { work_.set_targets(targets); }
   /// A cache for sequences of this model and shape.
@@ -45,8 +45,6 @@ class Transformer {
   TensorView column(const ColumnSpec& spec, const LogitChunk& chunk) const {
     return work_.column(spec).columns(chunk.first, chunk.logits.rows);
   }
-  /// Where the columns of a batch are uploaded to.
-  const std::vector<Work::LoadedColumn>& columns() const { return work_.columns(); }
   /// After forward(): calls `objective` on the logits of all tokens. Above BatchShape::logit_rows()
   /// tokens, the logits are computed chunk by chunk. If `is_differentiated`, the objective replaces
   /// logits by their gradient, and the head's backward pass of a chunk runs before the next chunk.
@@ -85,6 +83,8 @@ class Transformer {
   }
 
  private:
+  /// Begins a phase of the labels of operations.
+  void enter(Phase phase);
   bool has_chunks() const { return work_.outputs() > shape().logit_rows(); }
   Decoder::Chunk whole() const { return {0, work_.outputs()}; }
 

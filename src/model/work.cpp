@@ -144,10 +144,15 @@ void Work::begin_load(std::int64_t rows, std::int64_t outputs, const KvCache* ca
   for (LoadedColumn& column : columns_) column.is_loaded = false;
 }
 
+void Work::upload(std::string_view name, const TensorView& destination, const void* source) {
+  const LabelScope scope(backend_, backend_.label().on_tensor(std::string(name)));
+  backend_.upload(destination, source);
+}
+
 void Work::upload(const Columns& batch) {
   for (LoadedColumn& column : columns_) {
     if (!batch.has(column.spec)) continue;
-    backend_.upload(part_of(column), batch.data(column.spec));
+    upload(column.spec.name, part_of(column), batch.data(column.spec));
     column.is_loaded = true;
   }
 }
@@ -165,9 +170,9 @@ void Work::load(const CachedBatch& batch, const KvCache& cache) {
   FP8LAB_ASSERT(rows_ > 0 && rows_ <= shape_.tokens() && outputs_ <= rows_);
   FP8LAB_ASSERT(static_cast<std::int64_t>(batch.cached.size()) == cache.sequences());
   upload(batch);
-  if (outputs_ > 0) backend_.upload(wanted(), batch.wanted.data());
-  backend_.upload(cache.query_start(), batch.query_start.data());
-  backend_.upload(cache.cached(), batch.cached.data());
+  if (outputs_ > 0) upload("wanted tokens", wanted(), batch.wanted.data());
+  upload("query starts", cache.query_start(), batch.query_start.data());
+  upload("cached tokens", cache.cached(), batch.cached.data());
 }
 
 void Work::set_targets(const std::vector<std::int32_t>& targets) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "emulation/backend.hpp"
@@ -53,13 +55,6 @@ class Work {
   /// A column of the loaded tokens in its own type: (1, rows) if it is cached, else (1, outputs).
   /// Precondition: it is loaded.
   TensorView column(const ColumnSpec& spec) const;
-  /// Memory of a column.
-  struct LoadedColumn {
-    ColumnSpec spec;
-    TensorView memory;  ///< (1, T)
-    bool is_loaded = false;
-  };
-  const std::vector<LoadedColumn>& columns() const { return columns_; }
   /// The cache that the loaded tokens belong to; null without one.
   const KvCache* cache() const { return cache_; }
 
@@ -72,6 +67,12 @@ class Work {
 
   template <class Op>
   void run(const Op& op) {
+    backend_.run(op);
+  }
+  /// The same in the module or with the parameter `layer` (Label::layer).
+  template <class Op>
+  void run(const std::string& layer, const Op& op) {
+    const LabelScope scope(backend_, backend_.label().in_layer(layer));
     backend_.run(op);
   }
   const Parameter& parameter(ParameterId id) const { return parameters_[id]; }
@@ -100,6 +101,12 @@ class Work {
   DType activation() const { return activation_; }  ///< storage type of activations
 
  private:
+  /// Memory of a column.
+  struct LoadedColumn {
+    ColumnSpec spec;
+    TensorView memory;  ///< (1, T)
+    bool is_loaded = false;
+  };
   /// Memory of a saved or scratch tensor.
   struct Placed {
     TensorView view;
@@ -114,6 +121,7 @@ class Work {
   void allocate_tokens();
   void begin_load(std::int64_t rows, std::int64_t outputs, const KvCache* cache);
   void upload(const Columns& batch);
+  void upload(std::string_view name, const TensorView& destination, const void* source);
   /// The part of a column's memory for the loaded tokens.
   TensorView part_of(const LoadedColumn& column) const {
     return column.memory.columns(0, column.spec.is_cached ? rows_ : outputs_);

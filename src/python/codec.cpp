@@ -87,10 +87,9 @@ py::array quantize_values(const TensorView& source, const std::vector<py::ssize_
   operand.rows = source.rows;
   operand.k = source.cols;
   operand.codes = {result.mutable_data(), DType::u8, source.rows, source.cols, source.cols};
-  RandomKey key;
-  key.seed = seed;
+  operand.key.seed = seed;
   const py::gil_scoped_release unlocked;
-  cpu::run(ops::Quantize{source, false, key, TensorView{}, operand});
+  cpu::run(ops::Quantize{.source = source, .operand = operand});
   return result;
 }
 

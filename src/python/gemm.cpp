@@ -93,12 +93,12 @@ py::array gemm(const py::object& a_values, const py::object& b_values, const std
   const std::unique_ptr<Backend> backend = make_backend("cpu", threads);
   const std::int64_t k = a.input.matrix.cols;
   const Support support =
-      backend->supports(ops::Gemm{request.gemm,
-                                  QuantizedOperand::without_memory(a.spec, m, k),
-                                  QuantizedOperand::without_memory(b.spec, n, k),
-                                  {},
-                                  addend.has_value(),
-                                  TensorView::without_memory(request.gemm.output, m, n)});
+      backend->supports(ops::Gemm{.spec = request.gemm,
+                                  .a = QuantizedOperand::without_memory(a.spec, m, k),
+                                  .b = QuantizedOperand::without_memory(b.spec, n, k),
+                                  .bias = {},
+                                  .accumulate = addend.has_value(),
+                                  .d = TensorView::without_memory(request.gemm.output, m, n)});
   if (!support) throw Error(support.reason);
   NpyArray result;
   {

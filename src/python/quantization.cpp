@@ -48,7 +48,8 @@ py::dict statistics_of(Backend& backend, const TensorView& x, bool transpose,
   {
     const py::gil_scoped_release unlocked;
     const TensorView there = backend.allocate(DType::u8, 1, sizeof(OperandStatistics));
-    backend.run(ops::MeasureOperand{x, transpose, operand, there});
+    backend.run(ops::MeasureOperand{
+        .source = x, .transpose = transpose, .operand = operand, .record = there});
     backend.download(record.data(), there);
   }
   py::dict result;
@@ -86,7 +87,8 @@ py::tuple quantize(const py::object& x, const QuantSpec& spec, bool transpose, s
   const TensorView& source = input.view;
   QuantizedOperand operand = QuantizedOperand::without_memory(
       spec, transpose ? source.cols : source.rows, transpose ? source.rows : source.cols);
-  const Support support = backend->supports(ops::Quantize{source, transpose, {}, {}, operand});
+  const Support support = backend->supports(
+      ops::Quantize{.source = source, .transpose = transpose, .operand = operand});
   if (!support) throw Error("quantizer " + label(spec) + ": " + support.reason);
   // Codes and scales are written directly to NumPy arrays; bf16 values are widened first.
   py::array code_array;

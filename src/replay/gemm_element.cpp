@@ -63,7 +63,8 @@ struct OneElement {
     float value = before;
     const bool accumulate = !gemm.before.view.empty();
     const TensorView d{&value, gemm.spec.output, 1, 1, 1};
-    reference::gemm(ops::Gemm{gemm.spec, a, b, bias, accumulate, d});
+    reference::gemm(ops::Gemm{
+        .spec = gemm.spec, .a = a, .b = b, .bias = bias, .accumulate = accumulate, .d = d});
     std::uint64_t result = 0;
     std::memcpy(&result, &value, size_of(gemm.spec.output));
     return result;

@@ -159,7 +159,7 @@ Walk Search::walk(std::size_t side, std::int64_t last) {
     replay.save(file);
     walk.before_last.checkpoint = std::make_shared<const CheckpointFile>(file);
     walk.before_last.position = replay.position();
-    TraceObserver trace(replay.hashes(), replay.places());
+    TraceObserver trace(replay.hashes());
     walk.steps.push_back(replay.step(&trace).record);
     walk.trace = trace.take();
   }

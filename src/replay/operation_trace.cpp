@@ -37,21 +37,21 @@ QuantizedOperand on_host(const QuantizedOperand& operand, const HostCopy& codes,
 
 bool TracedOutput::is_same_as(const TracedOutput& other) const {
   const auto identity = [](const TracedOutput& o) {
-    return std::tie(o.place.micro_batch, o.place.phase, o.place.layer, o.place.gemm, o.kind, o.name,
+    return std::tie(o.label.micro_batch, o.label.phase, o.label.layer, o.label.gemm, o.kind, o.name,
                     o.part, o.dtype, o.rows, o.cols);
   };
   return identity(*this) == identity(other);
 }
 
-void TraceObserver::after(const AnyOperation& op) {
-  const Place place = tracker_.next(op);
+void TraceObserver::after(const AnyOperation& op, const Label& label) {
+  const bool is_named_upload = std::holds_alternative<const Upload*>(op) && !label.tensor.empty();
   std::int64_t index = 0;
-  for (const OperationOutput& output : outputs_of(op)) {
+  for (const OperationTensor& output : outputs_of(op)) {
     const TensorView& view = output.view;
-    const std::string_view uploaded = tracker_.uploaded(op);
-    outputs_.push_back({operation_, index++, place, kind_of(op),
-                        std::string(uploaded.empty() ? output.name : uploaded),
-                        tracker_.part_of(op, output), view.dtype, view.rows, view.cols, 0});
+    outputs_.push_back({operation_, index++, label, operation_name(op),
+                        is_named_upload ? label.tensor : std::string(output.name),
+                        is_named_upload ? std::string() : part_of(label, output), view.dtype,
+                        view.rows, view.cols, 0});
     hashes_.add(view);
   }
   ++operation_;
@@ -73,14 +73,14 @@ HostCopy download(Backend& backend, const TensorView& view) {
   return matrix;
 }
 
-void CaptureObserver::before(const AnyOperation& op) {
+void CaptureObserver::before(const AnyOperation& op, const Label&) {
   const ops::Gemm* const gemm = operation_ == wanted_ ? gemm_of(op) : nullptr;
   if (gemm != nullptr && gemm->accumulate) before_ = download(backend_, gemm->d);
 }
 
-void CaptureObserver::after(const AnyOperation& op) {
+void CaptureObserver::after(const AnyOperation& op, const Label&) {
   if (operation_++ != wanted_) return;
-  for (const OperationOutput& output : outputs_of(op)) {
+  for (const OperationTensor& output : outputs_of(op)) {
     captured_.outputs.push_back(download(backend_, output.view));
     captured_.quantizers.emplace_back();
     if (output.operand != nullptr) captured_.quantizers.back() = output.operand->spec;

@@ -9,7 +9,6 @@
 
 #include "emulation/recording/observed_backend.hpp"
 #include "src/replay/tensor_hashes.hpp"
-#include "src/train/watch/place.hpp"
 
 namespace fp8lab {
 
@@ -17,10 +16,10 @@ namespace fp8lab {
 struct TracedOutput {
   std::int64_t operation = 0;  ///< index among the operations and uploads of the step, from 0
   std::int64_t index = 0;      ///< index among the outputs of the operation, from 0
-  Place place;
-  std::string kind;  ///< kind_of the operation
-  std::string name;  ///< OperationOutput::name; for an upload its contents
-  std::string part;  ///< PlaceTracker::part_of
+  Label label;
+  std::string kind;  ///< operation_name the operation
+  std::string name;  ///< OperationTensor::name; for an upload its contents
+  std::string part;  ///< part_of the output
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 0;
   std::uint64_t hash = 0;
@@ -33,17 +32,15 @@ struct TracedOutput {
 class TraceObserver final : public OperationObserver {
  public:
   /// `hashes` computes the hashes in the memory of the observed backend.
-  /// Precondition: both outlive this.
-  TraceObserver(TensorHashes& hashes, PlaceTracker tracker)
-      : hashes_(hashes), tracker_(std::move(tracker)) {}
+  /// Precondition: `hashes` outlives this.
+  explicit TraceObserver(TensorHashes& hashes) : hashes_(hashes) {}
 
-  void after(const AnyOperation& op) override;
+  void after(const AnyOperation& op, const Label& label) override;
   /// Returns the outputs. Call once, after the step.
   std::vector<TracedOutput> take();
 
  private:
   TensorHashes& hashes_;
-  PlaceTracker tracker_;
   std::int64_t operation_ = 0;
   std::vector<TracedOutput> outputs_;
 };
@@ -77,8 +74,8 @@ class CaptureObserver final : public OperationObserver {
   CaptureObserver(Backend& backend, std::int64_t operation)
       : backend_(backend), wanted_(operation) {}
 
-  void before(const AnyOperation& op) override;
-  void after(const AnyOperation& op) override;
+  void before(const AnyOperation& op, const Label& label) override;
+  void after(const AnyOperation& op, const Label& label) override;
   /// Returns the operation. Call once, after the step.
   CapturedOperation take() { return std::move(captured_); }
 

@@ -11,7 +11,6 @@
 #include "emulation/recording/observed_backend.hpp"
 #include "src/replay/tensor_hashes.hpp"
 #include "src/train/step/execution.hpp"
-#include "src/train/watch/place.hpp"
 
 namespace fp8lab {
 
@@ -49,7 +48,6 @@ class Replay {
   StepTaken step(OperationObserver* observer = nullptr);
 
   // Between prepare() and step():
-  PlaceTracker places() { return {execution_.parameters(), execution_.transformer()}; }
   /// Returns the hashes of all tensors that the step reads but does not write first: the state
   /// stored in a checkpoint, and the working copies of the weights.
   std::vector<std::uint64_t> state_hashes();

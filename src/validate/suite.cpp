@@ -43,7 +43,9 @@ Implementation backend_implementation(Backend& backend) {
                                        const RandomKey& key, QuantizedOperand& operand) {
     BackendMemory memory(backend);
     QuantizedOperand there = memory.upload(operand);
-    backend.run(ops::Quantize{memory.upload(source), transpose, key, {}, there});
+    there.key = key;
+    backend.run(
+        ops::Quantize{.source = memory.upload(source), .transpose = transpose, .operand = there});
     backend.download(operand.codes.data, there.codes);
     if (!operand.scales.empty()) backend.download(operand.scales.data, there.scales);
   };
@@ -52,8 +54,12 @@ Implementation backend_implementation(Backend& backend) {
                                    bool accumulate, const TensorView& d) {
     BackendMemory memory(backend);
     const TensorView there = memory.upload(d);
-    backend.run(ops::Gemm{spec, memory.upload(a), memory.upload(b), memory.upload(bias), accumulate,
-                          there});
+    backend.run(ops::Gemm{.spec = spec,
+                          .a = memory.upload(a),
+                          .b = memory.upload(b),
+                          .bias = memory.upload(bias),
+                          .accumulate = accumulate,
+                          .d = there});
     backend.download(d.data, there);
   };
   return implementation;

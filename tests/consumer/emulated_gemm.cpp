@@ -33,7 +33,7 @@ QuantizedOperand quantized(Backend& backend, int first) {
   operand.k = kDepth;
   operand.codes = backend.allocate(DType::u8, kRows, kDepth);
   operand.scales = backend.allocate(DType::f32, kRows, operand.spec.tile_cols(kDepth));
-  backend.run(ops::Quantize{source, false, {}, {}, operand});
+  backend.run(ops::Quantize{.source = source, .operand = operand});
   return operand;
 }
 

@@ -77,7 +77,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const cpu::SimdTarget target : cpu::available_targets()) {
     cpu::set_active_target(target);
     Result got(spec, operand_rows, k);
-    cpu::run(ops::Quantize{source, transpose, key, {}, got.operand});
+    got.operand.key = key;
+    cpu::run(ops::Quantize{.source = source, .transpose = transpose, .operand = got.operand});
     const std::string where = label(spec) + " on " + std::string(cpu::name_of(target));
     fuzz::require(got.codes == want.codes, "codes of " + where);
     fuzz::require(got.same_scales(want), "scales of " + where);

@@ -27,7 +27,7 @@ class OperandTwin {
                                        Fill::ordinary, seed, Layout{2, 0});
       host_.scales = scales_->host();
     }
-    cpu::run(ops::Quantize{source.view(), false, {}, {}, host_});
+    cpu::run(ops::Quantize{.source = source.view(), .operand = host_});
     device_ = host_;
     codes_.upload();
     device_.codes = codes_.device();

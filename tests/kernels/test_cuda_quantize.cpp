@@ -142,11 +142,16 @@ TEST_CASE("cuda quantize") {
              {"state", &state},
              {"source", &source}},
             [&] {
-              cpu::run(ops::Quantize{source.host(), transpose, {}, state.host(), host});
+              cpu::run(ops::Quantize{.source = source.host(),
+                                     .transpose = transpose,
+                                     .state = state.host(),
+                                     .operand = host});
             },
             [&] {
-              cuda::run(*context,
-                        ops::Quantize{source.device(), transpose, {}, state.device(), device});
+              cuda::run(*context, ops::Quantize{.source = source.device(),
+                                                .transpose = transpose,
+                                                .state = state.device(),
+                                                .operand = device});
             });
       }
     }
@@ -174,7 +179,8 @@ TEST_CASE("cuda never leaves a transform out, nor does without what it needs") {
     operand.codes = {codes, DType::u8, 1, 3, 3};
     operand.scales = {&scale, DType::f32, 1, 1, 1};
     const TensorView source{values, DType::f32, 1, 3, 3};
-    CHECK_THROWS_AS(cuda::run(*context, ops::Quantize{source, false, {}, {}, operand}), Error);
+    CHECK_THROWS_AS(cuda::run(*context, ops::Quantize{.source = source, .operand = operand}),
+                    Error);
   }
 }
 
@@ -203,13 +209,18 @@ TEST_CASE("cuda quantize both orientations") {
              {"state", &state},
              {"source", &source}},
             [&] {
-              cpu::run(ops::Quantize{source.host(), false, {}, state.host(), host[0]});
-              cpu::run(ops::Quantize{source.host(), true, {}, state.host(), host[1]});
+              cpu::run(ops::Quantize{
+                  .source = source.host(), .state = state.host(), .operand = host[0]});
+              cpu::run(ops::Quantize{.source = source.host(),
+                                     .transpose = true,
+                                     .state = state.host(),
+                                     .operand = host[1]});
             },
             [&] {
-              cuda::quantize_both(
-                  *context,
-                  ops::QuantizeBoth{source.device(), {}, state.device(), device[0], device[1]});
+              cuda::quantize_both(*context, ops::QuantizeBoth{.source = source.device(),
+                                                              .state = state.device(),
+                                                              .first = device[0],
+                                                              .second = device[1]});
             });
       }
     }

@@ -73,7 +73,7 @@ class Measured {
                 seed + 1),
         record_(DType::u8, 1, kRecordBytes, Fill::any_bits, seed + 2, {0, record_offset}) {
     QuantizedOperand operand = with(codes_.host(), scales_.host());
-    cpu::run(ops::Quantize{source.host(), transpose, {}, {}, operand});
+    cpu::run(ops::Quantize{.source = source.host(), .transpose = transpose, .operand = operand});
   }
 
   void upload() {
@@ -118,7 +118,7 @@ class MeasuredBoth {
                 ++seed),
            Twin(DType::u8, 1, kRecordBytes, Fill::any_bits, ++seed)});
       form = on_host(operands_.back());
-      cpu::run(ops::Quantize{source.host(), transpose, {}, {}, form});
+      cpu::run(ops::Quantize{.source = source.host(), .transpose = transpose, .operand = form});
     }
   }
 
@@ -308,7 +308,7 @@ class Turns {
                          cols = turn.spec.tile_cols(operand.k);
       operand.codes = {view(*memory.codes).data, DType::u8, operand.rows, operand.k, operand.k};
       operand.scales = {view(*memory.scales).data, DType::f32, rows, cols, cols};
-      run(ops::Quantize{source, transpose, {}, {}, operand});
+      run(ops::Quantize{.source = source, .transpose = transpose, .operand = operand});
       return operand;
     };
     if (turn.second_record == nullptr) {

@@ -421,7 +421,12 @@ void run(const ops::Gemm& op) {
     const std::string reason = gemm_refusal(op.spec, op.a.spec, op.b.spec);
     if (!reason.empty()) throw Error(reason);
     const MultipliedOperand x(op.spec.accumulator, op.a), y(op.spec.accumulator, op.b);
-    return run(ops::Gemm{op.spec, x.get(), y.get(), op.bias, op.accumulate, op.d});
+    return run(ops::Gemm{.spec = op.spec,
+                         .a = x.get(),
+                         .b = y.get(),
+                         .bias = op.bias,
+                         .accumulate = op.accumulate,
+                         .d = op.d});
   }
   const GemmPlan plan = plan_gemm(op.spec, op.a.spec, op.b.spec, op.a.k);
   check_gemm_operands(op.spec, plan, op.a, op.b, op.bias, op.accumulate, op.d);

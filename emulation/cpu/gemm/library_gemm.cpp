@@ -33,7 +33,8 @@ void check_output(const LibraryEpilogue& epilogue, std::int64_t m, std::int64_t 
     throw Error(fmt::format("GEMM output {}; accepted: bf16, fp32, fp16, e4m3fn, e5m2",
                             format_name(epilogue.output)));
   }
-  if (d.empty() || d.rows != m || d.cols != n || d.dtype != library_storage(epilogue.output)) {
+  if (!d.has_memory() || d.rows != m || d.cols != n ||
+      d.dtype != library_storage(epilogue.output)) {
     throw Error(fmt::format("GEMM output is ({}, {}) {}, expected ({}, {}) {}", d.rows, d.cols,
                             name_of(d.dtype), m, n, name_of(library_storage(epilogue.output))));
   }

@@ -35,7 +35,7 @@ void raise_amax(const TensorView& state, std::uint32_t amax) {
   running = bits_float(std::max(float_bits(running), amax));
 }
 
-void write_bounds(const TensorView& source, QuantizedOperand& operand) {
+void write_bounds(const TensorView& source, const QuantizedOperand& operand) {
   reference::clamp_bounds_of(operand);  // throws Error if there is no memory for them
   const numerics::ClampBounds bounds =
       reference::clamp_bounds(source, operand.spec.transform.quantile);
@@ -45,12 +45,13 @@ void write_bounds(const TensorView& source, QuantizedOperand& operand) {
 }
 
 /// Quantizes the source itself, without a transform.
-void quantize_as_is(const TensorView& source, bool transpose, const RandomKey& key,
-                    const TensorView& state, QuantizedOperand& operand) {
-  if (!operand.spec.is_quantized()) return reference::cast_operand(source, transpose, key, operand);
-  if (operand.spec.has_codebooks())
-    return reference::quantize_codebooks(source, transpose, key, operand);
-  Quantizer quantizer(source, transpose, key, operand);
+void quantize_as_is(const TensorView& source, bool transpose, const TensorView& state,
+                    const QuantizedOperand& operand) {
+  if (!operand.spec.is_quantized()) return reference::cast_operand(source, transpose, operand);
+  if (operand.spec.has_codebooks()) {
+    return reference::quantize_codebooks(source, transpose, operand);
+  }
+  Quantizer quantizer(source, transpose, operand);
   const QuantSpec& spec = operand.spec;
   switch (spec.scale_source) {
     case ScaleSource::none: quantizer.quantize_with({}, false); return;
@@ -74,14 +75,13 @@ void quantize_as_is(const TensorView& source, bool transpose, const RandomKey& k
 
 void run(const ops::Quantize& op) {
   op.check();
-  op.operand.key = op.key;
   const Transform& transform = op.operand.spec.transform;
   if (!transform || transform.is_expansion()) {
-    return quantize_as_is(op.source, op.transpose, op.key, op.state, op.operand);
+    return quantize_as_is(op.source, op.transpose, op.state, op.operand);
   }
   if (transform.is_clamp()) write_bounds(op.source, op.operand);
   reference::FloatMatrix values = reference::transformed(op.source, op.transpose, op.operand);
-  quantize_as_is(values.view(), op.transpose, op.key, op.state, op.operand);
+  quantize_as_is(values.view(), op.transpose, op.state, op.operand);
 }
 
 void run(const ops::UpdateDelayedScale& op) {

@@ -54,14 +54,14 @@ bool is_finite(const std::vector<std::uint32_t>& amax) {
 
 }  // namespace
 
-Quantizer::Quantizer(const TensorView& source, bool transpose, const RandomKey& key,
-                     QuantizedOperand& operand)
+Quantizer::Quantizer(const TensorView& source, bool transpose, const QuantizedOperand& operand)
     : source_(source),
       transpose_(transpose),
       operand_(operand),
       spec_(operand.spec),
       kernels_(quantize_kernels()),
-      random_{key.seed, key.step_number(), key.tensor, key.orientation},
+      random_{operand.key.seed, operand.key.step_number(), operand.key.tensor,
+              operand.key.orientation},
       rule_{spec_.format.exponent_bits,
             spec_.format.mantissa_bits,
             spec_.format.bias,

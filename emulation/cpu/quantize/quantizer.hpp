@@ -16,8 +16,7 @@ class Quantizer {
  public:
   /// Quantizes `source`, or its transpose, by operand.spec. Precondition: the spec has a format and
   /// no codebooks. All three must outlive the quantizer.
-  Quantizer(const TensorView& source, bool transpose, const RandomKey& key,
-            QuantizedOperand& operand);
+  Quantizer(const TensorView& source, bool transpose, const QuantizedOperand& operand);
 
   /// Scales every tile by its own amax.
   void quantize_tiles();
@@ -113,7 +112,7 @@ class Quantizer {
 
   const TensorView& source_;
   bool transpose_;
-  QuantizedOperand& operand_;
+  const QuantizedOperand& operand_;
   const QuantSpec& spec_;
   const QuantizeKernels& kernels_;
   RandomStream random_;

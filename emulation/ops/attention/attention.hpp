@@ -22,6 +22,7 @@
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/numerics/host_device.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab {
 
@@ -84,6 +85,15 @@ struct AttentionForward {
   AttentionShape shape;
   TensorView q, k, v, document_start, out, lse;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("q", q));
+    visit(reads("k", k));
+    visit(reads("v", v));
+    visit(reads("document start", document_start));
+    visit(writes("out", out));
+    visit(writes("lse", lse));
+  }
   void check() const;
   /// Multiply-adds of one product of all visible pairs.
   double work() const { return shape.work(shape.visible_pairs()); }
@@ -104,6 +114,19 @@ struct AttentionBackward {
   TensorView q, k, v, document_start, out, lse;  ///< those of the forward pass
   TensorView dout, dq, dk, dv;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("q", q));
+    visit(reads("k", k));
+    visit(reads("v", v));
+    visit(reads("document start", document_start));
+    visit(reads("out", out));
+    visit(reads("lse", lse));
+    visit(reads("dout", dout));
+    visit(writes("dq", dq));
+    visit(writes("dk", dk));
+    visit(writes("dv", dv));
+  }
   void check() const;
   /// As in the forward pass.
   double work() const { return shape.work(shape.visible_pairs()); }
@@ -129,6 +152,17 @@ struct AttentionCached {
   AttentionShape shape;
   TensorView q, k, v, query_start, cached, k_cache, v_cache, out;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("q", q));
+    visit(reads("k", k));
+    visit(reads("v", v));
+    visit(reads("query start", query_start));
+    visit(reads("cached", cached));
+    visit(updates("k_cache", k_cache));
+    visit(updates("v_cache", v_cache));
+    visit(writes("out", out));
+  }
   void check() const;
   /// As above, for new tokens that see a whole cache.
   double work() const {

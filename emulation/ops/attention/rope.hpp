@@ -5,6 +5,7 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -22,6 +23,13 @@ struct Rope {
   std::int64_t head_dim = 0;
   bool inverse = false;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("positions", positions));
+    visit(reads("cosine", cosine));
+    visit(reads("sine", sine));
+    visit(updates("x", x));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return 2 * elements(x); }

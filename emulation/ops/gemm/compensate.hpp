@@ -3,6 +3,7 @@
 
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/quantize/operand.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -36,6 +37,14 @@ struct Compensate {
     return clamped().spec.transform.compensation == Compensation::quantized;
   }
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit_read_operand(visit, a);
+    visit(reads("a source", a_source));
+    visit_read_operand(visit, b);
+    visit(reads("b source", b_source));
+    visit(updates("d", d));
+  }
   /// Throws Error unless exactly one of the operands has a compensated clamp, and for shapes
   /// and types that do not fit.
   void check() const;

@@ -3,6 +3,7 @@
 
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/quantize/operand.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -19,6 +20,12 @@ struct EstimatorFactor {
   TensorView source;
   TensorView d;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit_read_operand(visit, operand);
+    visit(reads("source", source));
+    visit(updates("d", d));
+  }
   /// Throws Error unless the operand has an estimator and its scales, and for shapes
   /// and types that do not fit.
   void check() const;

@@ -3,6 +3,7 @@
 
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/quantize/operand.hpp"
+#include "emulation/ops/tensors.hpp"
 #include "emulation/spec/gemm_spec.hpp"
 
 namespace fp8lab::ops {
@@ -22,6 +23,13 @@ struct Gemm {
   bool accumulate = false;
   TensorView d;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit_read_operand(visit, a);
+    visit_read_operand(visit, b);
+    visit(reads("bias", bias));
+    visit(accumulate ? updates("d", d) : writes("d", d));
+  }
   /// Throws Error for shapes and types that do not fit, and for what gemm_refusal refuses.
   void check() const;
   /// Multiply-adds.

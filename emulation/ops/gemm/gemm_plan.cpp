@@ -76,7 +76,8 @@ void check_codes(const GemmPlan& plan, const FormatSpec& carrier, const Quantize
   }
   const std::int64_t rows = operand.spec.tile_rows(operand.rows);
   const std::int64_t cols = operand.spec.tile_cols(operand.k);
-  if (scales.empty() || scales.dtype != DType::f32 || scales.rows != rows || scales.cols != cols) {
+  if (!scales.has_memory() || scales.dtype != DType::f32 || scales.rows != rows ||
+      scales.cols != cols) {
     throw Error(prefix + "scales are " + std::to_string(scales.rows) + "x" +
                 std::to_string(scales.cols) + " " + std::string(name_of(scales.dtype)) +
                 ", expected " + std::to_string(rows) + "x" + std::to_string(cols) + " f32");
@@ -224,7 +225,7 @@ void check_gemm_operands(const GemmSpec& spec, const GemmPlan& plan, const Quant
                   std::to_string(b.rows) + " bf16 or f32");
     }
   }
-  if (d.empty() || d.rows != a.rows || d.cols != b.rows) {
+  if (!d.has_memory() || d.rows != a.rows || d.cols != b.rows) {
     throw Error("GEMM output is " + std::to_string(d.rows) + "x" + std::to_string(d.cols) +
                 ", expected " + std::to_string(a.rows) + "x" + std::to_string(b.rows));
   }

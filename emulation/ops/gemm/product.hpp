@@ -59,23 +59,42 @@ struct Product {
     const QuantizedOperand &a = gemm.a, &b = gemm.b;
     const TensorView& d = is_apart() ? apart : gemm.d;
     if (is_apart()) {
-      visit(Gemm{gemm.spec, a, b, gemm.bias, false, d});
+      visit(Gemm{.spec = gemm.spec, .a = a, .b = b, .bias = gemm.bias, .d = d});
     } else {
       visit(gemm);
     }
-    const Compensate compensate{a, a_source, transpose_a, b, b_source, transpose_b, d};
+    const Compensate compensate{.a = a,
+                                .a_source = a_source,
+                                .transpose_a = transpose_a,
+                                .b = b,
+                                .b_source = b_source,
+                                .transpose_b = transpose_b,
+                                .d = d};
     if (compensation() == Compensation::quantized) visit(compensate);
-    if (has_estimator()) visit(EstimatorFactor{*estimated, estimated_source, d});
-    if (has_rotation()) visit(RotateBack{a, b, d});
+    if (has_estimator())
+      visit(EstimatorFactor{.operand = *estimated, .source = estimated_source, .d = d});
+    if (has_rotation()) visit(RotateBack{.a = a, .b = b, .d = d});
     if (compensation() == Compensation::original) visit(compensate);
     if (!is_apart()) return;
     if (gemm.accumulate) {
-      visit(Add{gemm.d, apart, gemm.d});
+      visit(Add{.a = gemm.d, .b = apart, .sum = gemm.d});
     } else {
       visit(Copy{apart, gemm.d});
     }
   }
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit_read_operand(visit, gemm.a);
+    visit_read_operand(visit, gemm.b);
+    visit(reads("bias", gemm.bias));
+    visit(reads("a source", a_source));
+    visit(reads("b source", b_source));
+    if (estimated != nullptr) visit_read_operand(visit, *estimated);
+    visit(reads("estimated source", estimated_source));
+    if (is_apart()) visit(writes("product", apart));
+    visit(gemm.accumulate ? updates("d", gemm.d) : writes("d", gemm.d));
+  }
   void check() const {
     for_each_part([](const auto& op) { op.check(); });
   }

@@ -3,6 +3,7 @@
 
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/quantize/operand.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -21,6 +22,12 @@ struct RotateBack {
   const QuantizedOperand& b;
   TensorView d;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit_read_operand(visit, a);
+    visit_read_operand(visit, b);
+    visit(updates("d", d));
+  }
   /// Throws Error unless the rows of an operand are in a space, if one operand has both kinds of
   /// spaces, and for shapes and types that do not fit.
   void check() const;

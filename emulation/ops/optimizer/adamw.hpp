@@ -8,6 +8,7 @@
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/optimizer/update.hpp"
 #include "emulation/ops/step_scalars.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab {
 
@@ -30,6 +31,11 @@ struct AccumulateSquareSum {
   std::span<const TensorView> gradients;
   TensorView scalars;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    for (const TensorView& gradient : gradients) visit(reads("gradient", gradient));
+    visit(updates("scalars", scalars));
+  }
   void check() const;
   /// Elements read.
   double work() const {
@@ -50,6 +56,10 @@ struct BeginUpdate {
   const UpdateSpec& spec;
   TensorView scalars;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(updates("scalars", scalars));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return elements(scalars); }
@@ -74,6 +84,15 @@ struct AdamW {
   float decay_mask = 1.0f;
   AdamWTensors tensors;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("scalars", scalars));
+    visit(reads("gradient", tensors.gradient));
+    visit(updates("first_moment", tensors.first_moment));
+    visit(updates("second_moment", tensors.second_moment));
+    visit(updates("master", tensors.master));
+    visit(writes("working", tensors.working));
+  }
   void check() const;
   /// Elements of all tensors.
   double work() const {

@@ -7,6 +7,7 @@
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/numerics/operand_hash.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -23,6 +24,11 @@ struct HashTensors {
   std::uint64_t first = 0;
   TensorView sum;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    for (const TensorView& tensor : tensors) visit(reads("tensor", tensor));
+    visit(updates("sum", sum));
+  }
   void check() const;
   /// Elements read.
   double work() const {

@@ -13,6 +13,7 @@
 #include "emulation/ops/optimizer/adamw.hpp"
 #include "emulation/ops/pointwise/copy.hpp"
 #include "emulation/ops/step_scalars.hpp"
+#include "emulation/ops/tensors.hpp"
 #include "emulation/spec/update_spec.hpp"
 
 namespace fp8lab {
@@ -86,6 +87,16 @@ struct Orthogonalize {
     TensorView product, x;
   };
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("scalars", scalars));
+    visit(reads("gradient", gradient));
+    visit(reads("first_moment", first_moment));
+    visit(writes("x", x));
+    visit(writes("gram", gram));
+    visit(writes("squares", squares));
+    visit(writes("update", update));
+  }
   /// Calls visit(part) for each part in order: LookAhead, Normalize, AddProduct, and operations.
   template <class Visit>
   void for_each_part(const Visit& visit) const;

@@ -4,6 +4,7 @@
 #include "emulation/numerics/state_codec.hpp"
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/quantize/operand.hpp"
+#include "emulation/ops/tensors.hpp"
 #include "emulation/spec/state_rules.hpp"
 
 namespace fp8lab {
@@ -41,6 +42,13 @@ struct StoreState {
   RandomKey key;
   StoredState state;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("source", source));
+    visit_key(visit, key);
+    visit(writes("scales", state.scales));
+    visit(writes("codes", state.codes));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return 2 * elements(source); }
@@ -54,6 +62,12 @@ struct LoadState {
   StoredState state;
   TensorView destination;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("scales", state.scales));
+    visit(reads("codes", state.codes));
+    visit(writes("destination", destination));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return 2 * elements(destination); }

@@ -7,6 +7,7 @@
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/step_scalars.hpp"
+#include "emulation/ops/tensors.hpp"
 #include "emulation/spec/update_spec.hpp"
 
 namespace fp8lab {
@@ -109,6 +110,13 @@ struct AdvanceMoments {
   TensorView first_moment;   ///< empty if the rule has none
   TensorView second_moment;  ///< empty if the rule has none
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("scalars", scalars));
+    visit(reads("gradient", gradient));
+    visit(updates("first_moment", first_moment));
+    visit(updates("second_moment", second_moment));
+  }
   void check() const;
   /// Elements of all tensors.
   double work() const { return elements(gradient, first_moment, second_moment); }
@@ -130,6 +138,16 @@ struct UpdateWeights {
   TensorView second_moment;  ///< f32; empty if the rule has none
   TensorView weight_bound;   ///< madam: f32 (1, 1), the largest magnitude of a weight; else empty
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("scalars", scalars));
+    visit(reads("gradient", gradient));
+    visit(reads("first_moment", first_moment));
+    visit(reads("second_moment", second_moment));
+    visit(reads("weight_bound", weight_bound));
+    visit(updates("master", master));
+    visit(writes("working", working));
+  }
   void check() const;
   /// Elements of all tensors.
   double work() const { return elements(master, working, gradient, first_moment, second_moment); }

@@ -3,6 +3,7 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -13,6 +14,12 @@ struct Add {
 
   TensorView a, b, sum;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("a", a));
+    visit(reads("b", b));
+    visit(writes("sum", sum));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return elements(a, b, sum); }

@@ -24,10 +24,14 @@ struct AddNorm {
   /// Calls visit(op) for each operation that this one consists of, in order.
   template <class Visit>
   void for_each_part(const Visit& visit) const {
-    visit(Add{a, b, norm.x});
+    visit(Add{.a = a, .b = b, .sum = norm.x});
     visit(norm);
   }
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    for_each_part([&](const auto& part) { part.for_each_tensor(visit); });
+  }
   void check() const {
     for_each_part([](const auto& op) { op.check(); });
   }
@@ -55,9 +59,16 @@ struct NormBackwardAdd {
   template <class Visit>
   void for_each_part(const Visit& visit) const {
     visit(norm);
-    visit(Add{gradient, norm.dx, gradient});
+    visit(Add{.a = gradient, .b = norm.dx, .sum = gradient});
   }
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    norm.for_each_tensor([&](const OperationTensor& tensor) {
+      if (tensor.name != "dx") visit(tensor);
+    });
+    visit(updates("gradient", gradient));
+  }
   /// Throws Error also if gradient is a tensor of the norm.
   void check() const;
   /// Elements read and written by the parts.

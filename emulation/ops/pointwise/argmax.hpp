@@ -3,6 +3,7 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -14,6 +15,11 @@ struct Argmax {
 
   TensorView logits, out;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("logits", logits));
+    visit(writes("out", out));
+  }
   void check() const;
   /// Elements read.
   double work() const { return elements(logits); }

@@ -5,6 +5,7 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab {
 
@@ -22,6 +23,11 @@ struct BiasBackward {
 
   TensorView dy, dbias;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("dy", dy));
+    visit(updates("dbias", dbias));
+  }
   void check() const;
   /// Elements read.
   double work() const { return elements(dy); }

@@ -15,7 +15,7 @@ bool is_float(DType dtype) {
 
 void Copy::check() const {
   const Checks checks("copy");
-  checks.require(!source.empty(), "the source is missing");
+  checks.require(source.has_memory(), "the source is missing");
   const bool same = source.dtype == destination.dtype;
   checks.tensor("destination", destination, source.rows, source.cols,
                 same ? std::initializer_list<DType>{source.dtype}

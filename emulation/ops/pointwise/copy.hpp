@@ -3,6 +3,7 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -15,6 +16,11 @@ struct Copy {
   TensorView source;
   TensorView destination;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("source", source));
+    visit(writes("destination", destination));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return elements(source, destination); }

@@ -4,6 +4,7 @@
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/step_scalars.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -25,6 +26,16 @@ struct CrossEntropy {
   /// empty for earlier chunks.
   TensorView summed = token_loss;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("logits", logits));
+    visit(reads("targets", targets));
+    visit(reads("weights", weights));
+    visit(reads("summed", summed));
+    visit(writes("token_loss", token_loss));
+    visit(writes("dlogits", dlogits));
+    visit(summed.empty() ? reads("scalars", scalars) : updates("scalars", scalars));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return elements(logits, dlogits); }

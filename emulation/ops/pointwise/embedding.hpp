@@ -3,6 +3,7 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -14,6 +15,12 @@ struct EmbeddingForward {
 
   TensorView tokens, table, out;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("tokens", tokens));
+    visit(reads("table", table));
+    visit(writes("out", out));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return 2 * elements(out); }
@@ -26,6 +33,12 @@ struct EmbeddingBackward {
 
   TensorView tokens, dout, dtable;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("tokens", tokens));
+    visit(reads("dout", dout));
+    visit(updates("dtable", dtable));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return 3 * elements(dout); }

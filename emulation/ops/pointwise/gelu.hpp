@@ -3,6 +3,7 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -14,6 +15,11 @@ struct GeluForward {
 
   TensorView x, out;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("x", x));
+    visit(writes("out", out));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return elements(x, out); }
@@ -28,6 +34,12 @@ struct GeluBackward {
 
   TensorView x, dout, dx;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("x", x));
+    visit(reads("dout", dout));
+    visit(writes("dx", dx));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return elements(x, dout, dx); }

@@ -3,6 +3,7 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -18,6 +19,15 @@ struct LayerNormForward {
   float epsilon = 0.0f;
   TensorView y, mean, rstd;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("x", x));
+    visit(reads("weight", weight));
+    visit(reads("bias", bias));
+    visit(writes("mean", mean));
+    visit(writes("rstd", rstd));
+    visit(writes("y", y));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return elements(x, y); }
@@ -35,6 +45,17 @@ struct LayerNormBackward {
 
   TensorView dy, x, weight, mean, rstd, dx, dweight, dbias;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("dy", dy));
+    visit(reads("x", x));
+    visit(reads("weight", weight));
+    visit(reads("mean", mean));
+    visit(reads("rstd", rstd));
+    visit(writes("dx", dx));
+    visit(updates("dweight", dweight));
+    visit(updates("dbias", dbias));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return elements(dy, x, dx); }

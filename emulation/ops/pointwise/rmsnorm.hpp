@@ -6,6 +6,7 @@
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/numerics/host_device.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab {
 
@@ -40,6 +41,13 @@ struct RmsNormForward {
   float epsilon = 0.0f;
   TensorView y, rstd;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("x", x));
+    visit(reads("weight", weight));
+    visit(writes("rstd", rstd));
+    visit(writes("y", y));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return elements(x, y); }
@@ -56,6 +64,15 @@ struct RmsNormBackward {
 
   TensorView dy, x, weight, rstd, dx, dweight;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("dy", dy));
+    visit(reads("x", x));
+    visit(reads("weight", weight));
+    visit(reads("rstd", rstd));
+    visit(writes("dx", dx));
+    visit(updates("dweight", dweight));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return elements(dy, x, dx); }

@@ -3,6 +3,7 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -16,6 +17,12 @@ struct RowCosines {
 
   TensorView a, b, cosines;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("a", a));
+    visit(reads("b", b));
+    visit(writes("cosines", cosines));
+  }
   /// Throws Error for shapes and types that do not fit.
   void check() const;
   /// Elements read.

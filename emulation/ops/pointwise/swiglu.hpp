@@ -3,6 +3,7 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -13,6 +14,11 @@ struct SwigluForward {
 
   TensorView gate_up, out;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("gate_up", gate_up));
+    visit(writes("out", out));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return elements(gate_up, out); }
@@ -27,6 +33,12 @@ struct SwigluBackward {
 
   TensorView gate_up, dout, dgate_up;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("gate_up", gate_up));
+    visit(reads("dout", dout));
+    visit(writes("dgate_up", dgate_up));
+  }
   void check() const;
   /// Elements read and written.
   double work() const { return elements(gate_up, dout, dgate_up); }

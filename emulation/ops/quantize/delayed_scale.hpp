@@ -3,6 +3,7 @@
 
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/quantize/operand.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -21,6 +22,10 @@ struct UpdateDelayedScale {
   const QuantSpec& spec;
   TensorView state;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(updates("delayed state", state));
+  }
   void check() const;
   /// Number of amaxes read.
   double work() const { return elements(state); }

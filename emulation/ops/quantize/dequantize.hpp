@@ -3,6 +3,7 @@
 
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/quantize/operand.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
@@ -25,6 +26,11 @@ struct Dequantize {
     return !keeps_space && (operand.spec.transform.is_linear() || operand.source_space);
   }
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit_read_operand(visit, operand);
+    visit(writes("destination", destination));
+  }
   void check() const;
   /// Number of elements dequantized.
   double work() const { return elements(destination); }

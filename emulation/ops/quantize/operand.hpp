@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/numerics/host_device.hpp"
@@ -59,7 +60,8 @@ struct QuantizedOperand {
   /// rows), for values only: a tensor is read along its other extent without a copy.
   TensorView codes;
   TensorView scales;  ///< (tile_rows, scale_cols) f32 decode scales; empty without a scale
-  /// Key of the quantization that produced it; determines the drawn signs of a transform.
+  /// Key of the quantization that produces it, set by the caller; determines the random bits of the
+  /// rounding and the drawn signs of a transform.
   RandomKey key{};
   /// Factors of a smoothing, by ops::SmoothingFactors: (1, k) f32, the same for both operands.
   TensorView channel_factors{};
@@ -71,6 +73,7 @@ struct QuantizedOperand {
   /// Space of its rows, if it was quantized from values that were left in the space of another
   /// operand's K (ops::Dequantize).
   Space source_space{};
+  std::string_view name{};  ///< "fprop.x", set by the caller; in traces
 
   /// Returns the space of its linear transform, along K or with `left` along the rows.
   Space own_space() const { return {spec.transform, key, channel_factors, is_right}; }

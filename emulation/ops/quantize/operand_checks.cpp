@@ -13,13 +13,13 @@ namespace fp8lab {
 namespace {
 
 std::string shape_of(const TensorView& view) {
-  if (view.empty()) return "missing";
+  if (!view.has_memory()) return "missing";
   return fmt::format("{} ({}, {})", name_of(view.dtype), view.rows, view.cols);
 }
 
 void check_shape(const char* where, const char* name, const TensorView& view, DType dtype,
                  std::int64_t rows, std::int64_t cols) {
-  if (view.empty() || view.dtype != dtype || view.rows != rows || view.cols != cols) {
+  if (!view.has_memory() || view.dtype != dtype || view.rows != rows || view.cols != cols) {
     throw Error(fmt::format("{}: {} is {}, expected {} ({}, {})", where, name, shape_of(view),
                             name_of(dtype), rows, cols));
   }
@@ -37,7 +37,7 @@ Support supports_quantization(const QuantSpec& spec) {
 void check_matrix(const char* where, const char* name, const TensorView& view, std::int64_t rows,
                   std::int64_t cols) {
   const bool type_fits = view.dtype == DType::bf16 || view.dtype == DType::f32;
-  if (view.empty() || !type_fits || view.rows != rows || view.cols != cols) {
+  if (!view.has_memory() || !type_fits || view.rows != rows || view.cols != cols) {
     throw Error(fmt::format("{}: {} is {}, expected bf16 or f32 ({}, {})", where, name,
                             shape_of(view), rows, cols));
   }
@@ -82,7 +82,8 @@ void check_transform(const QuantizedOperand& operand, std::int64_t rows, std::in
   const Transform& transform = operand.spec.transform;
   if (transform.is_clamp()) {
     const TensorView& bounds = operand.clamp_bounds;
-    if (bounds.empty() || bounds.dtype != DType::f32 || bounds.rows != 1 || bounds.cols != 2) {
+    if (!bounds.has_memory() || bounds.dtype != DType::f32 || bounds.rows != 1 ||
+        bounds.cols != 2) {
       throw Error(fmt::format("transform {} needs memory for its bounds, f32 (1, 2)",
                               transform_name(transform)));
     }
@@ -99,7 +100,7 @@ void check_space(const Space& space, std::int64_t extent) {
     return;
   }
   const TensorView& factors = space.channel_factors;
-  if (factors.empty() || factors.dtype != DType::f32 || factors.rows != 1 ||
+  if (!factors.has_memory() || factors.dtype != DType::f32 || factors.rows != 1 ||
       factors.cols != extent) {
     throw Error(
         fmt::format("transform {} needs the factors of both operands of a product, f32 (1, {})",

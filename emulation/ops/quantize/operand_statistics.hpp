@@ -6,6 +6,7 @@
 #include "emulation/numerics/codec.hpp"
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/quantize/operand.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab {
 
@@ -110,6 +111,12 @@ struct MeasureOperand {
   const QuantizedOperand& operand;
   TensorView record;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("source", source));
+    visit_read_operand(visit, operand);
+    visit(writes("record", record));
+  }
   void check() const;
   /// Elements measured.
   double work() const { return elements(source); }
@@ -130,10 +137,19 @@ struct MeasureBoth {
   /// Calls visit(op) for the measurement of each operand.
   template <class Visit>
   void for_each_part(const Visit& visit) const {
-    visit(MeasureOperand{source, false, first, first_record});
-    visit(MeasureOperand{source, true, second, second_record});
+    visit(MeasureOperand{.source = source, .operand = first, .record = first_record});
+    visit(MeasureOperand{
+        .source = source, .transpose = true, .operand = second, .record = second_record});
   }
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("source", source));
+    visit_read_operand(visit, first);
+    visit_read_operand(visit, second);
+    visit(writes("first_record", first_record));
+    visit(writes("second_record", second_record));
+  }
   void check() const {
     for_each_part([](const auto& op) { op.check(); });
   }

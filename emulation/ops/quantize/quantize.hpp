@@ -3,12 +3,14 @@
 
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/quantize/operand.hpp"
+#include "emulation/ops/tensors.hpp"
 
 namespace fp8lab::ops {
 
 /// Quantizes `source` (R, C), bf16 or f32, into `operand` by operand.spec: rows = R, k = C, or with
 /// `transpose` rows = C, k = R. Codes and scales have the shapes of QuantizedOperand, any row
-/// stride; operand.key becomes `key`.
+/// stride. The operand describes what the operation makes, its key included: only the memory behind
+/// it is written.
 ///
 /// Scales (specification.md). current: each tile's own amax through numerics::tile_scale. The amax
 /// is a maximum of magnitude bits, so infinity and NaN exceed every number and reach tile_scale,
@@ -21,8 +23,9 @@ namespace fp8lab::ops {
 ///
 /// Codes: numerics::encode(format, float_bits(scaled_value(scale, x)), rounding, overflow, bits),
 /// where scaled_value divides only under an fp32 scale with ScaleArithmetic::dec_div. The random
-/// bits of stochastic rounding are numerics::random_bits(key.., index) with the element's logical
-/// index in the source, r * C + c. An all-zero tile has zero codes with the signs of its zeros.
+/// bits of stochastic rounding are numerics::random_bits(operand.key.., index) with the element's
+/// logical index in the source, r * C + c. An all-zero tile has zero codes with the signs of its
+/// zeros.
 ///
 /// With a transform along K or a clamp, the tensor above is the transformed source, in FP32; an
 /// element's logical index is its position in that tensor. A clamp writes operand.clamp_bounds.
@@ -42,10 +45,16 @@ struct Quantize {
 
   TensorView source;
   bool transpose = false;
-  RandomKey key;
-  TensorView state;  ///< DelayedState of the tensor; empty without delayed scaling
-  QuantizedOperand& operand;
+  TensorView state{};  ///< DelayedState of the tensor; empty without delayed scaling
+  const QuantizedOperand& operand;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("source", source));
+    visit_quantizer_inputs(visit, operand);
+    visit_written_operand(visit, operand);
+    visit(updates("delayed state", state));
+  }
   /// Throws Error for shapes or types that do not fit, an empty tensor, and what
   /// supports_quantization refuses.
   void check() const;
@@ -53,36 +62,38 @@ struct Quantize {
   double work() const { return elements(source); }
 };
 
-/// Quantizes `source` into `first` and its transpose into `second`, with key.orientation 0 and 1
-/// and the same rotation. A backend may read the source only once.
+/// Quantizes `source` into `first` and its transpose into `second`. A backend may read the source
+/// only once.
 struct QuantizeBoth {
   static constexpr std::string_view kName = "quantize_both";
   static constexpr WorkClass kClass = WorkClass::quantization;
 
   TensorView source;
-  RandomKey key;
-  TensorView state;
-  QuantizedOperand& first;
-  QuantizedOperand& second;
+  TensorView state{};
+  const QuantizedOperand& first;
+  const QuantizedOperand& second;
 
   /// Calls visit(op) for the quantization in each orientation.
   template <class Visit>
   void for_each_part(const Visit& visit) const {
-    visit(Quantize{source, false, oriented(0), state, first});
-    visit(Quantize{source, true, oriented(1), state, second});
+    visit(Quantize{.source = source, .transpose = false, .state = state, .operand = first});
+    visit(Quantize{.source = source, .transpose = true, .state = state, .operand = second});
   }
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("source", source));
+    visit_quantizer_inputs(visit, first);
+    visit_quantizer_inputs(visit, second);
+    visit_written_operand(visit, first);
+    visit_written_operand(visit, second);
+    visit(updates("delayed state", state));
+  }
   void check() const {
     for_each_part([](const auto& op) { op.check(); });
   }
   /// Elements quantized.
   double work() const { return 2 * elements(source); }
-
-  RandomKey oriented(std::uint32_t orientation) const {
-    RandomKey result = key;
-    result.orientation = orientation;
-    return result;
-  }
 };
 
 }  // namespace fp8lab::ops

@@ -3,6 +3,7 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
+#include "emulation/ops/tensors.hpp"
 #include "emulation/spec/transform.hpp"
 
 namespace fp8lab::ops {
@@ -21,6 +22,12 @@ struct SmoothingFactors {
   bool transpose_b = false;
   TensorView factors;
 
+  template <class Visit>
+  void for_each_tensor(const Visit& visit) const {
+    visit(reads("a", a));
+    visit(reads("b", b));
+    visit(updates("factors", factors));  // static ones are computed once
+  }
   void check() const;
   /// Elements read.
   double work() const { return elements(a, b); }

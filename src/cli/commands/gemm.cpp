@@ -145,12 +145,11 @@ int gemm(const std::vector<std::string>& arguments) {
     return QuantizedOperand::without_memory(spec, 0, 0);
   };
   const Support support =
-      backend->supports(ops::Gemm{problem.gemm,
-                                  shapeless(problem.a),
-                                  shapeless(problem.b),
-                                  {},
-                                  false,
-                                  TensorView::without_memory(problem.gemm.output, 0, 0)});
+      backend->supports(ops::Gemm{.spec = problem.gemm,
+                                  .a = shapeless(problem.a),
+                                  .b = shapeless(problem.b),
+                                  .bias = {},
+                                  .d = TensorView::without_memory(problem.gemm.output, 0, 0)});
   if (!support) throw Error(fmt::format("backend {}: {}", backend->name(), support.reason));
 
   const bool library = is_library_call(values["spec"].as<std::string>());

@@ -135,7 +135,8 @@ Plan read_plan(const Values& values) {
 OperandStatistics measure(Backend& backend, const TensorView& x, const Plan& plan,
                           const QuantizedOperand& operand) {
   const TensorView record = backend.allocate(DType::u8, 1, sizeof(OperandStatistics));
-  backend.run(ops::MeasureOperand{x, plan.transpose, operand, record});
+  backend.run(ops::MeasureOperand{
+      .source = x, .transpose = plan.transpose, .operand = operand, .record = record});
   std::vector<std::byte> bytes(sizeof(OperandStatistics));
   backend.download(bytes.data(), record);
   OperandStatistics statistics;

@@ -61,8 +61,8 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
   if (config.logging.statistics_every_steps > 0) {
     const QuantizedOperand operand =
         QuantizedOperand::without_memory(recipe.linear.slot(kSlots.front()), 1, 1);
-    const Support support = backend.supports(
-        ops::MeasureOperand{TensorView::without_memory(DType::f32, 1, 1), false, operand, {}});
+    const Support support = backend.supports(ops::MeasureOperand{
+        .source = TensorView::without_memory(DType::f32, 1, 1), .operand = operand, .record = {}});
     if (!support) {
       throw Error(fmt::format("{}: set logging.statistics_every_steps=0", support.reason));
     }

@@ -48,7 +48,7 @@ std::string layer_pattern(const std::vector<std::string>& names, int count) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-using Phase = std::function<void(const std::string&)>;
+using ReportPhase = std::function<void(const std::string&)>;
 
 /// Returns how often something happens in `steps` steps that happens every `every` steps (0: never)
 /// and at the end.
@@ -57,7 +57,7 @@ std::int64_t times(std::int64_t steps, std::int64_t every) {
 }
 
 StageTime timed(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                Backend& backend, const Phase& phase) {
+                Backend& backend, const ReportPhase& phase) {
   phase(fmt::format("timing the operations of stage {}", stage.name));
   return plan_time(config, stage, recipe, backend);
 }
@@ -87,7 +87,7 @@ std::string describe(const RunTime& time) {
       time.start, time.steps, time.evaluations, time.checkpoints);
 }
 
-RunNeeds plan_needs(const RunConfig& config, Backend& backend, const Phase& phase) {
+RunNeeds plan_needs(const RunConfig& config, Backend& backend, const ReportPhase& phase) {
   RunNeeds needs;
   needs.is_on_host = backend.is_on_host();
   for (const StageConfig& stage : config.stages) {
@@ -174,7 +174,7 @@ std::string describe_checkpoint(const MemoryPlan& memory, const Backend& backend
 /// Returns the lines of describe_plan about one recipe of a stage, and adds its seconds to the run.
 /// `described`: hashes of recipes whose page is printed, each with its stage.
 std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
-                            const StageRecipe& of, Backend& backend, const Phase& phase,
+                            const StageRecipe& of, Backend& backend, const ReportPhase& phase,
                             RunTime& run, std::map<std::string, std::string>& described) {
   const Recipe recipe = load_recipe(of.name, config.recorded);
   std::string text;
@@ -225,7 +225,7 @@ std::string not_in_estimate(const RunConfig& config) {
 
 }  // namespace
 
-std::string describe_plan(const RunConfig& config, Backend& backend, const Phase& phase) {
+std::string describe_plan(const RunConfig& config, Backend& backend, const ReportPhase& phase) {
   std::string text = fmt::format("run {} on {} ({}), configuration {}\n", config.name,
                                  backend.name(), backend.device(), config.hash);
   text += fmt::format("parameters {}\n", declaration_of(config.model).weights());

@@ -287,6 +287,7 @@ StepTaken Execution::step(const InspectStep& inspect) {
                           memory_->step, *objective_,         &memory_->shards};
   const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
   StepTaken taken;
+  backend_.enter({.phase = Phase::stress});
   StressedStep stressed(backend_, memory_->parameters, config, position_.stage_step, config_.seed);
   for (const std::string& what : stressed.events()) {
     taken.events.push_back({position_.step + 1, "stress", what});

@@ -40,7 +40,7 @@ class ThreadRanks::Rank final : public Ranks {
       if (rank_ % (2 * distance) == 0) {
         const std::span<const TensorView> others = tensors_of(rank_ + distance);
         for (std::size_t i = 0; i < tensors.size(); ++i) {
-          backend.run(ops::Add{tensors[i], others[i], tensors[i]});
+          backend.run(ops::Add{.a = tensors[i], .b = others[i], .sum = tensors[i]});
         }
       }
       all_.wait_for_all();

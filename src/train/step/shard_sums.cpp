@@ -34,11 +34,13 @@ void ShardSums::add_nodes(std::size_t left) {
   const Parameters::GradientSet& sums = parameters_.gradient_sets()[left];
   const Parameters::GradientSet& others = parameters_.gradient_sets()[left + 1];
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    if (!sums[i].empty()) backend_.run(ops::Add{sums[i], others[i], sums[i]});
+    if (sums[i].empty()) continue;
+    const LabelScope scope(backend_, backend_.label().in_layer(parameters_.all()[i].name()));
+    backend_.run(ops::Add{.a = sums[i], .b = others[i], .sum = sums[i]});
   }
   const auto column = static_cast<std::int64_t>(left);
   const TensorView loss = losses_.columns(column, 1);
-  backend_.run(ops::Add{loss, losses_.columns(column + 1, 1), loss});
+  backend_.run(ops::Add{.a = loss, .b = losses_.columns(column + 1, 1), .sum = loss});
 }
 
 void ShardSums::add(std::int64_t shard) {

@@ -21,6 +21,7 @@ std::optional<std::size_t> part_of(const StepContext& context) {
 }
 
 void upload_scalars(Backend& backend, const TensorView& view, std::span<const double> values) {
+  const LabelScope scope(backend, backend.label().on_tensor("step scalars"));
   if (view.dtype == DType::f64) return backend.upload(view, values.data());
   std::vector<float> singles;
   for (const double value : values) singles.push_back(static_cast<float>(value));
@@ -42,6 +43,7 @@ StepBlock::StepBlock(Backend& backend)
 
 void begin_step(Backend& backend, const TensorView& scalars, double learning_rate,
                 std::int64_t trained_tokens) {
+  backend.enter({});
   const double share = trained_tokens > 0 ? 1.0 / static_cast<double>(trained_tokens) : 0.0;
   const std::array<double, 4> values = {learning_rate, share, 0.0, 0.0};
   upload_scalars(backend, scalars.columns(StepScalar::kLearningRate, 4), values);
@@ -59,6 +61,7 @@ std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch
 
 void TrainingStep::accumulate_again(const StepContext& context, std::span<const Batch> batches,
                                     const StepResults& results) const {
+  backend.enter({});
   // Resets the accumulators: a NaN left by the norm must not be taken for the fault searched for.
   std::array<double, StepScalar::kCount> scalars = results.scalars;
   for (const auto sum : {StepScalar::kLossSum, StepScalar::kGradNormSquared, StepScalar::kGradNorm,
@@ -73,7 +76,10 @@ void TrainingStep::accumulate_again(const StepContext& context, std::span<const 
 void TrainingStep::take_batches(StepContext context, std::span<const Batch> batches,
                                 Measured measured) const {
   const auto number = static_cast<std::int32_t>(context.step);
-  backend.upload(block.step_number, &number);
+  {
+    const LabelScope scope(backend, backend.label().on_tensor("step number"));
+    backend.upload(block.step_number, &number);
+  }
   context.step = 0;
   context.step_counter = static_cast<const std::uint32_t*>(block.step_number.data);
   context.measures_chunks = measured == Measured::every;
@@ -100,6 +106,7 @@ void TrainingStep::take_batches(StepContext context, std::span<const Batch> batc
 void TrainingStep::take_batch(const StepContext& context, const Batch& batch, std::int64_t shard,
                               bool ends_shard) const {
   if (shards != nullptr) shards->select(shard);
+  backend.enter({.micro_batch = context.micro_batch});
   transformer.load(batch);
   repeat(part_of(context), fmt::format("{} {}", context.seed, context.measures_chunks), [&] {
     if (!context.adds_to_gradients) parameters.zero_gradients();
@@ -143,6 +150,7 @@ void TrainingStep::round_gradients(std::uint64_t seed) const {
   const RandomKey key = key_of(seed);
   for (const Parameter& parameter : parameters.all()) {
     if (!parameter.is_trained()) continue;
+    const LabelScope scope(backend, backend.label().in_layer(parameter.name()));
     parameters.round(parameter, StateRole::gradient, parameter.gradient(),
                      parameters.gradient_storage(), key);
   }
@@ -151,6 +159,7 @@ void TrainingStep::round_gradients(std::uint64_t seed) const {
 void TrainingStep::begin_update(const UpdateSpec& spec, std::uint64_t seed,
                                 std::int64_t trained_tokens) const {
   if (trained_tokens == 0) return;
+  backend.enter(backend.label().in_phase(Phase::update));
   repeat(kNorm, settings_of(spec, seed), [&] {
     round_gradients(seed);
     std::vector<TensorView> gradients;
@@ -164,6 +173,7 @@ void TrainingStep::begin_update(const UpdateSpec& spec, std::uint64_t seed,
 
 void TrainingStep::end_update(const UpdateSpec& spec, std::uint64_t seed,
                               std::int64_t trained_tokens, UpdateErrors* errors) const {
+  backend.enter(backend.label().in_phase(Phase::update));
   if (trained_tokens > 0) {
     // Measurements wait for downloads, so that the update is not kept as a graph.
     repeat(errors == nullptr ? std::optional(kUpdate) : std::nullopt, settings_of(spec, seed),
@@ -184,6 +194,7 @@ void TrainingStep::update_weights(const UpdateSpec& spec, const RandomKey& key,
                                   UpdateErrors* errors) const {
   for (const Parameter& parameter : parameters.all()) {
     if (!parameter.is_trained()) continue;
+    const LabelScope scope(backend, backend.label().in_layer(parameter.name()));
     if (errors != nullptr) errors->before(parameter);
     update_parameter(parameter, spec, key, errors);
     if (errors != nullptr) errors->after(parameter);
@@ -204,17 +215,24 @@ void TrainingStep::update_parameter(const Parameter& parameter, const UpdateSpec
   const bool is_plain = is_plain_state(parameters.weight_storage());
   const bool is_rounded = own.moments == MomentUse::rounded;
   if (parameters.is_updated_at_once(parameter)) {
-    backend.run(
-        ops::AdamW{own,
-                   block.scalars,
-                   decay_mask,
-                   {t.master, t.working, t.gradient, t.first_moment.codes, t.second_moment.codes}});
+    backend.run(ops::AdamW{.spec = own,
+                           .scalars = block.scalars,
+                           .decay_mask = decay_mask,
+                           .tensors = {.master = t.master,
+                                       .working = t.working,
+                                       .gradient = t.gradient,
+                                       .first_moment = t.first_moment.codes,
+                                       .second_moment = t.second_moment.codes}});
     return;
   }
   constexpr StateRole kFirst = StateRole::first_moment, kSecond = StateRole::second_moment;
   TensorView m, v;  // in FP32
   const auto advance = [&] {
-    backend.run(ops::AdvanceMoments{own, block.scalars, t.gradient, m, v});
+    backend.run(ops::AdvanceMoments{.spec = own,
+                                    .scalars = block.scalars,
+                                    .gradient = t.gradient,
+                                    .first_moment = m,
+                                    .second_moment = v});
     if (errors != nullptr) errors->computed(m, v);
   };
   const auto load = [&] {
@@ -230,9 +248,15 @@ void TrainingStep::update_parameter(const Parameter& parameter, const UpdateSpec
   };
   const auto update = [&] {
     if (own.rule == UpdateRule::muon) return update_parts(parameter, own, decay_mask, m);
-    backend.run(ops::UpdateWeights{own, block.scalars, decay_mask, t.master,
-                                   is_plain ? t.working : TensorView{}, t.gradient, m, v,
-                                   t.weight_bound});
+    backend.run(ops::UpdateWeights{.spec = own,
+                                   .scalars = block.scalars,
+                                   .decay_mask = decay_mask,
+                                   .master = t.master,
+                                   .working = is_plain ? t.working : TensorView{},
+                                   .gradient = t.gradient,
+                                   .first_moment = m,
+                                   .second_moment = v,
+                                   .weight_bound = t.weight_bound});
   };
   load();
   if (own.rule == UpdateRule::lion) {  // Lion reads the moment of the previous step
@@ -261,15 +285,15 @@ void TrainingStep::update_parts(const Parameter& parameter, const UpdateSpec& sp
       parameter, spec, block.scalars, momentum,
       [&](const ops::Orthogonalize& op, const TensorView& weights, const TensorView& working) {
         backend.run(op);
-        backend.run(ops::UpdateWeights{op.spec,
-                                       block.scalars,
-                                       decay_mask,
-                                       weights,
-                                       is_plain ? working : TensorView{},
-                                       op.gradient,
-                                       op.update,
-                                       {},
-                                       {}});
+        backend.run(ops::UpdateWeights{.spec = op.spec,
+                                       .scalars = block.scalars,
+                                       .decay_mask = decay_mask,
+                                       .master = weights,
+                                       .working = is_plain ? working : TensorView{},
+                                       .gradient = op.gradient,
+                                       .first_moment = op.update,
+                                       .second_moment = {},
+                                       .weight_bound = {}});
       });
 }
 

@@ -174,8 +174,7 @@ std::optional<StepFault> RunWatch::find_fault(const StepUnderway& step, FaultKin
   for (std::size_t i = 0; i < linears.size() * kSlots.size(); ++i) {
     usual.push_back(warnings_.usual_amax(i));
   }
-  FaultFinder finder(backend_, execution_.parameters(), execution_.transformer(), kind,
-                     std::move(usual));
+  FaultFinder finder(backend_, execution_.transformer(), kind, std::move(usual));
   backend_.observe(&finder);
   step.again();
   backend_.observe(nullptr);

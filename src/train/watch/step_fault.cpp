@@ -52,8 +52,12 @@ std::vector<float> decoded(Backend& backend, const QuantizedOperand& operand) {
   return values;
 }
 
-std::string where(const Place& place) {
-  return fmt::format("{}, micro-batch {}", name_of(place.phase), place.micro_batch);
+std::string where(const Label& label) {
+  return fmt::format("{}, micro-batch {}", name_of(label.phase), label.micro_batch);
+}
+
+std::string operand_name(const std::string& layer, std::string_view operand) {
+  return fmt::format("{}/{}", layer, operand);
 }
 
 }  // namespace
@@ -66,63 +70,55 @@ std::vector<float> sample_around(const std::vector<float>& values, std::size_t e
           values.begin() + static_cast<std::ptrdiff_t>(last)};
 }
 
-FaultFinder::FaultFinder(Backend& backend, const Parameters& parameters,
-                         const Transformer& transformer, FaultKind kind,
+FaultFinder::FaultFinder(Backend& backend, const Transformer& transformer, FaultKind kind,
                          std::vector<double> usual_amax)
-    : backend_(backend),
-      tracker_(parameters, transformer),
-      kind_(kind),
-      usual_amax_(std::move(usual_amax)) {
+    : backend_(backend), kind_(kind) {
   const std::vector<std::unique_ptr<Linear>>& linears = transformer.linears();
-  FP8LAB_ASSERT(usual_amax_.size() == linears.size() * kSlots.size());
-  for (std::size_t i = 0; i < linears.size(); ++i) {
+  FP8LAB_ASSERT(usual_amax.size() == linears.size() * kSlots.size());
+  auto next = usual_amax.begin();
+  for (const auto& linear : linears) {
     for (const Slot slot : kSlots) {
-      const auto row = static_cast<std::int64_t>(slot);
-      records_[linears[i]->statistics().row_range(row, 1).data] = {
-          linears[i]->name() + "/" + slot_name(slot),
-          i * kSlots.size() + static_cast<std::size_t>(slot)};
+      usual_amax_[operand_name(linear->name(), slot_name(slot))] = *next++;
     }
   }
 }
 
-void FaultFinder::after(const AnyOperation& op) {
-  const Place place = tracker_.next(op);
+void FaultFinder::after(const AnyOperation& op, const Label& label) {
   if (const auto* const* measured = std::get_if<const ops::MeasureOperand*>(&op)) {
-    look_at(**measured, place);
+    look_at(**measured, label);
   } else if (const auto* const* both = std::get_if<const ops::MeasureBoth*>(&op)) {
-    (*both)->for_each_part([&](const auto& part) { look_at(part, place); });
+    (*both)->for_each_part([&](const auto& part) { look_at(part, label); });
   } else if (kind_ == FaultKind::nonfinite && !written_ && !blamed_) {
-    look_at_outputs(op, place);
+    look_at_outputs(op, label);
   }
 }
 
-void FaultFinder::look_at_outputs(const AnyOperation& op, const Place& place) {
-  for (const OperationOutput& output : outputs_of(op)) {
+void FaultFinder::look_at_outputs(const AnyOperation& op, const Label& label) {
+  for (const OperationTensor& output : outputs_of(op)) {
     if (!holds_values(output.view)) continue;
     const std::vector<float> values = values_of(backend_, output.view);
     const std::optional<std::size_t> element = first_nonfinite(values);
     if (!element) continue;
-    const std::string part = tracker_.part_of(op, output);
-    const std::string& within = part.empty() ? place.gemm : part;
+    const std::string part = part_of(label, output);
+    const std::string& within = part.empty() ? label.gemm : part;
     const std::string name =
-        place.layer + (place.layer.empty() || within.empty() ? "" : "/") + within;
+        label.layer + (label.layer.empty() || within.empty() ? "" : "/") + within;
     const auto cols = static_cast<std::size_t>(output.view.cols);
-    written_ = {
-        fmt::format("{}{}{} of {}", name, name.empty() ? "" : ": ", output.name, kind_of(op)) +
-            fmt::format(" ({})", where(place)),
-        values[*element], static_cast<std::int64_t>(*element / cols),
-        static_cast<std::int64_t>(*element % cols)};
+    written_ = {fmt::format("{}{}{} of {}", name, name.empty() ? "" : ": ", output.name,
+                            operation_name(op)) +
+                    fmt::format(" ({})", where(label)),
+                values[*element], static_cast<std::int64_t>(*element / cols),
+                static_cast<std::int64_t>(*element % cols)};
     return;
   }
 }
 
-void FaultFinder::look_at(const ops::MeasureOperand& op, const Place& place) {
-  const auto& [name, index] = records_.at(op.record.data);
+void FaultFinder::look_at(const ops::MeasureOperand& op, const Label& label) {
   BlamedOperand blamed;
-  blamed.name = name;
-  blamed.place = place;
+  blamed.name = operand_name(label.layer, op.operand.name);
+  blamed.label = label;
   backend_.download(&blamed.statistics, op.record);
-  const double usual = usual_amax_[index];
+  const double usual = usual_amax_.at(blamed.name);
   const double amax = blamed.statistics.amax;
   if (usual > 0.0 && amax > 0.0) blamed.growth = std::log2(amax / usual);
   // Growth of less than a factor of 2 is weaker evidence than saturation.
@@ -190,11 +186,11 @@ std::optional<StepFault> FaultFinder::take() const {
     const std::string count = fmt::format("{:.0f} not finite", statistics.nonfinite_count);
     fault.message += written_ ? fmt::format("; first operand {}: {}", blamed_->name, count)
                               : fmt::format("{} ({}): {} after the cast, {} before it",
-                                            blamed_->name, where(blamed_->place), count,
+                                            blamed_->name, where(blamed_->label), count,
                                             blamed_->is_finite_before ? "none" : "some");
   } else {
     fault.message =
-        fmt::format("{} ({}): amax {:.4g}", blamed_->name, where(blamed_->place), statistics.amax);
+        fmt::format("{} ({}): amax {:.4g}", blamed_->name, where(blamed_->label), statistics.amax);
     if (blamed_->growth > 0.0) {
       fault.message += fmt::format(", {:.3g} times its usual one", std::exp2(blamed_->growth));
     }

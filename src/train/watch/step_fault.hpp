@@ -14,8 +14,7 @@
 
 #include "emulation/recording/observed_backend.hpp"
 #include "src/model/linear.hpp"
-#include "src/model/parameters.hpp"
-#include "src/train/watch/place.hpp"
+#include "src/model/transformer.hpp"
 
 namespace fp8lab {
 
@@ -45,10 +44,10 @@ enum class FaultKind : std::uint8_t {
 class FaultFinder final : public OperationObserver {
  public:
   /// `usual_amax`: one number for each slot of each linear layer, NaN if unknown.
-  FaultFinder(Backend& backend, const Parameters& parameters, const Transformer& transformer,
-              FaultKind kind, std::vector<double> usual_amax);
+  FaultFinder(Backend& backend, const Transformer& transformer, FaultKind kind,
+              std::vector<double> usual_amax);
 
-  void after(const AnyOperation& op) override;
+  void after(const AnyOperation& op, const Label& label) override;
   /// Call after the step. Returns nothing if no operation or operand stands out.
   std::optional<StepFault> take() const;
 
@@ -62,7 +61,7 @@ class FaultFinder final : public OperationObserver {
   /// An operand and its element that stands out.
   struct BlamedOperand {
     std::string name;  ///< "layers.0.mlp.down/fprop.x"
-    Place place;
+    Label label;
     OperandStatistics statistics{};
     double growth = 0;              ///< log2(amax / usual amax); 0 if unknown
     std::int64_t row = -1, k = -1;  ///< -1 if not found
@@ -72,18 +71,15 @@ class FaultFinder final : public OperationObserver {
     std::vector<float> sample;
   };
 
-  void look_at_outputs(const AnyOperation& op, const Place& place);
-  void look_at(const ops::MeasureOperand& op, const Place& place);
+  void look_at_outputs(const AnyOperation& op, const Label& label);
+  void look_at(const ops::MeasureOperand& op, const Label& label);
   /// Sets element, tile and sample.
   void locate(BlamedOperand& blamed, const ops::MeasureOperand& op) const;
   std::string tile_of(const BlamedOperand& blamed, const QuantizedOperand& operand) const;
 
   Backend& backend_;
-  PlaceTracker tracker_;
   FaultKind kind_;
-  std::vector<double> usual_amax_;
-  std::map<const void*, std::pair<std::string, std::size_t>>
-      records_;  ///< by the address of the record
+  std::map<std::string, double> usual_amax_;  ///< by operand: "layers.0.mlp.down/fprop.x"
   std::optional<WrittenElement> written_;
   std::optional<BlamedOperand> blamed_;
 };

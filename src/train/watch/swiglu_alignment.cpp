@@ -28,9 +28,9 @@ std::vector<Alignment> SwigluAlignment::measure(double level) const {
   for (const Layer& layer : layers_) {
     const TensorView weight = layer.weight->master();
     const GateAndUp& rows = layer.rows;
-    backend_.run(ops::RowCosines{weight.row_range(rows.gate, rows.count),
-                                 weight.row_range(rows.up, rows.count),
-                                 cosines_.columns(first, rows.count)});
+    backend_.run(ops::RowCosines{.a = weight.row_range(rows.gate, rows.count),
+                                 .b = weight.row_range(rows.up, rows.count),
+                                 .cosines = cosines_.columns(first, rows.count)});
     first += rows.count;
   }
   std::vector<float> cosines(static_cast<std::size_t>(cosines_.cols));

@@ -78,8 +78,8 @@ namespace {
 /// Notes where operations say that they write.
 class Writes final : public OperationObserver {
  public:
-  void after(const AnyOperation& op) override {
-    for (const OperationOutput& output : outputs_of(op)) places.push_back(output.view.data);
+  void after(const AnyOperation& op, const Label&) override {
+    for (const OperationTensor& output : outputs_of(op)) places.push_back(output.view.data);
   }
   std::vector<const void*> places;
 };
@@ -112,4 +112,62 @@ TEST_CASE("operations name all that they write and nothing else") {
       }
     });
   }
+}
+
+namespace {
+
+/// Notes the memory that operations say they read.
+class Reads final : public OperationObserver {
+ public:
+  void after(const AnyOperation& op, const Label&) override {
+    for (const OperationTensor& tensor : tensors_of(op)) {
+      // What an earlier operation of the case has written is no input of the case.
+      const bool is_input = written_.count(tensor.view.data) == 0;
+      if (tensor.access != Access::write && is_input) places.push_back(tensor.view.data);
+      if (tensor.is_output()) written_.insert(tensor.view.data);
+    }
+  }
+  std::vector<const void*> places;
+
+ private:
+  std::set<const void*> written_;
+};
+
+}  // namespace
+
+TEST_CASE("operations name all that they read") {
+  cpu::CpuBackend cpu(0);
+  int spoiled = 0;
+  for (const CaseSource& source : kCaseSources) {
+    for_each_case(source, 4, 0, [&](const OperationCase& c) {
+      INFO(c.name << " " << c.what);
+      Reads reads;
+      ObservedBackend backend(cpu);
+      backend.observe(&reads);
+      const std::vector<HostTensor> expected = run_on_host(c, backend);
+      OperationCase changed = c;
+      std::vector<bool> is_spoiled(c.tensors.size());
+      for (std::size_t i = 0; i < c.tensors.size(); ++i) {
+        const bool is_read =
+            std::any_of(reads.places.begin(), reads.places.end(),
+                        [&](const void* place) { return contains(expected[i], place); });
+        if (is_read) continue;
+        for (std::byte& byte : changed.tensors[i].data) byte ^= std::byte{0x5a};
+        is_spoiled[i] = true;
+        ++spoiled;
+      }
+      const std::vector<HostTensor> after = run_on_host(changed, cpu);
+      for (std::size_t i = 0; i < after.size(); ++i) {
+        INFO("tensor " << i);
+        std::vector<std::byte> want = expected[i].data;
+        const std::vector<std::byte>& before = c.tensors[i].data;
+        for (std::size_t at = 0; is_spoiled[i] && at < want.size(); ++at) {
+          const bool is_kept = after[i].data[at] == changed.tensors[i].data[at];
+          if (is_kept && want[at] == before[at]) want[at] = after[i].data[at];  // not written
+        }
+        CHECK(after[i].data == want);
+      }
+    });
+  }
+  CHECK(spoiled > 500);
 }

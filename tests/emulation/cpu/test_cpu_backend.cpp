@@ -64,13 +64,36 @@ TEST_CASE("a quota of the control group bounds the processors") {
   std::filesystem::remove_all(root);
 }
 
+TEST_CASE("a tensor that is not given is told from one without memory") {
+  const TensorView none, planned = TensorView::without_memory(DType::f32, 2, 4);
+  CHECK(none.empty());
+  CHECK_FALSE(planned.empty());
+  CHECK_FALSE(none.has_memory());
+  CHECK_FALSE(planned.has_memory());
+
+  const auto backend = cpu::make_cpu_backend(1);
+  const TensorView logits = backend->allocate(DType::f32, 2, 4);
+  const TensorView losses = backend->allocate(DType::f32, 1, 2);
+  ops::CrossEntropy loss{.logits = logits,
+                         .targets = backend->allocate(DType::i32, 1, 2),
+                         .weights = backend->allocate(DType::f32, 1, 2),
+                         .scalars = backend->allocate(DType::f32, 1, StepScalar::kCount),
+                         .token_loss = losses,
+                         .dlogits = none};
+  CHECK_NOTHROW(backend->run(loss));
+  CHECK(outputs_of(loss).size() == 2);  // token losses and scalars
+  CHECK(backend->allocate(DType::f32, 2, 4).has_memory());
+  loss.dlogits = planned;
+  CHECK_THROWS_WITH(backend->run(loss), Catch::Contains("dlogits is missing"));
+}
+
 TEST_CASE("an operation is refused with its reason before there is memory") {
   const auto cpu = cpu::make_cpu_backend(1);
   const auto truth = reference::make_truth_backend(1);
   const TensorView source = TensorView::without_memory(DType::f32, 32, 64);
   const TensorView d = TensorView::without_memory(DType::bf16, 32, 32);
   QuantizedOperand values = QuantizedOperand::without_memory(QuantSpec{}, 32, 64);
-  CHECK(cpu->supports(ops::Quantize{source, false, {}, {}, values}));
+  CHECK(cpu->supports(ops::Quantize{.source = source, .operand = values}));
   CHECK(cpu->supports(ops::Gemm{GemmSpec{}, values, values, {}, false, d}));
   CHECK(cpu->supports(ops::Add{source, source, source}));
   CHECK(cpu->supports(ops::MeasureOperand{source, false, values, {}}));
@@ -79,17 +102,22 @@ TEST_CASE("an operation is refused with its reason before there is memory") {
   unscaled.spec.format = numerics::kE4M3;
   unscaled.spec.scale_source = ScaleSource::delayed;
   unscaled.spec.tile = {1, 0};
-  const ops::Quantize refused{source, false, {}, {}, unscaled};
+  const ops::Quantize refused{.source = source, .operand = unscaled};
   const std::string reason = supports_quantization(unscaled.spec).reason;
   REQUIRE_FALSE(reason.empty());
   CHECK(cpu->supports(refused).reason == reason);
   // A composite is refused as its parts are.
-  CHECK(cpu->supports(ops::QuantizeBoth{source, {}, {}, values, values}));
-  CHECK(cpu->supports(ops::QuantizeBoth{source, {}, {}, values, unscaled}).reason == reason);
-  CHECK(cpu->supports(ops::QuantizeBoth{source, {}, {}, unscaled, values}).reason == reason);
+  CHECK(cpu->supports(ops::QuantizeBoth{.source = source, .first = values, .second = values}));
+  CHECK(cpu->supports(ops::QuantizeBoth{.source = source, .first = values, .second = unscaled})
+            .reason == reason);
+  CHECK(cpu->supports(ops::QuantizeBoth{.source = source, .first = unscaled, .second = values})
+            .reason == reason);
   const ops::SwigluForward swiglu{source, d};
-  CHECK(cpu->supports(ops::ProduceQuantize{swiglu, {}, {}, unscaled}).reason == reason);
-  CHECK(cpu->supports(ops::ProduceQuantize{swiglu, {}, {}, values, &unscaled}).reason == reason);
+  CHECK(cpu->supports(ops::ProduceQuantize{.producer = swiglu, .first = unscaled}).reason ==
+        reason);
+  CHECK(
+      cpu->supports(ops::ProduceQuantize{.producer = swiglu, .first = values, .second = &unscaled})
+          .reason == reason);
   // A product of FP8 codes in a chain for bf16.
   QuantizedOperand codes = values;
   codes.spec.format = numerics::kE4M3;
@@ -173,9 +201,9 @@ TEST_CASE("a product of identity and a matrix passes through quantize and gemm")
   QuantizedOperand a{QuantSpec{}, n, n, backend->allocate(DType::bf16, n, n), {}};
   QuantizedOperand b{QuantSpec{}, n, n, backend->allocate(DType::bf16, n, n), {}};
   backend->upload(source, identity.data());
-  backend->run(ops::Quantize{source, false, {}, {}, a});
+  backend->run(ops::Quantize{.source = source, .operand = a});
   backend->upload(source, values.data());
-  backend->run(ops::Quantize{source, true, {}, {}, b});
+  backend->run(ops::Quantize{.source = source, .transpose = true, .operand = b});
   GemmSpec spec;
   spec.output = DType::f32;
   const TensorView d = backend->allocate(DType::f32, n, n);
@@ -203,11 +231,14 @@ TEST_CASE("quantize_both is quantize in both orientations, each with its own ran
   };
   QuantizedOperand both[] = {operand(rows, cols), operand(cols, rows)};
   QuantizedOperand single[] = {operand(rows, cols), operand(cols, rows)};
-  backend->run(
-      ops::QuantizeBoth{source, {.seed = 3, .step = 4, .tensor = 5}, {}, both[0], both[1]});
+  both[0].key = {.seed = 3, .step = 4, .tensor = 5};
+  both[1].key = {.seed = 3, .step = 4, .tensor = 5, .orientation = 1};
+  backend->run(ops::QuantizeBoth{.source = source, .first = both[0], .second = both[1]});
   for (const std::uint32_t turned : {0u, 1u}) {
     const RandomKey key{.seed = 3, .step = 4, .tensor = 5, .orientation = turned};
-    backend->run(ops::Quantize{source, turned == 1, key, {}, single[turned]});
+    single[turned].key = key;
+    backend->run(
+        ops::Quantize{.source = source, .transpose = turned == 1, .operand = single[turned]});
     std::vector<std::uint8_t> codes(values.size()), expected(values.size());
     backend->download(codes.data(), both[turned].codes);
     backend->download(expected.data(), single[turned].codes);
@@ -265,11 +296,11 @@ TEST_CASE("produce_quantize is each producer, then quantize of its stored output
     };
     QuantizedOperand fused = operand(), single = operand();
     backend->fill_zero(output);
-    backend->run(ops::ProduceQuantize{producer, {}, {}, fused});
+    backend->run(ops::ProduceQuantize{.producer = producer, .first = fused});
     const std::vector<std::byte> stored = bytes(output);
     backend->fill_zero(output);
     std::visit([&](const auto& op) { backend->run(op); }, producer);
-    backend->run(ops::Quantize{output, false, {}, {}, single});
+    backend->run(ops::Quantize{.source = output, .operand = single});
     CHECK(stored == bytes(output));
     CHECK(bytes(fused.codes) == bytes(single.codes));
     CHECK(bytes(fused.scales) == bytes(single.scales));

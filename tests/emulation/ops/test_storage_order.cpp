@@ -108,7 +108,7 @@ TEST_CASE("codes, and operands to be written, have K contiguous") {
   const GemmSpec spec;
   QuantizedOperand left = a.operand(kAlongRows);
   const QuantizedOperand right = b.operand(kAlongK);
-  CHECK_THROWS_WITH(backend.run(ops::Quantize{a.along_k.view(), false, {}, {}, left}),
+  CHECK_THROWS_WITH(backend.run(ops::Quantize{.source = a.along_k.view(), .operand = left}),
                     Catch::Contains("rows contiguous; accepted: K"));
   left.codes = a.along_k.view();
   CHECK_THROWS_WITH(backend.run(ops::Gemm{spec, left, right, {}, false, d.view()}),

@@ -44,8 +44,9 @@ TensorView run_some(Backend& backend) {
   backend.upload(weight, values.data());
   QuantizedOperand first = allocate(backend, blocks(), kRows, kCols);
   QuantizedOperand second = allocate(backend, blocks(), kCols, kRows);
-  backend.run(
-      ops::ProduceQuantize{ops::RmsNormForward{x, weight, 1e-6f, y, rstd}, {}, {}, first, &second});
+  backend.run(ops::ProduceQuantize{.producer = ops::RmsNormForward{x, weight, 1e-6f, y, rstd},
+                                   .first = first,
+                                   .second = &second});
   GemmSpec spec;
   spec.accumulator = Accumulator::sm90_wgmma_fp8;
   spec.schedule = Schedule::promote;
@@ -125,7 +126,7 @@ TEST_CASE("kinds differ by quantizers and accumulators, not by shapes") {
   QuantizedOperand a = QuantizedOperand::without_memory(blocks(), 128, 128);
   QuantizedOperand b = QuantizedOperand::without_memory(QuantSpec{}, 128, 128);
   const auto kind = [](const TensorView& source, QuantizedOperand& operand, bool transpose) {
-    return kind_of(ops::Quantize{source, transpose, {}, {}, operand});
+    return kind_of(ops::Quantize{.source = source, .transpose = transpose, .operand = operand});
   };
   CHECK(kind(x, a, false) == kind(wide, a, false));
   CHECK(kind(x, a, false) != kind(x, b, false));
@@ -153,7 +154,7 @@ TEST_CASE("a recording refuses what the backend would, and has no values") {
   QuantSpec impossible = blocks();
   impossible.scale_source = ScaleSource::delayed;
   QuantizedOperand operand = QuantizedOperand::without_memory(impossible, 4, 8);
-  const ops::Quantize quantize{a, false, {}, {}, operand};
+  const ops::Quantize quantize{.source = a, .operand = operand};
   CHECK_FALSE(recording.supports(quantize));
   CHECK(recording.supports(quantize).reason == backend->supports(quantize).reason);
   QuantizedOperand values = allocate(recording, blocks(), 4, 8);

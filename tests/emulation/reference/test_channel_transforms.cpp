@@ -123,11 +123,15 @@ TEST_CASE("smoothing works on turned tensors, and static factors stay") {
   reference::FloatMatrix factors(1, 40);
   cpu::run(ops::SmoothingFactors{spec.transform, a_turned.view(), true, b_turned.view(), true,
                                  factors.view()});
-  cpu::run(ops::Quantize{a.view(), false, kKey, {}, operands.left});
-  cpu::run(ops::Quantize{a_turned.view(), true, kKey, {}, turned.left});
+  operands.left.key = kKey;
+  cpu::run(ops::Quantize{.source = a.view(), .operand = operands.left});
+  turned.left.key = kKey;
+  cpu::run(ops::Quantize{.source = a_turned.view(), .transpose = true, .operand = turned.left});
   CHECK(operands.left.memory == turned.left.memory);
-  cpu::run(ops::Quantize{b.view(), false, kKey, {}, operands.right});
-  cpu::run(ops::Quantize{b_turned.view(), true, kKey, {}, turned.right});
+  operands.right.key = kKey;
+  cpu::run(ops::Quantize{.source = b.view(), .operand = operands.right});
+  turned.right.key = kKey;
+  cpu::run(ops::Quantize{.source = b_turned.view(), .transpose = true, .operand = turned.right});
   CHECK(operands.right.memory == turned.right.memory);
   for (std::int64_t k = 0; k < 40; ++k) {
     CHECK(at(factors.view(), 0, k) == at(operands.factors.view(), 0, k));
@@ -153,8 +157,10 @@ TEST_CASE("smoothing recovers outlier channels in a product; unmatched operands 
   gemm.output = DType::f32;
   const auto error_of = [&](const char* name) {
     Smoothed operands(x, w, smoothed_int8(name));
-    cpu::run(ops::Quantize{x.view(), false, kKey, {}, operands.left});
-    cpu::run(ops::Quantize{w.view(), false, kKey, {}, operands.right});
+    operands.left.key = kKey;
+    cpu::run(ops::Quantize{.source = x.view(), .operand = operands.left});
+    operands.right.key = kKey;
+    cpu::run(ops::Quantize{.source = w.view(), .operand = operands.right});
     reference::FloatMatrix d(32, 16);
     cpu::run(ops::Gemm{gemm, operands.left, operands.right, {}, false, d.view()});
     double error = 0.0;
@@ -174,9 +180,12 @@ TEST_CASE("smoothing recovers outlier channels in a product; unmatched operands 
 
   const QuantSpec spec = smoothed_int8("smooth:0.5");
   Smoothed operands(x, w, spec), others(x, w, spec);
-  cpu::run(ops::Quantize{x.view(), false, kKey, {}, operands.left});
-  cpu::run(ops::Quantize{w.view(), false, kKey, {}, operands.right});
-  cpu::run(ops::Quantize{w.view(), false, kKey, {}, others.right});
+  operands.left.key = kKey;
+  cpu::run(ops::Quantize{.source = x.view(), .operand = operands.left});
+  operands.right.key = kKey;
+  cpu::run(ops::Quantize{.source = w.view(), .operand = operands.right});
+  others.right.key = kKey;
+  cpu::run(ops::Quantize{.source = w.view(), .operand = others.right});
   reference::FloatMatrix d(32, 16);
   CHECK_NOTHROW(cpu::run(ops::Gemm{gemm, operands.left, operands.right, {}, false, d.view()}));
   CHECK_THROWS_WITH(cpu::run(ops::Gemm{gemm, operands.left, others.right, {}, false, d.view()}),
@@ -185,7 +194,8 @@ TEST_CASE("smoothing recovers outlier channels in a product; unmatched operands 
   CHECK_THROWS_WITH(cpu::run(ops::Gemm{gemm, operands.left, operands.right, {}, false, d.view()}),
                     Catch::Contains("b the right operand"));
   operands.left.channel_factors = {};
-  CHECK_THROWS_WITH(cpu::run(ops::Quantize{x.view(), false, kKey, {}, operands.left}),
+  operands.left.key = kKey;
+  CHECK_THROWS_WITH(cpu::run(ops::Quantize{.source = x.view(), .operand = operands.left}),
                     Catch::Contains("needs the factors of both operands"));
 }
 
@@ -260,8 +270,10 @@ TEST_CASE("expanded operands are quantized by the definition, in both orientatio
   spec.transform = named("expand");
   Operand operand(spec, 20, 72), other(spec, 20, 72);
   REQUIRE(operand.scales.cols == 9);
-  cpu::run(ops::Quantize{x.view(), false, kKey, {}, operand});
-  cpu::run(ops::Quantize{turned.view(), true, kKey, {}, other});
+  operand.key = kKey;
+  cpu::run(ops::Quantize{.source = x.view(), .operand = operand});
+  other.key = kKey;
+  cpu::run(ops::Quantize{.source = turned.view(), .transpose = true, .operand = other});
   CHECK(operand.memory == other.memory);
   CHECK(operand.scale_memory == other.scale_memory);
   reference::FloatMatrix back(20, 72);
@@ -304,7 +316,8 @@ TEST_CASE("expansion sharpens narrow groups and rescues wide ones") {
   expanded.transform = named("expand");
   const auto statistics = [](Matrix& x, const QuantSpec& spec) {
     Operand operand(spec, 16, 256);
-    cpu::run(ops::Quantize{x.view(), false, kKey, {}, operand});
+    operand.key = kKey;
+    cpu::run(ops::Quantize{.source = x.view(), .operand = operand});
     return test::measure(x.view(), false, operand);
   };
   Matrix narrow = log_uniform(16, 256, 3.0f), wide = log_uniform(16, 256, 30.0f);
@@ -326,8 +339,10 @@ TEST_CASE("expanded operands are decoded before they are multiplied, and need no
   gemm.accumulator = Accumulator::ideal_fp32;
   gemm.output = DType::f32;
   Operand a(expanded, 12, 64), b(plain, 8, 64);
-  cpu::run(ops::Quantize{x.view(), false, kKey, {}, a});
-  cpu::run(ops::Quantize{w.view(), false, kKey, {}, b});
+  a.key = kKey;
+  cpu::run(ops::Quantize{.source = x.view(), .operand = a});
+  b.key = kKey;
+  cpu::run(ops::Quantize{.source = w.view(), .operand = b});
   reference::FloatMatrix d(12, 8), values(12, 64), expected(12, 8);
   cpu::run(ops::Gemm{gemm, a, b, {}, false, d.view()});
   cpu::run(ops::Dequantize{a, false, values.view()});
@@ -345,7 +360,8 @@ TEST_CASE("expanded operands are decoded before they are multiplied, and need no
                     Catch::Contains("a, which is e4m3fn expanded"));
   Operand e5m2(expanded, 12, 64);
   e5m2.spec.format = numerics::kE5M2;
-  CHECK_THROWS_WITH(cpu::run(ops::Quantize{x.view(), false, kKey, {}, e5m2}),
+  e5m2.key = kKey;
+  CHECK_THROWS_WITH(cpu::run(ops::Quantize{.source = x.view(), .operand = e5m2}),
                     Catch::Contains("expand fits values to the range of e4m3fn"));
 }
 

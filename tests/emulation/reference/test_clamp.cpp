@@ -171,8 +171,10 @@ TEST_CASE("codes are those of the clamped tensor, in both orientations") {
       plain.transform = {};
       Clamped operand(spec, rows, k);
       Operand expected(plain, rows, k);
-      cpu::run(ops::Quantize{source.view(), transpose, kKey, {}, operand});
-      cpu::run(ops::Quantize{inside.view(), transpose, kKey, {}, expected});
+      operand.key = kKey;
+      cpu::run(ops::Quantize{.source = source.view(), .transpose = transpose, .operand = operand});
+      expected.key = kKey;
+      cpu::run(ops::Quantize{.source = inside.view(), .transpose = transpose, .operand = expected});
       CHECK(operand.memory == expected.memory);
       CHECK(operand.scale_memory == expected.scale_memory);
       CHECK(at(operand.bounds.view(), 0, 0) == bounds.lower);
@@ -212,8 +214,10 @@ TEST_CASE("a compensated product of exact codes is the product, on either side a
     Operand plain(whole("none"), n, k);
     const TensorView wide_source = transpose ? a_turned.view() : a.view();
     TensorView plain_source = transpose ? b_turned.view() : b.view();
-    cpu::run(ops::Quantize{wide_source, transpose, kKey, {}, wide});
-    cpu::run(ops::Quantize{plain_source, transpose, kKey, {}, plain});
+    wide.key = kKey;
+    cpu::run(ops::Quantize{.source = wide_source, .transpose = transpose, .operand = wide});
+    plain.key = kKey;
+    cpu::run(ops::Quantize{.source = plain_source, .transpose = transpose, .operand = plain});
     if (by_codes) plain_source = {};  // is not read
     reference::FloatMatrix left(m, n), right(n, m), alone(m, n);
     cpu::run(ops::Gemm{gemm, wide, plain, {}, false, left.view()});
@@ -249,8 +253,10 @@ TEST_CASE("in a product residuals meet the codes before rows are rotated back, t
     INFO(word);
     Operand rotated(whole("left:hadamard:4:+--+"), m, k);
     Clamped clamped(whole(word), n, k);
-    cpu::run(ops::Quantize{a.view(), false, kKey, {}, rotated});
-    cpu::run(ops::Quantize{b.view(), false, kKey, {}, clamped});
+    rotated.key = kKey;
+    cpu::run(ops::Quantize{.source = a.view(), .operand = rotated});
+    clamped.key = kKey;
+    cpu::run(ops::Quantize{.source = b.view(), .operand = clamped});
     reference::FloatMatrix d(m, n);
     const ops::Product product{
         {gemm, rotated, clamped, {}, false, d.view()}, a.view(), false, b.view(), false};
@@ -278,8 +284,10 @@ TEST_CASE("compensation rounds as it says: products, sums in ascending K, the re
                          by_codes ? "clamp:0.8:compensated:quantized" : "clamp:0.8:compensated"),
                m, k);
   Operand right(quantizer(numerics::kE4M3, "none", {1, 16}), n, k);
-  cpu::run(ops::Quantize{a.view(), false, kKey, {}, left});
-  cpu::run(ops::Quantize{b.view(), false, kKey, {}, right});
+  left.key = kKey;
+  cpu::run(ops::Quantize{.source = a.view(), .operand = left});
+  right.key = kKey;
+  cpu::run(ops::Quantize{.source = b.view(), .operand = right});
   const auto other_at = [&](std::int64_t j, std::int64_t p) {
     if (!by_codes) return b.at(j, p);
     return right.scale(j, p / 16) * numerics::decode(numerics::kE4M3, right.code(j, p));
@@ -328,7 +336,8 @@ TEST_CASE("clamping helps FP4 activations with outliers, compensation more, and 
   }
   const auto statistics = [&](const std::string& transform) {
     Clamped operand(quantizer(numerics::kE2M1, transform, {1, 0}), 64, 256);
-    cpu::run(ops::Quantize{x.view(), false, kKey, {}, operand});
+    operand.key = kKey;
+    cpu::run(ops::Quantize{.source = x.view(), .operand = operand});
     return test::measure(x.view(), false, operand);
   };
   const OperandStatistics plain = statistics("none"), clamped = statistics("clamp:0.999"),
@@ -347,7 +356,8 @@ TEST_CASE("clamping helps FP4 activations with outliers, compensation more, and 
     inside.set(i / 256, i % 256, std::clamp(x.at(i / 256, i % 256), bounds.lower, bounds.upper));
   }
   Operand operand(quantizer(numerics::kE2M1, "none", {1, 0}), 64, 256);
-  cpu::run(ops::Quantize{inside.view(), false, kKey, {}, operand});
+  operand.key = kKey;
+  cpu::run(ops::Quantize{.source = inside.view(), .operand = operand});
   const OperandStatistics narrow = test::measure(inside.view(), false, operand);
   CHECK(more.mse == Approx(narrow.mse).epsilon(1e-5));
   CHECK(more.amax == plain.amax);
@@ -378,7 +388,8 @@ TEST_CASE("clamps are refused where they cannot be kept apart") {
 
   Matrix x = whole_numbers(4, 16, 1, 9);
   Operand homeless(whole("clamp:0.9"), 4, 16);
-  CHECK_THROWS_WITH(cpu::run(ops::Quantize{x.view(), false, kKey, {}, homeless}),
+  homeless.key = kKey;
+  CHECK_THROWS_WITH(cpu::run(ops::Quantize{.source = x.view(), .operand = homeless}),
                     Catch::Contains("clamp:0.9 needs memory for its bounds"));
   Clamped left(whole("clamp:0.9:compensated"), 4, 16), other(whole("clamp:0.9:compensated"), 4, 16);
   Operand right(whole("none"), 4, 16);

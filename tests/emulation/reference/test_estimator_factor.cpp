@@ -68,7 +68,8 @@ TEST_CASE("each element of the gradient is multiplied by the factor of its scale
   spec.scale.format = numerics::ScaleFormat::pow2;
   spec.scale.rounding = numerics::ScaleRounding::ocp_floor;
   Operand operand(spec, rows, k);
-  cpu::run(ops::Quantize{x.view(), false, kKey, {}, operand});
+  operand.key = kKey;
+  cpu::run(ops::Quantize{.source = x.view(), .operand = operand});
   const std::vector<std::uint8_t> codes = operand.memory;
   cpu::run(ops::EstimatorFactor{operand, x.view(), gradient.view()});
   reference::FloatMatrix turned = spec.transform
@@ -121,9 +122,12 @@ TEST_CASE("a product is multiplied by the factors in the space of its columns, t
   masked.scale.format = numerics::ScaleFormat::e8m0;
   masked.scale.rounding = numerics::ScaleRounding::ocp_floor;
   Operand left(plain, m, k), right(plain, n, k), estimated(masked, m, n);
-  cpu::run(ops::Quantize{a.view(), false, kKey, {}, left});
-  cpu::run(ops::Quantize{b.view(), false, kKey, {}, right});
-  cpu::run(ops::Quantize{x.view(), false, kKey, {}, estimated});
+  left.key = kKey;
+  cpu::run(ops::Quantize{.source = a.view(), .operand = left});
+  right.key = kKey;
+  cpu::run(ops::Quantize{.source = b.view(), .operand = right});
+  estimated.key = kKey;
+  cpu::run(ops::Quantize{.source = x.view(), .operand = estimated});
   right.source_space = estimated.own_space();
   GemmSpec gemm;
   gemm.accumulator = Accumulator::ideal_exact;

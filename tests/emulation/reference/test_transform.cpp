@@ -305,9 +305,11 @@ TEST_CASE("an operand is quantized from the transformed tensor, in both orientat
       spec.transform = named(kNvSigns);
       const std::int64_t rows = transpose ? 64 : 48, k = transpose ? 48 : 64;
       Operand found(spec, rows, k), expected(plain, rows, k);
-      cpu::run(ops::Quantize{x.view(), transpose, kKey, {}, found});
+      found.key = kKey;
+      cpu::run(ops::Quantize{.source = x.view(), .transpose = transpose, .operand = found});
       reference::FloatMatrix values = transformed(x.view(), transpose, spec.transform, kKey);
-      cpu::run(ops::Quantize{values.view(), transpose, kKey, {}, expected});
+      expected.key = kKey;
+      cpu::run(ops::Quantize{.source = values.view(), .transpose = transpose, .operand = expected});
       INFO(label(spec) << " transpose " << transpose);
       CHECK(found.memory == expected.memory);
       CHECK(found.scale_memory == expected.scale_memory);
@@ -338,7 +340,8 @@ TEST_CASE("a transform spreads planted outliers; statistics tell the error of th
   rotated.transform = named("hadamard:full:drawn");
   const auto statistics = [&](const QuantSpec& spec, double& mse) {
     Operand operand(spec, 64, 896);
-    cpu::run(ops::Quantize{x.view(), false, kKey, {}, operand});
+    operand.key = kKey;
+    cpu::run(ops::Quantize{.source = x.view(), .operand = operand});
     reference::FloatMatrix back(64, 896);
     cpu::run(ops::Dequantize{operand, false, back.view()});
     mse = 0.0;
@@ -370,8 +373,10 @@ TEST_CASE("a GEMM of rotated operands approximates the product; others are refus
   gemm.output = DType::f32;
   const auto product_error = [&](const QuantSpec& left, const QuantSpec& right) {
     Operand a(left, 32, 128), b(right, 16, 128);
-    cpu::run(ops::Quantize{x.view(), false, kKey, {}, a});
-    cpu::run(ops::Quantize{w.view(), false, kKey, {}, b});
+    a.key = kKey;
+    cpu::run(ops::Quantize{.source = x.view(), .operand = a});
+    b.key = kKey;
+    cpu::run(ops::Quantize{.source = w.view(), .operand = b});
     reference::FloatMatrix d(32, 16);
     cpu::run(ops::Gemm{gemm, a, b, {}, false, d.view()});
     double error = 0.0, norm = 0.0;
@@ -407,8 +412,10 @@ TEST_CASE("a GEMM of rotated operands approximates the product; others are refus
   spec.transform = named("hadamard:16:drawn");
   Operand a(spec, 32, 128), b(spec, 16, 128);
   reference::FloatMatrix d(32, 16);
-  cpu::run(ops::Quantize{x.view(), false, kKey, {}, a});
-  cpu::run(ops::Quantize{w.view(), false, {11, 22, 33, 0, 45}, {}, b});
+  a.key = kKey;
+  cpu::run(ops::Quantize{.source = x.view(), .operand = a});
+  b.key = {11, 22, 33, 0, 45};
+  cpu::run(ops::Quantize{.source = w.view(), .operand = b});
   CHECK_THROWS_WITH(cpu::run(ops::Gemm{gemm, a, b, {}, false, d.view()}),
                     Catch::Contains("different signs"));
   b.spec.transform = {};
@@ -458,9 +465,11 @@ TEST_CASE("left transforms are taken out of the product") {
     right.transform = named(of_w);
     gemm.output = output;
     Operand a(left, 48, 64), b(right, 32, 64);
+    a.key = kKey;
     const RandomKey other{11, 23, 33, 0, 45};  // left signs need not agree
-    cpu::run(ops::Quantize{x.view(), false, kKey, {}, a});
-    cpu::run(ops::Quantize{w.view(), false, other, {}, b});
+    cpu::run(ops::Quantize{.source = x.view(), .operand = a});
+    b.key = other;
+    cpu::run(ops::Quantize{.source = w.view(), .operand = b});
     Matrix d(output, 48, 32);
     const TensorView product = d.view();
     cpu::run(ops::Gemm{gemm, a, b, {}, false, product});
@@ -502,9 +511,11 @@ TEST_CASE("quantizing codes of one scale again in their space gives the same cod
       rotated.transform = named("hadamard:full:drawn");
       Matrix x = with_outliers(24, 96, seed), values(DType::f32, 24, 96);
       Operand first(rotated, 24, 96), again(spec, 96, 24);
-      cpu::run(ops::Quantize{x.view(), false, kKey, {}, first});
+      first.key = kKey;
+      cpu::run(ops::Quantize{.source = x.view(), .operand = first});
       cpu::run(ops::Dequantize{first, false, values.view(), true});
-      cpu::run(ops::Quantize{values.view(), true, kKey, {}, again});
+      again.key = kKey;
+      cpu::run(ops::Quantize{.source = values.view(), .transpose = true, .operand = again});
       const QuantizedOperand &a = first, &b = again;
       int wrong = 0;
       for (std::int64_t r = 0; r < 24; ++r) {
@@ -532,12 +543,13 @@ TEST_CASE("an operand leaves the space of its source when it is read back") {
   Matrix x = whole_numbers(16, 32, 3, 1), values(DType::f32, 16, 32), back(DType::f32, 16, 32);
   for (std::int64_t i = 0; i < 16 * 32; ++i) x.set(i / 32, i % 32, 8.0f * x.at(i / 32, i % 32));
   Operand first(rotated, 16, 32), second(turned, 32, 16);
-  cpu::run(ops::Quantize{x.view(), false, kKey, {}, first});
+  first.key = kKey;
+  cpu::run(ops::Quantize{.source = x.view(), .operand = first});
   cpu::run(ops::Dequantize{first, false, values.view(), true});
   CHECK(values.at(3, 4) != x.at(3, 4));
   QuantizedOperand in_space = second;
   in_space.source_space = static_cast<QuantizedOperand&>(first).own_space();
-  cpu::run(ops::Quantize{values.view(), true, {}, {}, in_space});
+  cpu::run(ops::Quantize{.source = values.view(), .transpose = true, .operand = in_space});
   cpu::run(ops::Dequantize{in_space, true, back.view()});
   int wrong = 0;
   for (std::int64_t i = 0; i < 16 * 32; ++i)
@@ -560,8 +572,10 @@ TEST_CASE("a product that something follows is finished apart before it is added
     Matrix bounds(DType::f32, 1, 2);
     QuantizedOperand clamped = a;
     clamped.clamp_bounds = bounds.view();
-    cpu::run(ops::Quantize{x.view(), false, kKey, {}, clamped});
-    cpu::run(ops::Quantize{w.view(), false, kKey, {}, b});
+    clamped.key = kKey;
+    cpu::run(ops::Quantize{.source = x.view(), .operand = clamped});
+    b.key = kKey;
+    cpu::run(ops::Quantize{.source = w.view(), .operand = b});
     Matrix alone(DType::f32, 48, 32), sum(DType::f32, 48, 32), apart(DType::f32, 48, 32);
     const Matrix before = with_outliers(48, 32, 3);
     sum = before;
@@ -595,8 +609,10 @@ TEST_CASE("rotating back is exact where the arithmetic is, and leaves no bit of 
   Operand a(left, 32, 8), b(right, 12, 8);
   Matrix x(DType::f32, 32, 8), w(DType::f32, 12, 8);
   const RandomKey other{1, 2, 3, 0, 4};
-  cpu::run(ops::Quantize{x.view(), false, kKey, {}, a});
-  cpu::run(ops::Quantize{w.view(), false, other, {}, b});
+  a.key = kKey;
+  cpu::run(ops::Quantize{.source = x.view(), .operand = a});
+  b.key = other;
+  cpu::run(ops::Quantize{.source = w.view(), .operand = b});
   Matrix whole = whole_numbers(32, 12, 3, 50);
   reference::FloatMatrix rows = test::transformed(whole.view(), false, left.transform, kKey);
   reference::FloatMatrix both = test::transformed(rows.view(), true, right.transform, other);
@@ -622,8 +638,10 @@ TEST_CASE("left transforms are refused where they cannot be taken out") {
   spec.format = plain.format = numerics::kInt8;
   spec.transform = named("left:hadamard:16");
   Operand a(spec, 16, 32), b(plain, 16, 32);
-  cpu::run(ops::Quantize{x.view(), false, kKey, {}, a});
-  cpu::run(ops::Quantize{x.view(), false, kKey, {}, b});
+  a.key = kKey;
+  cpu::run(ops::Quantize{.source = x.view(), .operand = a});
+  b.key = kKey;
+  cpu::run(ops::Quantize{.source = x.view(), .operand = b});
   Matrix d(DType::f32, 16, 16), bias(DType::f32, 1, 16);
   CHECK_THROWS_WITH(cpu::run(ops::Gemm{gemm, a, b, {}, true, d.view()}),
                     Catch::Contains("left:hadamard:16 with a bias or an accumulator"));
@@ -702,7 +720,8 @@ TEST_CASE("a transform that does not fit K is refused before anything is written
     spec.transform = named(name);
     Operand operand(spec, 2, k);
     try {
-      cpu::run(ops::Quantize{x.view(), false, kKey, {}, operand});
+      operand.key = kKey;
+      cpu::run(ops::Quantize{.source = x.view(), .operand = operand});
     } catch (const Error& error) {
       for (const std::uint8_t byte : operand.memory) CHECK(byte == 0xEE);
       return std::string(error.what());

@@ -236,7 +236,9 @@ TEST_CASE("every narrow format goes through quantize, dequantize and statistics"
         test::fill_wide(source, 5);
         const RandomKey key{1, 2, 3, 0};
         test::Operand operand(spec, transpose ? 45 : 37, transpose ? 37 : 45);
-        cpu::run(ops::Quantize{source.view(), transpose, key, {}, operand});
+        operand.key = key;
+        cpu::run(
+            ops::Quantize{.source = source.view(), .transpose = transpose, .operand = operand});
         const auto expected = test::reference(source, transpose, spec, key);
         test::Matrix decoded(DType::f32, operand.rows, operand.k);
         cpu::run(ops::Dequantize{operand, false, decoded.view()});
@@ -274,7 +276,9 @@ TEST_CASE("wide formats are rounded once and stored in the narrowest type that h
         test::fill_wide(source, 9);
         const RandomKey key{4, 5, 6, 0};
         test::Operand operand(spec, transpose ? 70 : 21, transpose ? 21 : 70);
-        cpu::run(ops::Quantize{source.view(), transpose, key, {}, operand});
+        operand.key = key;
+        cpu::run(
+            ops::Quantize{.source = source.view(), .transpose = transpose, .operand = operand});
         test::Matrix decoded(DType::f32, operand.rows, operand.k);
         cpu::run(ops::Dequantize{operand, false, decoded.view()});
         const auto expected = test::reference(source, transpose, spec, key);
@@ -398,7 +402,8 @@ TEST_CASE("LogFMT operands are quantized by tile and multiplied as their values"
     test::fill_wide(source, 6);
     test::Operand operand(spec, transpose ? 150 : 40, transpose ? 40 : 150);
     const RandomKey key{3, 1, 4, 0};
-    cpu::run(ops::Quantize{source.view(), transpose, key, {}, operand});
+    operand.key = key;
+    cpu::run(ops::Quantize{.source = source.view(), .transpose = transpose, .operand = operand});
     test::Matrix decoded(DType::f32, operand.rows, operand.k, 0);
     cpu::run(ops::Dequantize{operand, false, decoded.view()});
     std::int64_t wrong = 0;

@@ -27,8 +27,10 @@ std::vector<float> sums(std::vector<float> values, std::int64_t rows, ElementErr
   RandomKey x, w;
   x.tensor = 3;  // layer 1
   w.tensor = 4;
-  backend.run(ops::Quantize{{values.data(), DType::f32, rows, k, k}, false, x, {}, a});
-  backend.run(ops::Quantize{{ones.data(), DType::f32, 1, k, k}, false, w, {}, b});
+  a.key = x;
+  backend.run(ops::Quantize{.source = {values.data(), DType::f32, rows, k, k}, .operand = a});
+  b.key = w;
+  backend.run(ops::Quantize{.source = {ones.data(), DType::f32, 1, k, k}, .operand = b});
   GemmSpec gemm;
   gemm.accumulator = accumulator;
   gemm.output = DType::f32;

@@ -85,7 +85,7 @@ using Change = std::function<void(const AnyOperation&)>;
 class ChangingObserver final : public OperationObserver {
  public:
   explicit ChangingObserver(Change change) : change_(std::move(change)) {}
-  void after(const AnyOperation& op) override { change_(op); }
+  void after(const AnyOperation& op, const Label&) override { change_(op); }
 
  private:
   Change change_;
@@ -206,7 +206,7 @@ TEST_CASE("one wrong position in the cache is noticed") {
 
 TEST_CASE("a scale that depends on the batch is noticed where that batch is") {
   const Certificate found = certify_changed([](const AnyOperation& any) {
-    for (const OperationOutput& output : outputs_of(any)) {
+    for (const OperationTensor& output : outputs_of(any)) {
       if (output.name == "scales" && output.operand->rows == 5) output.view.row<float>(0)[0] *= 2;
     }
   });

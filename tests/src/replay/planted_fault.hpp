@@ -34,8 +34,8 @@ class FaultyBackend final : public PassThrough {
 
   void upload(const TensorView& destination, const void* source) override {
     PassThrough::upload(destination, source);
-    // TrainingStep uploads the scalars of a step, then its number.
-    if (destination.dtype == DType::i32 && destination.size() == 1) {
+    // The scalars of a step come before its number.
+    if (label().tensor == "step number") {
       std::memcpy(&step_, source, sizeof step_);
       operation_ = 1;
     }
@@ -56,7 +56,7 @@ class FaultyBackend final : public PassThrough {
 
   TensorView output_of(const AnyOperation& op) const {
     std::int64_t namesakes = 0;
-    for (const OperationOutput& output : outputs_of(op)) {
+    for (const OperationTensor& output : outputs_of(op)) {
       if (output.name == fault_.name && namesakes++ == fault_.namesakes) return output.view;
     }
     FAIL("operation " << fault_.unmeasured << " has no output " << fault_.name);

@@ -79,7 +79,7 @@ std::vector<std::vector<TracedOutput>> traces_of(const RecordedRun& run) {
   std::vector<std::vector<TracedOutput>> traces;
   while (!replay.is_complete()) {
     replay.prepare();
-    TraceObserver trace(replay.hashes(), replay.places());
+    TraceObserver trace(replay.hashes());
     replay.step(&trace);
     traces.push_back(trace.take());
   }
@@ -143,7 +143,7 @@ void check_located(const LocatedDifference& found, const PlantedFault& fault,
   REQUIRE(found.a);
   CHECK(found.a->operation == fault.operation);
   CHECK(found.a->index == fault.output);
-  CHECK(found.a->place == target.place);
+  CHECK(found.a->label == target.label);
   CHECK(found.a->kind == target.kind);
   CHECK(found.a->name == target.name);
   REQUIRE(found.element);
@@ -176,7 +176,7 @@ void find_faults(const RunConfig& config, int wanted, std::uint64_t seed) {
     const PlantedFault fault = faults.draw();
     const TracedOutput& target = target_of(traces, fault);
     CAPTURE(fault.step, fault.operation, fault.row, fault.col, fault.mask);
-    CAPTURE(target.kind, target.name, target.part, target.place.layer, target.place.gemm);
+    CAPTURE(target.kind, target.name, target.part, target.label.layer, target.label.gemm);
     FaultyBackend faulty(fault);
     const std::filesystem::path folder = scratch / "bad";
     const RecordedRun bad = train(config, faulty, folder);
@@ -201,7 +201,7 @@ void find_faults(const RunConfig& config, int wanted, std::uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("every operation of a step has its place") {
+TEST_CASE("every operation of a step has its label") {
   const bool gpt2 = GENERATE(false, true);
   const RunConfig config = tiny_run("infir2", gpt2 ? kGpt2 : "");
   const ScratchDirectory scratch;
@@ -220,9 +220,9 @@ TEST_CASE("every operation of a step has its place") {
       const std::int64_t cols = role == GemmRole::fprop ? linear.out : linear.in;
       for (const std::int64_t micro_batch : {0, 1}) {
         INFO(linear.name << " " << gemm_role_name(role) << " " << micro_batch);
-        const Place place{micro_batch, phase, linear.name, gemm_role_name(role)};
+        const Label label{micro_batch, phase, linear.name, gemm_role_name(role)};
         CHECK(count([&](const TracedOutput& output) {
-                return output.place == place && output.name == "d" && output.rows == rows &&
+                return output.label == label && output.name == "d" && output.rows == rows &&
                        output.cols == cols;
               }) == 1);
       }
@@ -236,7 +236,7 @@ TEST_CASE("every operation of a step has its place") {
                                                            : Phase::backward;
         const bool made = quantized && (!is_weight(slot) || micro_batch == 0);
         CHECK(count([&](const TracedOutput& output) {
-                const Place& at = output.place;
+                const Label& at = output.label;
                 // dx of a norm and its quantization are one operation of the layer that reads it.
                 const bool here = at.layer == linear.name && at.micro_batch == micro_batch;
                 return here && output.name == "codes" && output.part == slot_name(slot) &&
@@ -249,17 +249,17 @@ TEST_CASE("every operation of a step has its place") {
   std::vector<std::string> updated, attention, uploads, added;
   for (const TracedOutput& output : trace) {
     if (output.kind == "adamw" && output.name == "master") {
-      CHECK(output.place.phase == Phase::update);
-      updated.push_back(output.place.layer);
+      CHECK(output.label.phase == Phase::update);
+      updated.push_back(output.label.layer);
     }
     if (output.name == "out" && output.kind == "attention_forward") {
-      attention.push_back("forward " + output.place.layer);
+      attention.push_back("forward " + output.label.layer);
     }
-    if (output.name == "dq") attention.push_back("backward " + output.place.layer);
+    if (output.name == "dq") attention.push_back("backward " + output.label.layer);
     if (output.kind == "upload") uploads.push_back(output.name);
     if (output.name == "gradient") {
-      CHECK(output.place.phase == Phase::backward);
-      added.push_back(output.place.layer);
+      CHECK(output.label.phase == Phase::backward);
+      added.push_back(output.label.layer);
     }
   }
   std::vector<std::string> parameters;
@@ -298,7 +298,7 @@ TEST_CASE("a transient fault is named to its step") {
   for (int found = 0; found < 20;) {
     const PlantedFault fault = faults.draw();
     const TracedOutput& target = target_of(traces, fault);
-    CAPTURE(fault.step, target.kind, target.name, target.place.layer);
+    CAPTURE(fault.step, target.kind, target.name, target.label.layer);
     FaultyBackend faulty(fault);
     const RecordedRun bad = train(config, faulty, scratch / "bad");
     const std::int64_t shows = compare_files(good, bad).first.step;
@@ -311,8 +311,8 @@ TEST_CASE("a transient fault is named to its step") {
       // What a step leaves to the next one alone shows there: weights, and bits of gradients that
       // are rounded away in their norm, also where an operand of theirs is made in the forward
       // pass.
-      const bool is_left = target.place.phase == Phase::update ||
-                           target.place.phase == Phase::backward ||
+      const bool is_left = target.label.phase == Phase::update ||
+                           target.label.phase == Phase::backward ||
                            target.kind.find("quantize") != std::string::npos;
       CHECK((shows == fault.step || (is_left && shows == fault.step + 1)));
       late += shows != fault.step ? 1 : 0;
@@ -365,7 +365,7 @@ TEST_CASE("a run is executed again from its checkpoint") {
   const auto traces = traces_of(complete);
   FaultDraw faults(traces, 6);
   PlantedFault fault = faults.draw();
-  while (fault.step != 3 || target_of(traces, fault).place.gemm.empty()) fault = faults.draw();
+  while (fault.step != 3 || target_of(traces, fault).label.gemm.empty()) fault = faults.draw();
   const auto faulty = [&] { return std::make_unique<FaultyBackend>(fault); };
   const StartPoint start = common_start(killed, complete, 3);
   CHECK(start.position.step == 2);
@@ -403,9 +403,9 @@ TEST_CASE("runs of different accumulators part in a sum, at a product of K") {
       locate_difference(source_of(a, healthy), source_of(b, healthy), {}, 1).difference;
   REQUIRE(found.where == LocatedDifference::Where::operation);
   // The schedules of fprop are the same, and mlp.down has no more than 32 outputs.
-  CHECK(found.a->place.layer == "layers.1.mlp.gate_up");
-  CHECK(found.a->place.gemm == "dgrad");
-  CHECK(found.a->place.phase == Phase::backward);
+  CHECK(found.a->label.layer == "layers.1.mlp.gate_up");
+  CHECK(found.a->label.gemm == "dgrad");
+  CHECK(found.a->label.phase == Phase::backward);
   REQUIRE(found.gemm);
   CHECK(found.gemm->parts == GemmElement::Parts::sum);
   // The first group of 32 products is added alike; values decide at which later one they part.
@@ -456,7 +456,7 @@ TEST_CASE("other weights, another rate and other operations are told apart") {
   moments.optimizer.update.beta2 = 0.9f;
   const LocatedDifference update = located(moments);
   CHECK(update.where == LocatedDifference::Where::operation);
-  CHECK(update.a->place.phase == Phase::update);
+  CHECK(update.a->label.phase == Phase::update);
   CHECK(update.step == 1);
 }
 

@@ -70,7 +70,7 @@ class Forgetful final : public PassThrough {
 
 class Counter final : public OperationObserver {
  public:
-  void after(const AnyOperation& op) override {
+  void after(const AnyOperation& op, const Label&) override {
     if (std::holds_alternative<const ops::MeasureOperand*>(op)) ++measured;
     if (std::holds_alternative<const ops::MeasureBoth*>(op)) measured += 2;
   }
@@ -212,17 +212,26 @@ struct Passed {
 class HeadKeys final : public OperationObserver {
  public:
   explicit HeadKeys(std::uint32_t head) : head_(head) {}
-  void after(const AnyOperation& op) override {
-    if (const auto* const* both = std::get_if<const ops::ProduceQuantize*>(&op)) add((*both)->key);
-    if (const auto* const* one = std::get_if<const ops::Quantize*>(&op)) add((*one)->key);
-    if (const auto* const* both = std::get_if<const ops::QuantizeBoth*>(&op)) add((*both)->key);
+  void after(const AnyOperation& op, const Label& label) override {
+    if (const auto* const* made = std::get_if<const ops::ProduceQuantize*>(&op)) {
+      add((*made)->first.key, label);
+    } else if (const auto* const* one = std::get_if<const ops::Quantize*>(&op)) {
+      add((*one)->operand.key, label);
+    } else if (const auto* const* both = std::get_if<const ops::QuantizeBoth*>(&op)) {
+      add((*both)->first.key, label);
+    }
   }
   std::set<std::pair<std::uint32_t, std::uint32_t>> keys;
   std::int64_t count = 0;
 
  private:
-  void add(const RandomKey& key) {
+  void add(const RandomKey& key, const Label& label) {
     if (linear_of(key) != head_ || tensor_of(key) == Tensor::w) return;
+    CHECK(label.layer == "lm_head");
+    CHECK(label.tensor == tensor_name(tensor_of(key)));
+    // Chunk after chunk, each forward and backward.
+    const bool is_forward = tensor_of(key) == Tensor::x;
+    if (key.orientation == 0) CHECK(label.phase == (is_forward ? Phase::forward : Phase::backward));
     keys.insert({key.tensor, key.orientation});
     ++count;
   }

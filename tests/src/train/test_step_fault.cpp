@@ -43,7 +43,7 @@ struct StepToTake {
 
   std::optional<StepFault> look(FaultKind kind, const StepResults& results,
                                 const std::vector<double>& usual) {
-    FaultFinder finder(backend, parameters, transformer, kind, usual);
+    FaultFinder finder(backend, transformer, kind, usual);
     backend.observe(&finder);
     StepContext measured = context;
     measured.log_statistics = true;

@@ -80,7 +80,8 @@ TEST_CASE("states of at most 8 bits have the codes and values of an operand of o
     Matrix scales(DType::f32, 1, operand.spec.scale_cols(n));
     operand.codes = codes.view();
     if (operand.spec.has_scale()) operand.scales = scales.view();
-    cpu::run(ops::Quantize{x.view(), false, key, {}, operand});
+    operand.key = key;
+    cpu::run(ops::Quantize{.source = x.view(), .operand = operand});
     CHECK(stored.codes.bytes() == codes.bytes());
     if (stored.has_scales) CHECK(stored.scales.bytes() == scales.bytes());
     Matrix values(DType::f32, 1, n);

@@ -42,7 +42,7 @@ class Delayed {
       source.set(i / 64, i % 64, amax * static_cast<float>(i % 128 - 64) / 64.0f);
     }
     Operand operand(spec_, 16, 64);
-    cpu::run(ops::Quantize{source.view(), false, {}, state(), operand});
+    cpu::run(ops::Quantize{.source = source.view(), .state = state(), .operand = operand});
     scale_used = operand.scale(0, 0);
     return test::measure(source.view(), false, operand).saturation_fraction;
   }

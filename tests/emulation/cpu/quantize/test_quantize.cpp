@@ -37,7 +37,8 @@ QuantSpec spec_of(const FormatSpec& format, TileShape tile) {
 std::int64_t mismatches(Matrix& source, bool transpose, const QuantSpec& spec) {
   Operand operand(spec, transpose ? source.cols() : source.rows(),
                   transpose ? source.rows() : source.cols());
-  cpu::run(ops::Quantize{source.view(), transpose, kKey, {}, operand});
+  operand.key = kKey;
+  cpu::run(ops::Quantize{.source = source.view(), .transpose = transpose, .operand = operand});
   const auto expected = test::reference(source, transpose, spec, kKey);
   const std::int64_t height = spec.tile.rows == 0 ? operand.rows : spec.tile.rows;
   const std::int64_t width = spec.tile.cols == 0 ? operand.k : spec.tile.cols;
@@ -210,7 +211,8 @@ TEST_CASE("vector encoders equal the codec on every bf16 value") {
       spec.scale_source = ScaleSource::none;
       spec.overflow = overflow;
       Operand operand(spec, 256, 256);
-      cpu::run(ops::Quantize{source.view(), false, kKey, {}, operand});
+      operand.key = kKey;
+      cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
       std::int64_t wrong = 0;
       for (std::uint32_t i = 0; i < 65536; ++i) {
         const std::uint32_t expected =
@@ -236,7 +238,8 @@ TEST_CASE("infinity and NaN in a tile give it scale 1 and leave the others alone
       CHECK(mismatches(source, transpose, spec) == 0);
       if (transpose || format == ScaleFormat::e8m0) continue;
       Operand operand(spec, 130, 260);
-      cpu::run(ops::Quantize{source.view(), false, kKey, {}, operand});
+      operand.key = kKey;
+      cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
       CHECK(operand.scale(5, 1) == 1.0f);
       CHECK(operand.scale(5, 0) != 1.0f);
       CHECK(operand.code(5, 131) == (std::isnan(special) ? 0x7Fu : 0x7Eu));
@@ -251,7 +254,8 @@ TEST_CASE("an all-zero tile has zero codes and a finite scale") {
   source.set(1, 200, 3.0f);
   source.set(2, 7, -0.0f);
   Operand operand(spec_of(numerics::kE4M3, {1, 128}), 4, 256);
-  cpu::run(ops::Quantize{source.view(), false, kKey, {}, operand});
+  operand.key = kKey;
+  cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
   CHECK(operand.scale(0, 0) == 1.0f);
   CHECK(operand.code(0, 0) == 0u);
   CHECK(operand.code(1, 200) == 0x7Eu);
@@ -265,8 +269,10 @@ TEST_CASE("square tiles: the codes of the transpose are the transposed codes") {
   test::fill_wide(source, 9);
   QuantSpec spec = spec_of(numerics::kE4M3, {size, size});
   Operand straight(spec, 200, 333), transposed(spec, 333, 200);
-  cpu::run(ops::Quantize{source.view(), false, kKey, {}, straight});
-  cpu::run(ops::Quantize{source.view(), true, kKey, {}, transposed});
+  straight.key = kKey;
+  cpu::run(ops::Quantize{.source = source.view(), .operand = straight});
+  transposed.key = kKey;
+  cpu::run(ops::Quantize{.source = source.view(), .transpose = true, .operand = transposed});
   std::int64_t differing = 0;
   for (std::int64_t r = 0; r < 200; ++r) {
     for (std::int64_t c = 0; c < 333; ++c) {
@@ -287,7 +293,8 @@ TEST_CASE("stochastic rounding is reproducible, keyed and unbiased") {
   spec.rounding = Rounding::stochastic;
   const auto codes = [&](RandomKey key, bool transpose) {
     Operand operand(spec, transpose ? kCols : kRows, transpose ? kRows : kCols);
-    cpu::run(ops::Quantize{source.view(), transpose, key, {}, operand});
+    operand.key = key;
+    cpu::run(ops::Quantize{.source = source.view(), .transpose = transpose, .operand = operand});
     std::vector<std::uint32_t> all;
     for (std::int64_t i = 0; i < kRows * kCols; ++i) {
       const std::int64_t r = i / kCols, c = i % kCols;
@@ -334,7 +341,8 @@ TEST_CASE("stochastic codes of tiles with codebooks follow the number of the ste
     spec.rounding = Rounding::stochastic;
     const auto codes = [&](const RandomKey& key) {
       Operand operand(spec, kRows, kCols);
-      cpu::run(ops::Quantize{source.view(), false, key, {}, operand});
+      operand.key = key;
+      cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
       std::vector<std::uint32_t> all;
       for (std::int64_t i = 0; i < kRows * kCols; ++i) {
         all.push_back(operand.code(i / kCols, i % kCols));
@@ -361,7 +369,8 @@ TEST_CASE("static scale: the decode factor is given") {
   for (const auto arithmetic : {ScaleArithmetic::enc_div, ScaleArithmetic::dec_div}) {
     spec.scale.arithmetic = arithmetic;
     Operand operand(spec, 3, 40);
-    cpu::run(ops::Quantize{source.view(), false, kKey, {}, operand});
+    operand.key = kKey;
+    cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
     CHECK(operand.scale(0, 0) == 0.37f);
     std::int64_t wrong = 0;
     for (std::int64_t i = 0; i < 120; ++i) {
@@ -378,7 +387,8 @@ TEST_CASE("dequantize is the FP32 product, rounded to the destination") {
   test::fill_wide(source, 11);
   for (const TileShape& tile : {TileShape{0, 0}, TileShape{1, 128}, TileShape{32, 32}}) {
     Operand operand(spec_of(numerics::kE4M3, tile), 67, 200);
-    cpu::run(ops::Quantize{source.view(), false, kKey, {}, operand});
+    operand.key = kKey;
+    cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
     Matrix f32(DType::f32, 67, 200), bf16(DType::bf16, 200, 67);
     cpu::run(ops::Dequantize{operand, false, f32.view()});
     const TensorView bf16_view = bf16.view();
@@ -407,7 +417,8 @@ TEST_CASE("wide formats are stored as values") {
       QuantSpec spec;
       spec.format = *format_by_name(name);
       Operand operand(spec, transpose ? 90 : 70, transpose ? 70 : 90);
-      cpu::run(ops::Quantize{source.view(), transpose, kKey, {}, operand});
+      operand.key = kKey;
+      cpu::run(ops::Quantize{.source = source.view(), .transpose = transpose, .operand = operand});
       std::int64_t wrong = 0;
       for (std::int64_t r = 0; r < operand.rows; ++r) {
         for (std::int64_t c = 0; c < operand.k; ++c) {
@@ -434,7 +445,8 @@ TEST_CASE("what cannot be quantized is refused by name") {
   Matrix source(DType::bf16, 4, 8);
   const auto refused = [&](const QuantSpec& spec, const std::string& part) {
     Operand operand(spec, 4, 8);
-    CHECK_THROWS_WITH(cpu::run(ops::Quantize{source.view(), false, kKey, {}, operand}),
+    operand.key = kKey;
+    CHECK_THROWS_WITH(cpu::run(ops::Quantize{.source = source.view(), .operand = operand}),
                       Catch::Contains(part));
     if (spec.scale_source != ScaleSource::delayed || !spec.tile.is_tensor()) {
       CHECK_THAT(supports_quantization(spec).reason, Catch::Contains(part));
@@ -455,9 +467,12 @@ TEST_CASE("what cannot be quantized is refused by name") {
   refused(spec, "above 0");
 
   Operand transposed(spec_of(numerics::kE4M3, {}), 8, 4);
-  CHECK_THROWS_WITH(cpu::run(ops::Quantize{source.view(), false, kKey, {}, transposed}),
+  transposed.key = kKey;
+  CHECK_THROWS_WITH(cpu::run(ops::Quantize{.source = source.view(), .operand = transposed}),
                     Catch::Contains("(8, 4)"));
-  CHECK_NOTHROW(cpu::run(ops::Quantize{source.view(), true, kKey, {}, transposed}));
+  transposed.key = kKey;
+  CHECK_NOTHROW(
+      cpu::run(ops::Quantize{.source = source.view(), .transpose = true, .operand = transposed}));
 }
 
 }  // namespace fp8lab

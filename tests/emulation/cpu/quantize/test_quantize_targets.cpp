@@ -48,10 +48,14 @@ std::vector<std::uint8_t> outcome(Matrix& source, bool transpose, const QuantSpe
   const auto length = static_cast<std::int64_t>(state.size());
   const TensorView state_view{state.data(), DType::f32, 1, length, length};
   const bool delayed = spec.scale_source == ScaleSource::delayed;
-  cpu::run(ops::Quantize{source.view(), transpose, {1, 2, 3, transpose}, state_view, operand});
+  operand.key = {1, 2, 3, transpose};
+  cpu::run(ops::Quantize{
+      .source = source.view(), .transpose = transpose, .state = state_view, .operand = operand});
   if (delayed) {
     cpu::run(ops::UpdateDelayedScale{spec, state_view});
-    cpu::run(ops::Quantize{source.view(), transpose, {1, 3, 3, transpose}, state_view, operand});
+    operand.key = {1, 3, 3, transpose};
+    cpu::run(ops::Quantize{
+        .source = source.view(), .transpose = transpose, .state = state_view, .operand = operand});
   }
   const OperandStatistics statistics = test::measure(source.view(), transpose, operand);
   Matrix back(DType::bf16, operand.k, operand.rows, 0);
@@ -148,7 +152,7 @@ TEST_CASE("panels of transposed codes and tiles taller than a unit: targets do n
       const auto codes_and_scales = [&](cpu::SimdTarget target) {
         cpu::set_active_target(target);
         Operand operand(spec, source.cols(), source.rows());
-        cpu::run(ops::Quantize{source.view(), true, {}, {}, operand});
+        cpu::run(ops::Quantize{.source = source.view(), .transpose = true, .operand = operand});
         append(operand.memory, operand.scale_memory.data(), 4 * operand.scale_memory.size());
         return operand.memory;
       };
@@ -179,13 +183,13 @@ TEST_CASE("transposed codes are those of the transposed matrix") {
     spec.tile = tile;
     spec.scale_source = ScaleSource::current;
     Operand expected(spec, turned.rows(), turned.cols());
-    cpu::run(ops::Quantize{turned.view(), false, {}, {}, expected});
+    cpu::run(ops::Quantize{.source = turned.view(), .operand = expected});
     for (const cpu::SimdTarget target : cpu::available_targets()) {
       for (const int threads : {1, 3}) {
         cpu::set_active_target(target);
         omp_set_num_threads(threads);
         Operand operand(spec, source.cols(), source.rows());
-        cpu::run(ops::Quantize{source.view(), true, {}, {}, operand});
+        cpu::run(ops::Quantize{.source = source.view(), .transpose = true, .operand = operand});
         INFO(label(spec) << " " << name_of(dtype) << " " << cpu::name_of(target));
         const bool same = operand.memory == expected.memory;
         CHECK(same);
@@ -207,12 +211,12 @@ TEST_CASE("transposed codes written past the caches are those written through th
     spec.tile = tile;
     spec.scale_source = ScaleSource::current;
     Operand through(spec, source.cols(), source.rows());  // its rows do not begin on lines
-    cpu::run(ops::Quantize{source.view(), true, {}, {}, through});
+    cpu::run(ops::Quantize{.source = source.view(), .transpose = true, .operand = through});
     Operand past(spec, source.cols(), source.rows());
     cpu::AlignedBuffer lines;
     past.codes.data = lines.reserve(static_cast<std::size_t>(past.codes.size()));
     past.codes.row_stride = past.k;
-    cpu::run(ops::Quantize{source.view(), true, {}, {}, past});
+    cpu::run(ops::Quantize{.source = source.view(), .transpose = true, .operand = past});
     std::int64_t differences = 0;
     for (std::int64_t r = 0; r < past.rows; ++r) {
       for (std::int64_t c = 0; c < past.k; ++c)

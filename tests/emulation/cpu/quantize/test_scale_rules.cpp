@@ -48,7 +48,8 @@ bool quantizes_as_defined(const QuantSpec& spec, test::Matrix& source, bool tran
   const RandomKey key{1, 2, 3, 0};
   test::Operand operand(spec, transpose ? source.cols() : source.rows(),
                         transpose ? source.rows() : source.cols());
-  cpu::run(ops::Quantize{source.view(), transpose, key, {}, operand});
+  operand.key = key;
+  cpu::run(ops::Quantize{.source = source.view(), .transpose = transpose, .operand = operand});
   const auto expected = test::reference(source, transpose, spec, key);
   const std::int64_t height = spec.tile.rows == 0 ? operand.rows : spec.tile.rows;
   const std::int64_t width = spec.tile.cols == 0 ? operand.k : spec.tile.cols;
@@ -331,8 +332,8 @@ TEST_CASE("square two-level tiles serve both orientations") {
   test::Matrix weight(DType::bf16, 48, 64);
   test::fill_wide(weight, 21);
   test::Operand straight(spec, 48, 64), turned(spec, 64, 48);
-  cpu::run(ops::Quantize{weight.view(), false, {}, {}, straight});
-  cpu::run(ops::Quantize{weight.view(), true, {}, {}, turned});
+  cpu::run(ops::Quantize{.source = weight.view(), .operand = straight});
+  cpu::run(ops::Quantize{.source = weight.view(), .transpose = true, .operand = turned});
   for (std::int64_t r = 0; r < 48; ++r) {
     for (std::int64_t c = 0; c < 64; ++c) {
       REQUIRE(straight.code(r, c) == turned.code(c, r));
@@ -351,7 +352,7 @@ TEST_CASE("a choice between 6 and 4 never loses and keeps 6 on a tie") {
     source.set(1, c, c % 2 == 0 ? 6.0f : 0.0f);   // exact both ways: 6, and 4 scaled by 1.5
   }
   test::Operand operand(spec, 2, 16);
-  cpu::run(ops::Quantize{source.view(), false, {}, {}, operand});
+  cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
   CHECK(operand.code(0, 4) == encode(kE2M1, float_bits(4.0f)));
   CHECK(operand.code(1, 0) == encode(kE2M1, float_bits(6.0f)));
   const OperandStatistics s = test::measure(source.view(), false, operand);
@@ -365,7 +366,7 @@ TEST_CASE("a tile that two-level scales flush counts as underflow") {
     source.set(1, c, 1e-7f);
   }
   test::Operand operand(nv_spec(), 2, 16);
-  cpu::run(ops::Quantize{source.view(), false, {}, {}, operand});
+  cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
   CHECK(operand.scale(1, 0) == 0.0f);
   const OperandStatistics s = test::measure(source.view(), false, operand);
   CHECK(s.underflow_fraction == 0.5);
@@ -383,7 +384,7 @@ TEST_CASE("infinity and NaN in a tensor with two-level scales") {
   source.set(2, 3, kNaN);
   CHECK(quantizes_as_defined(nv_spec(), source, false));
   test::Operand operand(nv_spec(), 3, 16);
-  cpu::run(ops::Quantize{source.view(), false, {}, {}, operand});
+  cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
   CHECK(std::isnan(operand.scale(2, 0)));
   CHECK(operand.scale(1, 0) == 448.0f);  // the tensor's factor is 1
 }
@@ -393,8 +394,8 @@ TEST_CASE("two-level operands multiply in groups of 16") {
   test::fill_wide(x, 1);
   test::fill_wide(w, 2);
   test::Operand a(nv_spec(), 9, 70), b(nv_spec({16, 16}), 35, 70);
-  cpu::run(ops::Quantize{x.view(), false, {}, {}, a});
-  cpu::run(ops::Quantize{w.view(), false, {}, {}, b});
+  cpu::run(ops::Quantize{.source = x.view(), .operand = a});
+  cpu::run(ops::Quantize{.source = w.view(), .operand = b});
   GemmSpec gemm;
   gemm.accumulator = Accumulator::sm90_bf16;  // FP8 instructions take 32 products
   gemm.schedule = Schedule::promote;

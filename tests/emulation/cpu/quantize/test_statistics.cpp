@@ -30,7 +30,7 @@ QuantSpec e4m3(TileShape tile, ScaleSource source = ScaleSource::current) {
 OperandStatistics statistics_of(Matrix& source, bool transpose, const QuantSpec& spec) {
   Operand operand(spec, transpose ? source.cols() : source.rows(),
                   transpose ? source.rows() : source.cols());
-  cpu::run(ops::Quantize{source.view(), transpose, {}, {}, operand});
+  cpu::run(ops::Quantize{.source = source.view(), .transpose = transpose, .operand = operand});
   return test::measure(source.view(), transpose, operand);
 }
 
@@ -218,7 +218,7 @@ TEST_CASE("every tile shape and orientation equals a plain loop over the dequant
     for (const bool transpose : {false, true}) {
       const QuantSpec spec = e4m3(tile);
       Operand operand(spec, transpose ? 203 : 131, transpose ? 131 : 203);
-      cpu::run(ops::Quantize{source.view(), transpose, {}, {}, operand});
+      cpu::run(ops::Quantize{.source = source.view(), .transpose = transpose, .operand = operand});
       const OperandStatistics s = test::measure(source.view(), transpose, operand);
       Matrix back(DType::f32, 131, 203);
       cpu::run(ops::Dequantize{operand, transpose, back.view()});
@@ -277,7 +277,7 @@ TEST_CASE("sums have the stated order, to the last bit") {
   test::fill_wide(source, 11);
   if (rows > 1) source.set(rows / 2, cols / 2, std::numeric_limits<float>::infinity());
   Operand operand(e4m3({1, 128}), transpose ? cols : rows, transpose ? rows : cols);
-  cpu::run(ops::Quantize{source.view(), transpose, {}, {}, operand});
+  cpu::run(ops::Quantize{.source = source.view(), .transpose = transpose, .operand = operand});
   const OperandStatistics s = test::measure(source.view(), transpose, operand);
   Matrix back(DType::f32, rows, cols);
   cpu::run(ops::Dequantize{operand, transpose, back.view()});
@@ -312,7 +312,7 @@ TEST_CASE("the hash of an operand is the sum of its terms") {
   Matrix source(DType::bf16, 3, 11);
   test::fill_wide(source, 5);
   Operand operand(e4m3({1, 4}), 3, 11);
-  cpu::run(ops::Quantize{source.view(), false, {}, {}, operand});
+  cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
   std::uint64_t expected = 0;
   for (std::int64_t r = 2; r >= 0; --r) {
     for (std::int64_t j = 1; j >= 0; --j) {
@@ -339,7 +339,7 @@ TEST_CASE("every code and every scale changes the hash, what lies between rows d
   Matrix source(DType::bf16, 19, 45);
   test::fill_wide(source, 6);
   Operand operand(e4m3(tile), 19, 45);
-  cpu::run(ops::Quantize{source.view(), false, {}, {}, operand});
+  cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
   const auto hash = [&] { return test::measure(source.view(), false, operand).hash; };
   const std::uint64_t before = hash();
   std::set<std::uint64_t> seen{before};
@@ -372,7 +372,7 @@ TEST_CASE("exchanged rows, columns and scales change the hash") {
   Matrix source(DType::f32, 16, 32);
   test::fill_wide(source, 7);
   Operand operand(e4m3({1, 32}), 16, 32);
-  cpu::run(ops::Quantize{source.view(), false, {}, {}, operand});
+  cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
   const auto hash = [&] { return test::measure(source.view(), false, operand).hash; };
   const std::uint64_t before = hash();
   std::swap_ranges(operand.codes.row<std::uint8_t>(2), operand.codes.row<std::uint8_t>(2) + 32,
