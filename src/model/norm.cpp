@@ -3,8 +3,6 @@
 namespace fp8lab {
 namespace {
 
-using Shape = SavedDeclaration::Shape;
-
 /// `norm`, whose x is that of `input`.
 template <class Op>
 ops::Producer norm_of(const Residual& input, const Op& norm) {
@@ -12,108 +10,76 @@ ops::Producer norm_of(const Residual& input, const Op& norm) {
   return ops::AddNorm<Op>{input.summands->a, input.summands->b, norm};
 }
 
-class RmsNorm final : public Norm {
- public:
-  RmsNorm(Declaration& declaration, const ModelConfig& model, const std::string& name,
-          std::int64_t width)
-      : epsilon_(static_cast<float>(model.rms_norm_eps)),
-        weight_(rms_norm_weight(declaration, name, width)),
-        y_(declaration.saved(name, Shape::activation, width)),
-        rstd_(declaration.saved(name + ".rstd", Shape::row, 1)) {}
-
-  ops::Producer forward(const Work& work, const Residual& input,
-                        std::int64_t first) const override {
-    const std::int64_t tokens = input.x.rows;
-    return norm_of(input, ops::RmsNormForward{input.x, work.parameter(weight_).working(), epsilon_,
-                                              work.saved(y_, first, tokens),
-                                              work.saved(rstd_, first, tokens)});
-  }
-  void backward(Work& work, const TensorView& dy, const TensorView& x,
-                const TensorView& dx) const override {
-    work.run(gradient_op(work, dy, x, dx));
-  }
-  void backward_add(Work& work, const TensorView& dy, const TensorView& x,
-                    const TensorView& gradient) const override {
-    work.run(ops::RmsNormBackwardAdd{gradient_op(work, dy, x, dy), gradient});
-  }
-  SavedId output() const override { return y_; }
-  std::vector<ParameterId> vectors() const override { return {weight_}; }
-
- private:
-  ops::RmsNormBackward gradient_op(const Work& work, const TensorView& dy, const TensorView& x,
-                                   const TensorView& dx) const {
-    const Parameter& weight = work.parameter(weight_);
-    return {dy, x, weight.working(), work.saved(rstd_), dx, weight.gradient()};
-  }
-
-  float epsilon_;
-  ParameterId weight_;
-  SavedId y_, rstd_;
-};
-
-class LayerNorm final : public Norm {
- public:
-  LayerNorm(Declaration& declaration, const ModelConfig& model, const std::string& name,
-            std::int64_t width)
-      : epsilon_(static_cast<float>(model.layer_norm_eps)),
-        weight_(declaration.parameter({name + ".weight", 1, width, true, false, {1.0, 0.0}, {}})),
-        bias_(declaration.parameter({name + ".bias", 1, width, true, false, {}, {}})),
-        y_(declaration.saved(name, Shape::activation, width)),
-        mean_(declaration.saved(name + ".mean", Shape::row, 1)),
-        rstd_(declaration.saved(name + ".rstd", Shape::row, 1)) {}
-
-  ops::Producer forward(const Work& work, const Residual& input,
-                        std::int64_t first) const override {
-    const std::int64_t tokens = input.x.rows;
-    return norm_of(input, ops::LayerNormForward{input.x, work.parameter(weight_).working(),
-                                                work.parameter(bias_).working(), epsilon_,
-                                                work.saved(y_, first, tokens),
-                                                work.saved(mean_, first, tokens),
-                                                work.saved(rstd_, first, tokens)});
-  }
-  void backward(Work& work, const TensorView& dy, const TensorView& x,
-                const TensorView& dx) const override {
-    work.run(gradient_op(work, dy, x, dx));
-  }
-  void backward_add(Work& work, const TensorView& dy, const TensorView& x,
-                    const TensorView& gradient) const override {
-    work.run(ops::LayerNormBackwardAdd{gradient_op(work, dy, x, dy), gradient});
-  }
-  SavedId output() const override { return y_; }
-  std::vector<ParameterId> vectors() const override { return {weight_, bias_}; }
-
- private:
-  ops::LayerNormBackward gradient_op(const Work& work, const TensorView& dy, const TensorView& x,
-                                     const TensorView& dx) const {
-    const Parameter& weight = work.parameter(weight_);
-    return {dy,
-            x,
-            weight.working(),
-            work.saved(mean_),
-            work.saved(rstd_),
-            dx,
-            weight.gradient(),
-            work.parameter(bias_).gradient()};
-  }
-
-  float epsilon_;
-  ParameterId weight_, bias_;
-  SavedId y_, mean_, rstd_;
-};
-
 }  // namespace
 
-ParameterId rms_norm_weight(Declaration& declaration, const std::string& name, std::int64_t width) {
-  return declaration.parameter({name + ".weight", 1, width, true, false, {1.0, 0.0}, {}});
+ops::RmsNormForward Norm::rms_forward(const Work& work, const TensorView& x, const TensorView& y,
+                                      std::int64_t first) const {
+  return {x, work.parameter(parts_.weight).working(), parts_.epsilon, y,
+          work.saved(parts_.rstd, first, x.rows)};
 }
 
-std::unique_ptr<Norm> make_norm(Declaration& declaration, const ModelConfig& model,
-                                const std::string& name, std::int64_t width) {
-  switch (model.norm) {
-    case NormKind::rmsnorm: return std::make_unique<RmsNorm>(declaration, model, name, width);
-    case NormKind::layernorm: return std::make_unique<LayerNorm>(declaration, model, name, width);
+ops::LayerNormForward Norm::layer_forward(const Work& work, const TensorView& x,
+                                          const TensorView& y, std::int64_t first) const {
+  return {x,
+          work.parameter(parts_.weight).working(),
+          work.parameter(*parts_.bias).working(),
+          parts_.epsilon,
+          y,
+          work.saved(*parts_.mean, first, x.rows),
+          work.saved(parts_.rstd, first, x.rows)};
+}
+
+ops::RmsNormBackward Norm::rms_backward(const Work& work, const TensorView& dy, const TensorView& x,
+                                        const TensorView& dx) const {
+  const Parameter& weight = work.parameter(parts_.weight);
+  return {dy, x, weight.working(), work.saved(parts_.rstd), dx, weight.gradient()};
+}
+
+ops::LayerNormBackward Norm::layer_backward(const Work& work, const TensorView& dy,
+                                            const TensorView& x, const TensorView& dx) const {
+  const Parameter& weight = work.parameter(parts_.weight);
+  return {dy,
+          x,
+          weight.working(),
+          work.saved(*parts_.mean),
+          work.saved(parts_.rstd),
+          dx,
+          weight.gradient(),
+          work.parameter(*parts_.bias).gradient()};
+}
+
+ops::Producer Norm::forward(const Work& work, const Residual& input, std::int64_t first) const {
+  const TensorView y = work.saved(output(), first, input.x.rows);
+  switch (parts_.kind) {
+    case NormKind::rmsnorm: return norm_of(input, rms_forward(work, input.x, y, first));
+    case NormKind::layernorm: break;
   }
-  return nullptr;
+  return norm_of(input, layer_forward(work, input.x, y, first));
+}
+
+void Norm::run(Work& work, const TensorView& x, const TensorView& y) const {
+  switch (parts_.kind) {
+    case NormKind::rmsnorm: return work.run(rms_forward(work, x, y, 0));
+    case NormKind::layernorm: return work.run(layer_forward(work, x, y, 0));
+  }
+}
+
+void Norm::backward(Work& work, const TensorView& dy, const TensorView& x,
+                    const TensorView& dx) const {
+  switch (parts_.kind) {
+    case NormKind::rmsnorm: return work.run(rms_backward(work, dy, x, dx));
+    case NormKind::layernorm: return work.run(layer_backward(work, dy, x, dx));
+  }
+}
+
+void Norm::backward_add(Work& work, const TensorView& dy, const TensorView& x,
+                        const TensorView& gradient) const {
+  switch (parts_.kind) {
+    case NormKind::rmsnorm:
+      return work.run(ops::RmsNormBackwardAdd{rms_backward(work, dy, x, dy), gradient});
+    case NormKind::layernorm:
+      return work.run(ops::LayerNormBackwardAdd{layer_backward(work, dy, x, dy), gradient});
+  }
 }
 
 }  // namespace fp8lab
