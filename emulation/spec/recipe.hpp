@@ -34,8 +34,8 @@ struct RecipeOverride {
   LinearRecipe recipe;
 };
 
-/// A recipe as resolved from its TOML file. Layer names are "layers.N.attention.{qkv,o}",
-/// "layers.N.mlp.{gate_up,down}" and "lm_head".
+/// A recipe as resolved from its TOML file. Names of layers, such as "layers.0.mlp.down", are those
+/// of the model that it is for.
 struct Recipe {
   std::string name;
   std::string summary;

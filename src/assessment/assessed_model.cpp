@@ -30,7 +30,7 @@ Recipe AssessedModel::mixed(const Recipe& recipe, const Recipe& others,
   Recipe result = others;
   result.keep_high_precision.clear();
   result.overrides.clear();
-  const auto layers = static_cast<int>(model_.num_hidden_layers);
+  const auto layers = static_cast<int>(model_.layer_count());
   for (std::size_t i = 0; i < linears().size(); ++i) {
     const std::string& name = linears()[i].name;
     result.overrides.push_back({name, (chosen(i) ? recipe : others).for_layer(name, layers)});

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "emulation/spec/recipe.hpp"
-#include "src/model/declaration.hpp"
+#include "src/architecture/declaration.hpp"
 
 namespace fp8lab {
 

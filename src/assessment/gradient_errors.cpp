@@ -70,7 +70,7 @@ std::vector<RecipeGradient> gradient_errors(Backend& backend, const ModelConfig&
     return result;
   };
   const Declaration declaration = declaration_of(model);
-  const auto layer_count = static_cast<int>(model.num_hidden_layers);
+  const auto layer_count = static_cast<int>(model.layer_count());
   std::vector<RecipeGradient> results;
   Gradients baseline;
   for (const Recipe& recipe : recipes) {

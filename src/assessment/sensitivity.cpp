@@ -95,7 +95,7 @@ class MovedWeights {
 
 /// Returns the indices of the linear layers with a forward operand that the recipe quantizes.
 std::vector<std::size_t> quantized_layers(const AssessedModel& model, const Recipe& recipe) {
-  const auto count = static_cast<int>(model.model().num_hidden_layers);
+  const auto count = static_cast<int>(model.model().layer_count());
   std::vector<std::size_t> quantized;
   for (std::size_t i = 0; i < model.linears().size(); ++i) {
     const LinearRecipe& layer = recipe.for_layer(model.linears()[i].name, count);
@@ -115,7 +115,7 @@ double SensitivityMap::baseline_loss() const {
 }
 
 std::size_t map_passes(const AssessedModel& model, const Recipe& recipe) {
-  const auto count = static_cast<int>(model.model().num_hidden_layers);
+  const auto count = static_cast<int>(model.model().layer_count());
   const std::vector<std::size_t> quantized = quantized_layers(model, recipe);
   std::size_t passes = 2 + std::min(kReplicates, quantized.size()) + quantized.size();
   for (const std::size_t i : quantized) {
@@ -139,7 +139,7 @@ SensitivityMap map_sensitivity(
     });
     return losses;
   };
-  const auto count = static_cast<int>(model.model().num_hidden_layers);
+  const auto count = static_cast<int>(model.model().layer_count());
   const std::vector<std::size_t> quantized = quantized_layers(model, recipe);
   map.recipe = losses_under(recipe);
   const std::size_t replicates = std::min(kReplicates, quantized.size());

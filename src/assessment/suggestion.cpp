@@ -136,7 +136,7 @@ TriedRecipe SuggestionPlanner::run(const Variant& variant, std::size_t count) co
   progress_(tried.words);
   tried.gap = loss_(*recipe) / map_.baseline_loss() - 1.0;
   tried.seconds =
-      product_seconds(*recipe, model_.linears(), model_.model().num_hidden_layers, kRatedTokens);
+      product_seconds(*recipe, model_.linears(), model_.model().layer_count(), kRatedTokens);
   return tried;
 }
 

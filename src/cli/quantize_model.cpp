@@ -13,6 +13,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/spec/recipe.hpp"
+#include "src/architecture/layer_names.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/model_source.hpp"
@@ -70,6 +71,7 @@ class ModelQuantizer {
     std::vector<QuantSpec> specs = weight_specs(recipe_);
     specs.insert(specs.end(), others_.begin(), others_.end());
     check_seed(values, "quantize", specs);
+    if (source.model) check_layer_names(recipe_, *source.model, "quantize");
     if (source.model && source.model->tie_word_embeddings) {
       tied_embedding_ = source.tensors->headers().front().name;
     }

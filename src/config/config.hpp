@@ -14,94 +14,11 @@
 #include "emulation/spec/recipe.hpp"
 #include "emulation/spec/state_rules.hpp"
 #include "emulation/spec/update_spec.hpp"
+#include "src/architecture/live_range.hpp"
+#include "src/architecture/model_config.hpp"
 #include "src/io/hdf5/study_design.hpp"
 
 namespace fp8lab {
-
-enum class RopeType : std::uint8_t {
-  unscaled,  ///< "default"
-  linear,    ///< every frequency divided by `factor`
-  dynamic,   ///< unscaled up to max_position_embeddings, the longest sequence that is accepted
-  yarn,      ///< Peng et al. 2023 (arXiv:2309.00071): by parts, from beta_fast to beta_slow
-  llama3,    ///< by parts, from high_freq_factor to low_freq_factor
-};
-
-/// How rotary frequencies are scaled to sequences beyond the pre-training length. Names, formulas
-/// and defaults are those of transformers 5 (modeling_rope_utils.py). Rotations are counted over
-/// the pre-training length.
-struct RopeScaling {
-  RopeType type = RopeType::unscaled;
-  double factor = 1.0;
-  std::int64_t original_max_position_embeddings = 0;  ///< yarn and llama3: pre-training length
-  double low_freq_factor = 1.0;   ///< llama3: frequencies with fewer rotations are fully scaled
-  double high_freq_factor = 4.0;  ///< llama3: frequencies with more rotations are not scaled
-  double beta_fast = 32.0;        ///< yarn: frequencies with more rotations are not scaled
-  double beta_slow = 1.0;         ///< yarn: frequencies with fewer rotations are fully scaled
-  bool truncate = true;           ///< yarn: the ramp begins and ends at whole pairs
-  double attention_factor = 0.0;  ///< yarn: factor of cosines and sines; 0: 0.1 ln(factor) + 1
-  bool operator==(const RopeScaling&) const = default;
-};
-
-enum class NormKind : std::uint8_t {
-  rmsnorm,    ///< Zhang and Sennrich 2019 (arXiv:1910.07467)
-  layernorm,  ///< Ba et al. 2016 (arXiv:1607.06450), with weight and bias
-};
-
-enum class FeedForwardKind : std::uint8_t {
-  swiglu,     ///< silu(gate) * up (Shazeer 2020, arXiv:2002.05202)
-  gelu_tanh,  ///< GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv:1606.08415)
-};
-
-enum class PositionKind : std::uint8_t {
-  rope,     ///< queries and keys are rotated (Su et al. 2021, arXiv:2104.09864)
-  learned,  ///< a table of max_position_embeddings rows is added to the embedding
-};
-
-/// The keys that the queries of a layer see, by the names of config.json.
-enum class LayerType : std::uint8_t {
-  full_attention,     ///< all keys up to their own
-  sliding_attention,  ///< the last ModelConfig::sliding_window of these
-};
-
-/// Decoder-only transformer of the Llama, Mistral, Qwen2, Qwen3 and GPT-2 families. Field names
-/// follow Hugging Face config.json; qkv_bias and o_bias together are the
-/// attention_bias of Llama and Qwen3.
-struct ModelConfig {
-  std::int64_t vocab_size = 272;
-  std::int64_t hidden_size = 256;
-  std::int64_t intermediate_size = 512;
-  std::int64_t num_hidden_layers = 2;
-  std::int64_t num_attention_heads = 4;
-  std::int64_t num_key_value_heads = 2;
-  std::int64_t head_dim = 64;
-  std::int64_t max_position_embeddings = 4096;
-  double rope_theta = 10000.0;
-  RopeScaling rope_scaling;
-  NormKind norm = NormKind::rmsnorm;
-  FeedForwardKind feed_forward = FeedForwardKind::swiglu;
-  PositionKind positions = PositionKind::rope;
-  /// Keys that a query of a layer with sliding attention sees, its own included; 0: no such layer.
-  std::int64_t sliding_window = 0;
-  /// Of every layer. Empty: all have sliding attention if there is a window, else full attention.
-  std::vector<LayerType> layer_types;
-  double rms_norm_eps = 1e-6;
-  double layer_norm_eps = 1e-5;
-  double initializer_range = 0.02;
-  bool scaled_residual_init = false;  ///< smaller attention.o and mlp.down (GPT-2)
-  bool qkv_bias = true;
-  bool o_bias = false;
-  bool mlp_bias = false;  ///< bias on the feed-forward layers
-  bool qk_norm = false;   ///< RMSNorm over each head of q and k before the rotation (Qwen3)
-  bool tie_word_embeddings = true;
-  bool operator==(const ModelConfig&) const = default;
-
-  /// Returns the window of a layer; 0: full attention.
-  std::int64_t window_of(std::int64_t layer) const {
-    const bool is_full = !layer_types.empty() && layer_types.at(static_cast<std::size_t>(layer)) ==
-                                                     LayerType::full_attention;
-    return is_full ? 0 : sliding_window;
-  }
-};
 
 enum class DataKind : std::uint8_t {
   arithmetic,  ///< the embedded generator of worded arithmetic
@@ -356,16 +273,6 @@ struct GrowthConfig {
 struct AttentionConfig {
   std::int64_t kv_tile = 64;
   std::int64_t q_tile = 64;
-};
-
-/// Activation checkpointing: which activations the backward pass recomputes from earlier ones
-/// instead of keeping them in every layer.
-enum class Recompute : std::uint8_t {
-  none,
-  gate_up,       ///< each layer's inputs of the activation function, and the norm before them
-  feed_forward,  ///< also the outputs of the activation function: everything after the residual sum
-                 ///< that follows attention
-  layer,         ///< everything in a layer except its input
 };
 
 /// Lifetime of the quantized weights of linear layers.

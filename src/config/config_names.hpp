@@ -2,40 +2,13 @@
 #pragma once
 
 #include "emulation/spec/recipe_names.hpp"
+#include "src/architecture/model_names.hpp"
 #include "src/config/config.hpp"
 
 namespace fp8lab {
 
 /// Accepted values of RunConfig::backend.
 inline constexpr std::array<std::string_view, 3> kBackendNames = {"cpu", "truth", "cuda"};
-
-inline constexpr std::array<Named<RopeType>, 5> kRopeTypeNames = {{
-    {"default", RopeType::unscaled},
-    {"linear", RopeType::linear},
-    {"dynamic", RopeType::dynamic},
-    {"yarn", RopeType::yarn},
-    {"llama3", RopeType::llama3},
-}};
-
-inline constexpr std::array<Named<NormKind>, 2> kNormKindNames = {{
-    {"rmsnorm", NormKind::rmsnorm},
-    {"layernorm", NormKind::layernorm},
-}};
-
-inline constexpr std::array<Named<FeedForwardKind>, 2> kFeedForwardKindNames = {{
-    {"swiglu", FeedForwardKind::swiglu},
-    {"gelu_tanh", FeedForwardKind::gelu_tanh},
-}};
-
-inline constexpr std::array<Named<LayerType>, 2> kLayerTypeNames = {{
-    {"full_attention", LayerType::full_attention},
-    {"sliding_attention", LayerType::sliding_attention},
-}};
-
-inline constexpr std::array<Named<PositionKind>, 2> kPositionKindNames = {{
-    {"rope", PositionKind::rope},
-    {"learned", PositionKind::learned},
-}};
 
 inline constexpr std::array<Named<DataKind>, 4> kDataKindNames = {{
     {"arithmetic", DataKind::arithmetic},

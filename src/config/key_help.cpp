@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "emulation/spec/spec_fields.hpp"
+#include "src/architecture/layer_names.hpp"
 #include "src/config/reading/examples.hpp"
 #include "src/config/recipe/recipe_fields.hpp"
 #include "src/config/tables/run_tables.hpp"
@@ -71,13 +72,9 @@ std::string with_example(const std::string& keys, const std::string& kind,
                      kind, example);
 }
 
-KeyHelp list_of_patterns(const std::string& path, const std::string& help) {
-  return {path,
-          "patterns of layers: layers.N.attention.qkv, layers.N.attention.o, "
-          "layers.N.mlp.gate_up (mlp.up without a gate), layers.N.mlp.down, lm_head; N is an "
-          "index, first, last or *, "
-          "{a,b} lists choices",
-          "", "", help};
+KeyHelp patterns_key(const std::string& path, const std::string& accepted,
+                     const std::string& help) {
+  return {path, accepted, "", "", help + " of layers; a run accepts the names of its model"};
 }
 
 }  // namespace
@@ -111,12 +108,13 @@ std::vector<KeyHelp> recipe_keys() {
   list_fields(gemm_fields(), "gemm", keys);
   list_heading("keep_high_precision", "layers that are computed in the type of the activations",
                false, keys);
-  keys.push_back(list_of_patterns("keep_high_precision.modules",
-                                  "a list of patterns; also embed, norm, attention.core"));
+  const LayerNames& names = layer_names_of_any_model();
+  keys.push_back(
+      patterns_key("keep_high_precision.modules", names.accepted_modules(), "a list of patterns"));
   list_heading("override",
                "slots and gemm tables for some layers; the first that matches a layer wins", true,
                keys);
-  keys.push_back(list_of_patterns("override.match", "one pattern"));
+  keys.push_back(patterns_key("override.match", names.accepted_linears(), "one pattern"));
   return keys;
 }
 

@@ -33,7 +33,7 @@ AccumulatorEvaluation describe(const CheckpointedRun& run, const Accumulator& ac
   const TensorCoreProfile* const profile = profile_of(accumulator);
   result.evidence = profile != nullptr ? evidence_name(profile->evidence) : "custom";
   const Declaration declaration = declaration_of(run.config.model);
-  const auto layers = static_cast<int>(run.config.model.num_hidden_layers);
+  const auto layers = static_cast<int>(run.config.model.layer_count());
   for (const LinearDeclaration& linear : declaration.linears()) {
     const std::optional<GemmRefusal> refused =
         refusal(run.recipe.for_layer(linear.name, layers), GemmRole::fprop, accumulator);

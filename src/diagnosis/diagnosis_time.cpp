@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/architecture/parts.hpp"
 #include "src/diagnosis/accumulators.hpp"
 #include "src/diagnosis/layer_choice.hpp"
-#include "src/model/decoder.hpp"
 #include "src/train/plan/time_plan.hpp"
 
 namespace fp8lab {

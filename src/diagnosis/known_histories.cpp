@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "src/model/decoder.hpp"
+#include "src/architecture/parts.hpp"
 
 namespace fp8lab {
 
@@ -29,7 +29,7 @@ Recipe with_known_histories(const Recipe& recipe, const ModelConfig& model,
   std::int64_t count = 0;
   std::string first;
   for (const LinearDeclaration& linear : declaration.linears()) {
-    LinearRecipe layer = recipe.for_layer(linear.name, static_cast<int>(model.num_hidden_layers));
+    LinearRecipe layer = recipe.for_layer(linear.name, static_cast<int>(model.layer_count()));
     for (const Slot slot : replace_unknown_histories(histories, linear.name, layer)) {
       if (count++ == 0) first = amax_history_name(linear.name, slot);
     }

@@ -6,8 +6,8 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/spec/recipe.hpp"
+#include "src/architecture/parts.hpp"
 #include "src/config/reading/nearest_name.hpp"
-#include "src/model/decoder.hpp"
 
 namespace fp8lab {
 
@@ -15,7 +15,7 @@ std::vector<std::size_t> chosen_layers(const ModelConfig& model,
                                        const std::vector<std::string>& patterns) {
   const Declaration declaration = declaration_of(model);
   const std::vector<LinearDeclaration>& linears = declaration.linears();
-  const auto count = static_cast<int>(model.num_hidden_layers);
+  const auto count = static_cast<int>(model.layer_count());
   std::vector<bool> is_chosen(linears.size());
   for (std::size_t i = 0; patterns.empty() && i < linears.size(); ++i) {
     is_chosen[i] = linears[i].name != "lm_head";

@@ -4,11 +4,11 @@
 #include <optional>
 #include <utility>
 
+#include "src/architecture/parts.hpp"
 #include "src/diagnosis/known_histories.hpp"
 #include "src/diagnosis/layer_choice.hpp"
 #include "src/diagnosis/operand_capture.hpp"
 #include "src/error_sources/switches.hpp"
-#include "src/model/decoder.hpp"
 #include "src/model/linear_function.hpp"
 #include "src/train/plan/memory_plan.hpp"
 #include "src/train/step/amax_history.hpp"
@@ -76,7 +76,7 @@ class StepReplay {
         capture_(backend),
         work_(capture_, run),
         step_(step),
-        layer_count_(static_cast<int>(run.config.model.num_hidden_layers)),
+        layer_count_(static_cast<int>(run.config.model.layer_count())),
         layers_(std::move(layers)) {
     for (const Recipe& recipe : recipes) {
       replays_.push_back({recipe, std::vector<LayerReplay>(layers_.size())});

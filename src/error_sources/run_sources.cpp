@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/architecture/parts.hpp"
 #include "src/config/reading/nearest_name.hpp"
-#include "src/model/decoder.hpp"
 
 namespace fp8lab {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "emulation/spec/gemm_rules.hpp"
-#include "src/model/decoder.hpp"
+#include "src/architecture/parts.hpp"
 
 namespace fp8lab {
 namespace {
@@ -142,7 +142,7 @@ Recipe with_switches(const Recipe& recipe, const ModelConfig& model, const Switc
   result.overrides.clear();
   if (!switches.storage) result.activation_dtype = DType::f32;
   const Declaration declaration = declaration_of(model);
-  const auto layers = static_cast<int>(model.num_hidden_layers);
+  const auto layers = static_cast<int>(model.layer_count());
   for (std::size_t i = 0; i < declaration.linears().size(); ++i) {
     const std::string& name = declaration.linears()[i].name;
     result.overrides.push_back(

@@ -7,8 +7,8 @@
 
 #include "emulation/spec/recipe.hpp"
 #include "emulation/spec/slot.hpp"
+#include "src/architecture/declaration.hpp"
 #include "src/config/config.hpp"
-#include "src/model/declaration.hpp"
 
 namespace fp8lab {
 

@@ -3,38 +3,30 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
-#include "src/model/declaration.hpp"
+#include "src/architecture/parts.hpp"
+#include "src/model/block_input.hpp"
 #include "src/model/work.hpp"
 
 namespace fp8lab {
 
 class Attention {
  public:
-  /// Declares the parts "attention.*" of layer `layer`.
-  Attention(Declaration& declaration, const ModelConfig& model, std::int64_t layer);
+  /// `layer` is its index in a cache.
+  Attention(AttentionParts parts, std::int64_t layer)
+      : parts_(parts), layer_(layer), name_("layers." + std::to_string(layer) + ".attention") {}
 
-  /// out (tokens, C) from the output of `norm`; appends keys and values to the cache if there is
-  /// one.
-  void forward(Work& work, const ops::Producer& norm, const TensorView& out) const;
-  /// dx from dout and x, the norm's output; accumulates weight gradients.
+  /// out (tokens, C) from `input`; appends keys and values to the cache if there is one.
+  void forward(Work& work, const BlockInput& input, const TensorView& out) const;
+  /// dx from dout and x, the block's input; accumulates weight gradients. dx may be dout.
   void backward(Work& work, const TensorView& x, const TensorView& dout,
                 const TensorView& dx) const;
-  /// The linear layer that reads the norm's output.
-  LinearId first() const { return qkv_; }
 
  private:
   struct QkvViews {
     TensorView q, k, v;
     TensorView qk;  ///< q and k, which lie side by side
-  };
-  /// RMSNorm of each head of q and k.
-  struct HeadNorms {
-    HeadNorms(Declaration& declaration, const ModelConfig& model);
-    ParameterId q, k;
-    SavedId qk, q_rstd, k_rstd;
   };
 
   AttentionShape attention_shape(const Work& work) const;
@@ -47,16 +39,9 @@ class Attention {
   void rotate(Work& work, const QkvViews& views, bool inverse) const;
   void attend(Work& work, const QkvViews& views) const;
 
+  AttentionParts parts_;
+  std::int64_t layer_;
   std::string name_;  ///< "layers.0.attention"
-  std::int64_t layer_, heads_, kv_heads_, head_dim_;
-  std::int64_t window_;  ///< AttentionShape::window
-  bool is_rotated_;
-  float epsilon_;
-  LinearId qkv_;
-  std::optional<HeadNorms> head_norms_;
-  LinearId o_;
-  SavedId qkv_out_, attended_, lse_;
-  ScratchId d_qkv_, d_attended_;
 };
 
 }  // namespace fp8lab

@@ -5,49 +5,23 @@
 namespace fp8lab {
 namespace {
 
-using Shape = SavedDeclaration::Shape;
-
-// Output of a block, before the next norm or the head adds it to the residual stream.
-constexpr const char* kBranch = "branch";
-constexpr LiveRange kBranchRange{PassPhase::attention, PassPhase::feed_forward, PassPhase::head,
-                                 PassPhase::recompute};
-// Gradients of the residual stream and of a branch, live from the head on.
-constexpr const char *kHiddenGradient = "d_hidden", *kBranchGradient = "d_branch";
-constexpr LiveRange kGradientRange =
-    LiveRange::from_to(PassPhase::head, PassPhase::attention_backward);
-
-ParameterId table(Declaration& declaration, const ModelConfig& model, const char* name,
-                  std::int64_t rows) {
-  return declaration.parameter(
-      {name, rows, model.hidden_size, false, true, {0.0, model.initializer_range}, {}});
-}
-
-std::vector<DecoderLayer> make_layers(Declaration& declaration, const ModelConfig& model) {
+std::vector<DecoderLayer> make_layers(const DecoderParts& parts) {
   std::vector<DecoderLayer> layers;
-  for (std::int64_t i = 0; i < model.num_hidden_layers; ++i) {
-    declaration.enter_layer(i);
-    layers.emplace_back(declaration, model, i);
+  for (const LayerParts& layer : parts.layers) {
+    layers.emplace_back(layer, static_cast<std::int64_t>(layers.size()));
   }
-  declaration.enter_layer(std::nullopt);
   return layers;
 }
 
 }  // namespace
 
-Embedding::Embedding(Declaration& declaration, const ModelConfig& model)
-    : tokens_(table(declaration, model, "embed.weight", model.vocab_size)),
-      position_rows_(declaration.scratch(kBranch, model.hidden_size, kBranchRange, false)) {
-  if (model.positions != PositionKind::learned) return;
-  positions_ = table(declaration, model, "positions.weight", model.max_position_embeddings);
-}
-
 Residual Embedding::forward(Work& work, const TensorView& out) const {
-  const Parameter& table = work.parameter(tokens_);
+  const Parameter& table = work.parameter(parts_.tokens);
   work.run(table.name(), ops::EmbeddingForward{
                              .tokens = work.column(kTokens), .table = table.working(), .out = out});
-  if (!positions_) return {out};
-  const TensorView rows = work.scratch(position_rows_);
-  const Parameter& positions = work.parameter(*positions_);
+  if (!parts_.positions) return {out};
+  const TensorView rows = work.scratch(parts_.position_rows);
+  const Parameter& positions = work.parameter(*parts_.positions);
   work.run(positions.name(),
            ops::EmbeddingForward{
                .tokens = work.column(kPositions), .table = positions.working(), .out = rows});
@@ -60,36 +34,58 @@ void Embedding::backward(Work& work, const TensorView& dout) const {
     work.run(rows.name(),
              ops::EmbeddingBackward{.tokens = indices, .dout = dout, .dtable = rows.gradient()});
   };
-  add_rows(work.column(kTokens), work.parameter(tokens_));
-  if (positions_) add_rows(work.column(kPositions), work.parameter(*positions_));
+  add_rows(work.column(kTokens), work.parameter(parts_.tokens));
+  if (parts_.positions) add_rows(work.column(kPositions), work.parameter(*parts_.positions));
 }
 
-DecoderLayer::DecoderLayer(Declaration& declaration, const ModelConfig& model, std::int64_t index)
-    : input_(declaration.in_block(Block::attention)
-                 .saved("input", Shape::activation, model.hidden_size)),
-      attention_norm_(make_norm(declaration.recomputed_from(Recompute::layer), model,
-                                "attention.norm", model.hidden_size)),
-      attention_(declaration, model, index),
-      middle_(declaration.saved("middle", Shape::activation, model.hidden_size)),
-      mlp_norm_(
-          make_norm(declaration.in_block(Block::feed_forward).recomputed_from(Recompute::gate_up),
-                    model, "mlp.norm", model.hidden_size)),
-      feed_forward_(make_feed_forward(declaration, model)),
-      branch_(declaration.scratch(kBranch, model.hidden_size, kBranchRange, false)),
-      d_branch_(declaration.scratch(kBranchGradient, model.hidden_size, kGradientRange)) {
-  declaration.recomputed_from(Recompute::none);
-  declaration.normed_linear(attention_norm_->vectors(), attention_.first());
-  declaration.normed_linear(mlp_norm_->vectors(), feed_forward_->first());
-  declaration.own_x(attention_.first(), attention_norm_->output());
-  declaration.own_x(feed_forward_->first(), mlp_norm_->output());
+template <class Body>
+DecoderLayer::NormedBlock<Body> DecoderLayer::block_of(SavedId stream, const BlockNorms& norms,
+                                                       Body body) {
+  NormedBlock<Body> block{stream, std::nullopt, body, std::nullopt};
+  if (norms.before) block.before = Norm(*norms.before);
+  if (norms.after) block.after = NormAfter{norms.after->x, Norm(norms.after->norm)};
+  return block;
 }
+
+template <class Body>
+BlockInput DecoderLayer::NormedBlock<Body>::input(Work& work, const Residual& from) const {
+  if (before) return before->forward(work, from, 0);
+  return added_up(work, from);
+}
+
+template <class Body>
+void DecoderLayer::NormedBlock<Body>::forward(Work& work, const Residual& from,
+                                              const TensorView& branch) const {
+  const BlockInput x = input(work, from);
+  if (!after) return body.forward(work, x, branch);
+  const TensorView out = work.saved(after->x);
+  body.forward(work, x, out);
+  after->norm.run(work, out, branch);
+}
+
+template <class Body>
+void DecoderLayer::NormedBlock<Body>::backward(Work& work, const TensorView& gradient,
+                                               const TensorView& d_branch) const {
+  const TensorView x = work.saved(stream);
+  if (after) after->norm.backward(work, gradient, work.saved(after->x), d_branch);
+  body.backward(work, before ? work.saved_x(before->output()) : x, after ? d_branch : gradient,
+                d_branch);
+  if (before) return before->backward_add(work, d_branch, x, gradient);
+  work.run(ops::Add{.a = gradient, .b = d_branch, .sum = gradient});
+}
+
+DecoderLayer::DecoderLayer(const LayerParts& parts, std::int64_t index)
+    : attention_(block_of(parts.input, parts.attention_norms, Attention(parts.attention, index))),
+      mlp_(block_of(parts.middle, parts.mlp_norms, FeedForward(parts.mlp))),
+      branch_(parts.branch),
+      d_branch_(parts.d_branch) {}
 
 void DecoderLayer::forward(Work& work, const Residual& stream) const {
   work.enter(PassPhase::attention);
   const TensorView branch = work.scratch(branch_);
-  attention_.forward(work, attention_norm_->forward(work, stream, 0), branch);
+  attention_.forward(work, stream, branch);
   work.enter(PassPhase::feed_forward);
-  feed_forward_->forward(work, mlp_norm_->forward(work, middle(work), 0), branch);
+  mlp_.forward(work, middle(work), branch);
 }
 
 void DecoderLayer::recompute(Work& work) const {
@@ -100,44 +96,28 @@ void DecoderLayer::recompute(Work& work) const {
   StepContext unmeasured = context;
   unmeasured.log_statistics = false;
   work.begin_pass(unmeasured);
-  Residual stream{work.saved(middle_)};
+  Residual stream{work.saved(mlp_.stream)};
   if (work.recomputes(Recompute::layer)) {
-    attention_.forward(work, attention_norm_->forward(work, {input(work)}, 0),
-                       work.scratch(branch_));
+    attention_.forward(work, {input(work)}, work.scratch(branch_));
     stream = middle(work);
   }
-  feed_forward_->recompute(work, mlp_norm_->forward(work, stream, 0));
+  mlp_.body.recompute(work, mlp_.input(work, stream));
   work.begin_pass(context);
 }
 
 void DecoderLayer::backward(Work& work, const TensorView& gradient) const {
   const TensorView d_branch = work.scratch(d_branch_);
   work.enter(PassPhase::feed_forward_backward);
-  feed_forward_->backward(work, work.saved_x(mlp_norm_->output()), gradient, d_branch);
-  mlp_norm_->backward_add(work, d_branch, work.saved(middle_), gradient);
+  mlp_.backward(work, gradient, d_branch);
   work.enter(PassPhase::attention_backward);
-  attention_.backward(work, work.saved_x(attention_norm_->output()), gradient, d_branch);
-  attention_norm_->backward_add(work, d_branch, input(work), gradient);
+  attention_.backward(work, gradient, d_branch);
 }
 
 Decoder::Decoder(const ModelConfig& model)
-    : embedding_(declaration_, model),
-      layers_(make_layers(declaration_, model)),
-      final_input_(declaration_.in_block(Block::head)
-                       .saved("final_input", Shape::activation, model.hidden_size)),
-      norm_(make_norm(declaration_, model, "norm", model.hidden_size)),
-      head_(model.tie_word_embeddings
-                ? declaration_.tied_linear("lm_head", embedding_.weight())
-                : declaration_.linear("lm_head", model.hidden_size, {{"", model.vocab_size}}, false,
-                                      model.initializer_range)),
-      logits_(declaration_.saved("logits", Shape::activation, model.vocab_size)),
-      token_losses_(declaration_.saved("token_losses", Shape::row, 1)),
-      chosen_(declaration_.scratch("chosen", model.hidden_size, PassPhase::head, false)),
-      d_hidden_(declaration_.scratch(kHiddenGradient, model.hidden_size, kGradientRange)),
-      d_branch_(declaration_.scratch(kBranchGradient, model.hidden_size, kGradientRange)) {
-  declaration_.own_x(head_, norm_->output());
-  declaration_.in_chunks(head_, logits_);
-}
+    : parts_(declare_decoder(declaration_, model)),
+      embedding_(parts_.embedding),
+      layers_(make_layers(parts_)),
+      norm_(parts_.norm) {}
 
 std::vector<Decoder::Chunk> Decoder::chunks(const Work& work) const {
   std::vector<Chunk> all;
@@ -161,7 +141,7 @@ StepContext Decoder::context_of(const Work& work, const Chunk& chunk) const {
 
 Residual Decoder::head_input(const Work& work, const Chunk& chunk) const {
   const Residual whole =
-      all_wanted(work) ? output(work) : Residual{work.scratch(chosen_, work.outputs())};
+      all_wanted(work) ? output(work) : Residual{work.scratch(parts_.chosen, work.outputs())};
   return whole.rows(chunk.first, chunk.count);
 }
 
@@ -177,24 +157,26 @@ void Decoder::forward(Work& work) const {
   // ops::Embedding selects rows of any matrix.
   const TensorView last = added_up(work, output(work));
   work.run(ops::EmbeddingForward{
-      .tokens = work.wanted(), .table = last, .out = work.scratch(chosen_, work.outputs())});
+      .tokens = work.wanted(), .table = last, .out = work.scratch(parts_.chosen, work.outputs())});
 }
 
 void Decoder::head_forward(Work& work, const Chunk& chunk) const {
-  work.linear(head_).forward(context_of(work, chunk),
-                             norm_->forward(work, head_input(work, chunk), chunk.first),
-                             logits(work, chunk));
+  work.linear(parts_.head)
+      .forward(context_of(work, chunk), norm_.forward(work, head_input(work, chunk), chunk.first),
+               logits(work, chunk));
 }
 
 void Decoder::head_backward(Work& work, const Chunk& chunk) const {
-  work.linear(head_).backward(
-      context_of(work, chunk), work.saved_x(norm_->output(), chunk.first, chunk.count),
-      logits(work, chunk), work.scratch(d_branch_).row_range(chunk.first, chunk.count));
+  work.linear(parts_.head)
+      .backward(context_of(work, chunk), work.saved_x(norm_.output(), chunk.first, chunk.count),
+                logits(work, chunk),
+                work.scratch(parts_.d_branch).row_range(chunk.first, chunk.count));
 }
 
 void Decoder::backward(Work& work) const {
-  const TensorView d_hidden = work.scratch(d_hidden_), d_branch = work.scratch(d_branch_);
-  norm_->backward(work, d_branch, work.saved(final_input_), d_hidden);
+  const TensorView d_hidden = work.scratch(parts_.d_hidden),
+                   d_branch = work.scratch(parts_.d_branch);
+  norm_.backward(work, d_branch, work.saved(parts_.final_input), d_hidden);
   for (std::size_t i = layers_.size(); i-- > 0;) {
     // The buffers of the last layer are still valid.
     if (i + 1 < layers_.size()) layers_[i].recompute(work);
@@ -202,7 +184,5 @@ void Decoder::backward(Work& work) const {
   }
   embedding_.backward(work, d_hidden);
 }
-
-Declaration declaration_of(const ModelConfig& model) { return Decoder(model).declaration(); }
 
 }  // namespace fp8lab

@@ -1,15 +1,15 @@
-// The tree of modules of a decoder-only transformer with pre-norm layers:
-//   h = embedding(tokens);  each layer: h += attention(norm(h)), h += feed_forward(norm(h));
+// The tree of modules of a decoder-only transformer:
+//   h = embedding(tokens);  each layer, with norms as its LayerSpec says:
+//   h += norm(attention(norm(h))), h += norm(feed_forward(norm(h)));
 //   logits = lm_head(norm(h)).
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
+#include "src/architecture/parts.hpp"
 #include "src/model/attention.hpp"
-#include "src/model/declaration.hpp"
 #include "src/model/feed_forward.hpp"
 #include "src/model/norm.hpp"
 #include "src/model/residual.hpp"
@@ -20,31 +20,28 @@ namespace fp8lab {
 /// The token embedding, plus the position embedding of models with learned positions.
 class Embedding {
  public:
-  Embedding(Declaration& declaration, const ModelConfig& model);
+  explicit Embedding(EmbeddingParts parts) : parts_(parts) {}
 
   /// Returns the residual stream that begins in `out`.
   Residual forward(Work& work, const TensorView& out) const;
   void backward(Work& work, const TensorView& dout) const;
-  ParameterId weight() const { return tokens_; }
 
  private:
-  ParameterId tokens_;
-  std::optional<ParameterId> positions_;
-  ScratchId position_rows_;
+  EmbeddingParts parts_;
 };
 
 class DecoderLayer {
  public:
-  DecoderLayer(Declaration& declaration, const ModelConfig& model, std::int64_t index);
+  DecoderLayer(const LayerParts& parts, std::int64_t index);
 
-  /// The layer's input (tokens, C); valid once the first norm has run.
-  TensorView input(const Work& work) const { return work.saved(input_); }
+  /// The layer's input (tokens, C); valid once the first block has run.
+  TensorView input(const Work& work) const { return work.saved(attention_.stream); }
   /// `stream` is the output of the embedding or of the layer before; input() receives its sum.
   void forward(Work& work, const Residual& stream) const;
-  /// The output of forward(), whose sum the next norm writes to `out`. Valid until the next layer's
-  /// forward pass.
+  /// The output of forward(), whose sum the next reader writes to `out`. Valid until the next
+  /// layer's forward pass.
   Residual output(const Work& work, const TensorView& out) const {
-    return {out, Residual::Summands{work.saved(middle_), work.scratch(branch_)}};
+    return {out, Residual::Summands{work.saved(mlp_.stream), work.scratch(branch_)}};
   }
   /// Recomputes the tensors that backward reads and that other layers have overwritten.
   void recompute(Work& work) const;
@@ -52,17 +49,36 @@ class DecoderLayer {
   void backward(Work& work, const TensorView& gradient) const;
 
  private:
+  /// A norm of a block's output (tokens, C).
+  struct NormAfter {
+    SavedId x;
+    Norm norm;
+  };
+  /// An attention or a feed-forward block with its norms.
+  template <class Body>
+  struct NormedBlock {
+    SavedId stream;  ///< the residual stream (tokens, C) that the block reads
+    std::optional<Norm> before;
+    Body body;
+    std::optional<NormAfter> after;
+
+    /// What `body` reads.
+    BlockInput input(Work& work, const Residual& from) const;
+    /// What the block adds to the stream: `branch` (tokens, C).
+    void forward(Work& work, const Residual& from, const TensorView& branch) const;
+    /// Turns the gradient of the stream behind the block into that in front of it, in place.
+    void backward(Work& work, const TensorView& gradient, const TensorView& d_branch) const;
+  };
+  template <class Body>
+  static NormedBlock<Body> block_of(SavedId stream, const BlockNorms& norms, Body body);
+
   /// The output of the attention block.
   Residual middle(const Work& work) const {
-    return {work.saved(middle_), Residual::Summands{input(work), work.scratch(branch_)}};
+    return {work.saved(mlp_.stream), Residual::Summands{input(work), work.scratch(branch_)}};
   }
 
-  SavedId input_;
-  std::unique_ptr<Norm> attention_norm_;
-  Attention attention_;
-  SavedId middle_;
-  std::unique_ptr<Norm> mlp_norm_;
-  std::unique_ptr<FeedForward> feed_forward_;
+  NormedBlock<Attention> attention_;
+  NormedBlock<FeedForward> mlp_;
   ScratchId branch_, d_branch_;
 };
 
@@ -90,11 +106,11 @@ class Decoder {
   void backward(Work& work) const;
   /// (chunk.count, vocab_size). All chunks use the same memory.
   TensorView logits(const Work& work, const Chunk& chunk) const {
-    return work.saved(logits_, 0, chunk.count);
+    return work.saved(parts_.logits, 0, chunk.count);
   }
   /// (1, chunk.count) f32.
   TensorView token_losses(const Work& work, const Chunk& chunk) const {
-    return work.saved(token_losses_, chunk.first, chunk.count);
+    return work.saved(parts_.token_losses, chunk.first, chunk.count);
   }
 
  private:
@@ -103,22 +119,16 @@ class Decoder {
   bool all_wanted(const Work& work) const { return work.outputs() == work.rows(); }
   /// The output of the last layer.
   Residual output(const Work& work) const {
-    return layers_.back().output(work, work.saved(final_input_));
+    return layers_.back().output(work, work.saved(parts_.final_input));
   }
   /// The rows of a chunk that the last norm reads.
   Residual head_input(const Work& work, const Chunk& chunk) const;
 
   Declaration declaration_;
+  DecoderParts parts_;
   Embedding embedding_;
   std::vector<DecoderLayer> layers_;
-  SavedId final_input_;
-  std::unique_ptr<Norm> norm_;
-  LinearId head_;
-  SavedId logits_, token_losses_;
-  ScratchId chosen_, d_hidden_, d_branch_;
+  Norm norm_;
 };
-
-/// Decoder(model).declaration().
-Declaration declaration_of(const ModelConfig& model);
 
 }  // namespace fp8lab

@@ -1,30 +1,31 @@
 // The feed-forward half of a layer: a linear layer up, an activation, a linear layer down.
 #pragma once
 
-#include <memory>
-
-#include "src/model/declaration.hpp"
+#include "src/architecture/parts.hpp"
+#include "src/model/block_input.hpp"
 #include "src/model/work.hpp"
 
 namespace fp8lab {
 
 class FeedForward {
  public:
-  virtual ~FeedForward() = default;
+  explicit FeedForward(FeedForwardParts parts) : parts_(parts) {}
 
-  /// out (tokens, C) from the output of `norm`.
-  virtual void forward(Work& work, const ops::Producer& norm, const TensorView& out) const = 0;
+  /// out (tokens, C) from `input`.
+  void forward(Work& work, const BlockInput& input, const TensorView& out) const;
   /// Recomputes the saved tensors that backward reads.
-  virtual void recompute(Work& work, const ops::Producer& norm) const = 0;
-  /// dx from dout and x, the norm's output; accumulates weight gradients. Call once after each
-  /// forward or recompute: it overwrites their saved tensors with gradients.
-  virtual void backward(Work& work, const TensorView& x, const TensorView& dout,
-                        const TensorView& dx) const = 0;
-  /// The linear layer that reads the norm's output.
-  virtual LinearId first() const = 0;
-};
+  void recompute(Work& work, const BlockInput& input) const;
+  /// dx from dout and x, the block's input; accumulates weight gradients. dx may be dout. Call once
+  /// after each forward or recompute: it overwrites their saved tensors with gradients.
+  void backward(Work& work, const TensorView& x, const TensorView& dout,
+                const TensorView& dx) const;
 
-/// The model's feed-forward block, its parts called "mlp.*".
-std::unique_ptr<FeedForward> make_feed_forward(Declaration& declaration, const ModelConfig& model);
+ private:
+  /// The activation, and its backward pass, which replaces its input by the gradient.
+  ops::Producer activation(const Work& work) const;
+  ops::Producer activation_backward(const Work& work) const;
+
+  FeedForwardParts parts_;
+};
 
 }  // namespace fp8lab

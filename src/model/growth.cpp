@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
-#include "src/model/decoder.hpp"
+#include "src/architecture/parts.hpp"
 #include "src/model/weight_names.hpp"
 
 namespace fp8lab {
@@ -64,7 +64,7 @@ class GrownTensors : public ModelTensors {
       Copied copied;
       std::optional<std::int64_t> source;
       if (parameter.layer) {
-        copied = copied_by(*parameter.layer, growth, model.num_hidden_layers);
+        copied = copied_by(*parameter.layer, growth, model.layer_count());
         source = copied.layer;
       }
       const bool is_zero =
@@ -99,13 +99,13 @@ class GrownTensors : public ModelTensors {
 
 ModelConfig model_before(const GrowthConfig& growth, const ModelConfig& model) {
   ModelConfig before = model;
-  before.num_hidden_layers = growth.from_layers;
+  before.set_layer_count(growth.from_layers);
   return before;
 }
 
 std::unique_ptr<ModelTensors> grown(std::unique_ptr<ModelTensors> tensors,
                                     const GrowthConfig& growth, const ModelConfig& model) {
-  FP8LAB_ASSERT(model.num_hidden_layers % growth.from_layers == 0);
+  FP8LAB_ASSERT(model.layer_count() % growth.from_layers == 0);
   return std::make_unique<GrownTensors>(std::move(tensors), growth, model);
 }
 

@@ -10,7 +10,7 @@ KvCache::KvCache(Backend& backend, const ModelConfig& model, DType dtype, std::i
       cached_(backend.allocate(DType::i32, 1, sequences)) {
   const std::int64_t rows = sequences * capacity;
   const std::int64_t cols = model.num_key_value_heads * model.head_dim;
-  for (std::int64_t i = 0; i < model.num_hidden_layers; ++i) {
+  for (std::int64_t i = 0; i < model.layer_count(); ++i) {
     layers_.push_back({backend.allocate(dtype, rows, cols), backend.allocate(dtype, rows, cols)});
   }
 }

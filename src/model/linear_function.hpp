@@ -8,8 +8,8 @@
 
 #include "emulation/backend.hpp"
 #include "emulation/spec/recipe.hpp"
+#include "src/architecture/live_range.hpp"
 #include "src/config/config.hpp"
-#include "src/model/live_range.hpp"
 #include "src/model/operand_set.hpp"
 #include "src/model/step_context.hpp"
 #include "src/model/workspace.hpp"

@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/architecture/parts.hpp"
 #include "src/config/reading/hugging_face.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/files/file_lock.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/tensors/tensor_store.hpp"
-#include "src/model/decoder.hpp"
 #include "src/model/fp8_storage.hpp"
 #include "src/model/operand.hpp"
 #include "src/model/weight_names.hpp"
@@ -72,7 +72,7 @@ std::string module_of(const std::string& weight) {
 /// The recipe's layer `name` of `model`.
 const LinearRecipe& recipe_of(const Recipe& recipe, const std::string& name,
                               const ModelConfig& model) {
-  return recipe.for_layer(name, static_cast<int>(model.num_hidden_layers));
+  return recipe.for_layer(name, static_cast<int>(model.layer_count()));
 }
 
 /// The one tile of all quantized layers, and the quantization_config.

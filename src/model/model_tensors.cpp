@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "src/architecture/parts.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/tensors/tensor_store.hpp"
-#include "src/model/decoder.hpp"
 #include "src/model/fp8_storage.hpp"
 #include "src/model/weight_names.hpp"
 

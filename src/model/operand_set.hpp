@@ -9,7 +9,7 @@
 
 #include "emulation/backend.hpp"
 #include "emulation/ops/produce.hpp"
-#include "src/model/live_range.hpp"
+#include "src/architecture/live_range.hpp"
 #include "src/model/step_context.hpp"
 #include "src/model/workspace.hpp"
 

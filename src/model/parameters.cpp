@@ -8,8 +8,8 @@
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/spec/recipe.hpp"
+#include "src/architecture/parts.hpp"
 #include "src/data/random.hpp"
-#include "src/model/decoder.hpp"
 
 namespace fp8lab {
 namespace {
@@ -187,7 +187,7 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
 }
 
 void Parameters::assign_groups() {
-  const auto layers = static_cast<int>(model_.num_hidden_layers);
+  const auto layers = static_cast<int>(model_.layer_count());
   for (const OptimizerGroup& group : optimizer_.groups) {
     bool matches = false, counts = false;
     for (Parameter& parameter : parameters_) {

@@ -11,8 +11,8 @@
 #include "emulation/backend.hpp"
 #include "emulation/ops/optimizer/orthogonalize.hpp"
 #include "emulation/ops/optimizer/stored_state.hpp"
+#include "src/architecture/declaration.hpp"
 #include "src/config/config.hpp"
-#include "src/model/declaration.hpp"
 
 namespace fp8lab {
 

@@ -140,12 +140,12 @@ void StressedStep::grow_outliers(const StressConfig& stress, std::int64_t done,
 
 void StressedStep::align(const StressConfig& stress, std::uint64_t seed) {
   const Declaration& declaration = parameters_.declaration();
-  const auto layers = static_cast<int>(parameters_.model().num_hidden_layers);
+  const auto layers = static_cast<int>(parameters_.model().layer_count());
   std::int64_t aligned = 0;
   for (std::size_t i = 0; i < declaration.linears().size(); ++i) {
     const LinearDeclaration& linear = declaration.linears()[i];
     const Parameter& weight = parameters_[linear.weight];
-    const std::optional<GateAndUp> rows = gate_and_up(weight.declaration);
+    const std::optional<GateAndUp>& rows = weight.declaration.gate_and_up;
     if (!rows || !layer_pattern_matches(stress.layers, linear.name, layers)) continue;
     const std::vector<std::int64_t> channels =
         draw(stress.channels, rows->count,

@@ -59,7 +59,7 @@ std::string name_in_files(const std::string& parameter, const std::string& group
 
 std::span<const WeightName> names_of(const ModelConfig& model) {
   for (const Family* family : families()) {
-    if (family->has_structure(model)) return family->weights;
+    if (has_names(*family, model)) return family->weights;
   }
   return {};
 }

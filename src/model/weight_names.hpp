@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "src/architecture/declaration.hpp"
 #include "src/config/config.hpp"
-#include "src/model/declaration.hpp"
 
 namespace fp8lab {
 

@@ -121,7 +121,7 @@ void Work::allocate_tokens() {
 }
 
 void Work::build_linears(const ModelConfig& model, const Recipe& recipe, Purpose purpose) {
-  const auto layers = static_cast<int>(model.num_hidden_layers);
+  const auto layers = static_cast<int>(model.layer_count());
   for (const LinearDeclaration& linear : declaration_.linears()) {
     OperandLife life;
     life.owns_x = linear.own_x.has_value();

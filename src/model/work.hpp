@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "emulation/backend.hpp"
+#include "src/architecture/declaration.hpp"
 #include "src/config/config.hpp"
 #include "src/data/batch.hpp"
-#include "src/model/declaration.hpp"
 #include "src/model/kv_cache.hpp"
 #include "src/model/linear.hpp"
 #include "src/model/parameters.hpp"

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "emulation/backend.hpp"
-#include "src/model/live_range.hpp"
+#include "src/architecture/live_range.hpp"
 
 namespace fp8lab {
 

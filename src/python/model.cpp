@@ -16,6 +16,7 @@
 #include "src/backend/factory.hpp"
 #include "src/config/reading/hub_cache.hpp"
 #include "src/config/reading/hugging_face.hpp"
+#include "src/config/recipe/model_recipe.hpp"
 #include "src/config/tables/model_table.hpp"
 #include "src/config/tables/run_fields.hpp"
 #include "src/model/model_export.hpp"
@@ -80,7 +81,8 @@ class Model {
       : source_(require_model_path(source)),
         backend_(make_backend(backend, threads)),
         session_(*backend_, load_model(source_),
-                 {load_recipe(recipe), make_optimizer(optimizer), AttentionConfig{}, seed}) {
+                 {load_recipe_for(load_model(source_), recipe, "recipe"), make_optimizer(optimizer),
+                  AttentionConfig{}, seed}) {
     if (!is_hugging_face_folder(source_)) return;
     Parameters& parameters = session_.parameters();
     load_parameters(*open_initial_state(source_, parameters.model()).weights, source, parameters);
@@ -95,7 +97,9 @@ class Model {
         type == StoredType::bf16 || type == StoredType::f16 || type == StoredType::f32;
     if (!known) throw Error("dtype " + dtype + ": accepted: bf16, f16, f32");
     options.dtype = *type;
-    if (!recipe.empty()) options.recipe = load_recipe(recipe);
+    if (!recipe.empty()) {
+      options.recipe = load_recipe_for(session_.parameters().model(), recipe, "recipe");
+    }
     if (is_hugging_face_folder(source_)) {
       options.tokenizer = source_;
       options.tokenizer_name = folder_tokenizer(source_);

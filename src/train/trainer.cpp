@@ -150,7 +150,7 @@ std::vector<TensorName> Trainer::tensor_names() const {
   const Recipe run = without_exact_sources(config_, named_recipe());
   for (const LinearDeclaration& layer : declaration.linears()) {
     const LinearRecipe& recipe =
-        run.for_layer(layer.name, static_cast<int>(config_.model.num_hidden_layers));
+        run.for_layer(layer.name, static_cast<int>(config_.model.layer_count()));
     for (const Slot slot : kSlots) {
       const QuantSpec& spec = recipe.slot(slot);
       const auto [rows, k] = operand_shape(slot, tokens, layer.in, layer.out);

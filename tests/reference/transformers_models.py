@@ -115,6 +115,18 @@ CASES = [
         sliding_window=9,
         layer_types=["sliding_attention", "full_attention"],
     ),
+    # torch trains no embedding of a padding token
+    case("olmo2", "Olmo2", False, rope_theta=500000.0, pad_token_id=None),
+    case(
+        "olmo2_bias",
+        "Olmo2",
+        True,
+        YARN,
+        num_key_value_heads=4,
+        attention_bias=True,
+        rms_norm_eps=1e-5,
+        pad_token_id=None,
+    ),
     Case("gpt2", "GPT2", {**GPT2, "tie_word_embeddings": True}),
     Case("gpt2_untied", "GPT2", {**GPT2, "tie_word_embeddings": False, "n_head": 3}),
 ]

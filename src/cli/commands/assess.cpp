@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/architecture/layer_names.hpp"
 #include "src/assessment/assessed_model.hpp"
 #include "src/assessment/document_losses.hpp"
 #include "src/assessment/gemm_time.hpp"
@@ -87,7 +88,7 @@ const std::vector<std::string> kUsualRecipes = {"infir2", "infir2_fp32scale", "t
 /// Returns true if the forward passes of two recipes have the same bits.
 bool have_same_forward(const Recipe& a, const Recipe& b, const AssessedModel& model) {
   if (a.activation_dtype != b.activation_dtype) return false;
-  const auto count = static_cast<int>(model.model().num_hidden_layers);
+  const auto count = static_cast<int>(model.model().layer_count());
   return std::all_of(model.linears().begin(), model.linears().end(), [&](const auto& linear) {
     const LinearRecipe &left = a.for_layer(linear.name, count),
                        &right = b.for_layer(linear.name, count);
@@ -347,6 +348,7 @@ int assess(const std::vector<std::string>& arguments) {
       open_model(required(values, "model", kAssess), folders_to_look_in(values, kAssess));
   const std::filesystem::path folder = page_folder(source, values);
   const RunConfig plain = pass_run(source, values, kAssess);
+  for (const Recipe& recipe : recipes) check_layer_names(recipe, plain.model, kAssess);
   OptionAssignments assignments(values, kAssess);
   add_data(values, last_stage(plain).name, assignments);
   RunConfig run = pass_run(source, values, kAssess, assignments);

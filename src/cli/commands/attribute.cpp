@@ -12,6 +12,7 @@
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
+#include "src/config/recipe/model_recipe.hpp"
 #include "src/diagnosis/attribution.hpp"
 
 namespace fp8lab::cli {
@@ -125,9 +126,10 @@ int attribute(const std::vector<std::string>& arguments) {
   PhaseLine phase;
   phase.begin("opening " + name);
   const CheckpointSource source = open_checkpoint_source(name, values, kAttribute);
-  const Recipe recipe = values.count("recipe") != 0
-                            ? load_recipe(values["recipe"].as<std::string>())
-                            : source.run.recipe;
+  const Recipe recipe =
+      values.count("recipe") != 0
+          ? load_recipe_for(source.run.config.model, values["recipe"].as<std::string>(), kAttribute)
+          : source.run.recipe;
   require_unread(values, kAttribute, {"json"});
   const int threads = threads_of(values, kAttribute);
   const auto backend = make_backend(source.run.config.backend, threads);

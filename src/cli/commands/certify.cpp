@@ -17,6 +17,7 @@
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/reading/words.hpp"
+#include "src/config/recipe/model_recipe.hpp"
 #include "src/data/mixture.hpp"
 #include "src/evaluation/certificate.hpp"
 #include "src/train/checkpoint/identity.hpp"
@@ -446,7 +447,8 @@ int certify(const std::vector<std::string>& arguments) {
   Recipe rollout_recipe = model.recipe();
   std::unique_ptr<Transformer> other;
   if (values.count("rollout-recipe") != 0) {
-    rollout_recipe = load_recipe(values["rollout-recipe"].as<std::string>());
+    rollout_recipe =
+        load_recipe_for(task.run.model, values["rollout-recipe"].as<std::string>(), kCertify);
     if (rollout_recipe.hash != model.recipe().hash) {
       other = make_rollout_model(model.backend(), model.parameters(), *training, rollout_recipe);
     }

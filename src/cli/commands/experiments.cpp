@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "src/architecture/parts.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/config/config.hpp"
 #include "src/config/reading/experiments.hpp"
 #include "src/config/tables/model_table.hpp"
-#include "src/model/decoder.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -26,7 +26,7 @@ nlohmann::ordered_json model_row(const std::string& name) {
   const ModelConfig model = load_model(name);
   return {{"name", name},
           {"parameters", declaration_of(model).weights()},
-          {"layers", model.num_hidden_layers},
+          {"layers", model.layer_count()},
           {"hidden_size", model.hidden_size},
           {"vocab_size", model.vocab_size},
           {"summary", experiment_summary(file)},

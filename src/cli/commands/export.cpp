@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/architecture/layer_names.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
@@ -120,6 +121,7 @@ int export_command(const std::vector<std::string>& arguments) {
   options.tokenizer_name = source.vocabulary.tokenizer;
   const auto backend =
       make_backend(values["backend"].as<std::string>(), threads_of(values, "export"));
+  if (options.recipe) check_layer_names(*options.recipe, source.require_model(), "export");
   print_notes(export_notes(source.require_model(), options));
   PartsLine parts("export", PartsLine::First::alike);
   export_model(*backend, *source.tensors, source.require_model(), options, folder, parts.report());

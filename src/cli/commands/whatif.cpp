@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/architecture/layer_names.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/backend_option.hpp"
 #include "src/cli/checkpoint_source.hpp"
@@ -396,6 +397,7 @@ int whatif(const std::vector<std::string>& arguments) {
   phase.begin("opening " + name);
   const CheckpointSource source = open_checkpoint_source(name, values, kWhatif);
   const CheckpointedRun& run = source.run;
+  for (const Recipe& recipe : recipes) check_layer_names(recipe, run.config.model, kWhatif);
   const StageConfig& stage = run.stage();
   std::optional<DataSources> held_out;
   if (!accumulators.empty() && stage.eval) held_out = open_evaluation_data(source);

@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
+#include <string>
 
+#include "src/architecture/model_names.hpp"
 #include "src/config/tables/size_limits.hpp"
 
 namespace fp8lab {
@@ -85,13 +89,86 @@ std::span<const IdleField> idle_fields() {
 }
 
 std::span<const Family* const> families() {
-  static constexpr std::array<const Family*, 5> kAll = {&kLlama, &kMistral, &kQwen2, &kQwen3,
-                                                        &kGpt2};
+  static constexpr std::array<const Family*, 6> kAll = {&kLlama, &kMistral, &kQwen2,
+                                                        &kQwen3, &kOlmo2,   &kGpt2};
   return kAll;
 }
 
+ModelConfig read_model(const Family& family, JsonFields& fields, const std::string& origin) {
+  ModelConfig model;
+  model.layers = {family.layer};
+  model.final_norm = family.layer.norm;
+  model.positions = family.positions;
+  if (family.states_attention_bias) {
+    AttentionSpec& attention = model.layers.front().attention;
+    attention.qkv_bias = attention.o_bias = fields.boolean("attention_bias", false);
+  }
+  if (family.states_mlp_bias) {
+    model.layers.front().feed_forward.bias = fields.boolean("mlp_bias", false);
+  }
+  family.read(fields, origin, model);
+  return model;
+}
+
+bool has_names(const Family& family, const ModelConfig& model) {
+  const bool names_qk_norms = std::any_of(
+      family.weights.begin(), family.weights.end(),
+      [](const WeightName& name) { return name.module == "layers.{}.attention.q_norm"; });
+  return model.positions == family.positions && model.final_norm == family.layer.norm &&
+         std::all_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& layer) {
+           return layer.norm == family.layer.norm && layer.norm_place == family.layer.norm_place &&
+                  layer.feed_forward.kind == family.layer.feed_forward.kind &&
+                  (names_qk_norms || layer.attention.qk_norm == QkNorm::none);
+         });
+}
+
+bool describes(const Family& family, const ModelConfig& model) {
+  if (!has_names(family, model) || (family.has_shape != nullptr && !family.has_shape(model))) {
+    return false;
+  }
+  const LayerSpec& first = model.layers.front();
+  LayerSpec expected = family.layer;
+  if (family.states_attention_bias) {
+    expected.attention.qkv_bias = expected.attention.o_bias = first.attention.qkv_bias;
+  }
+  if (family.states_mlp_bias) expected.feed_forward.bias = first.feed_forward.bias;
+  std::int64_t window = 0;
+  for (const LayerSpec& layer : model.layers) window = std::max(window, layer.attention.window);
+  if ((family.windows == Windows::none && window > 0) ||
+      (family.windows == Windows::every && window == 0)) {
+    return false;
+  }
+  return std::all_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& layer) {
+    LayerSpec spec = expected;
+    spec.attention.window = window;
+    if (family.windows == Windows::any && layer.attention.window == 0) spec.attention.window = 0;
+    return layer == spec;
+  });
+}
+
+std::string described(const Family& family) {
+  const LayerSpec& layer = family.layer;
+  const bool has_qk_norm = layer.attention.qk_norm != QkNorm::none;
+  const std::string biases = family.states_attention_bias
+                                 ? "qkv_bias = o_bias"
+                                 : fmt::format("qkv_bias = {}, o_bias = {}",
+                                               layer.attention.qkv_bias, layer.attention.o_bias);
+  const char* const windows[] = {"no window", "a window in every layer", "any windows"};
+  return fmt::format(
+      "{} (norm = {}, norm_place = {}, feed_forward = {}, positions = {}, {}, {}qk_norm = {}{}, "
+      "{})",
+      family.model_type, word_for(kNormKindNames, layer.norm),
+      word_for(kNormPlaceNames, layer.norm_place),
+      word_for(kFeedForwardKindNames, layer.feed_forward.kind),
+      word_for(kPositionKindNames, family.positions), biases,
+      family.states_mlp_bias ? "" : fmt::format("mlp_bias = {}, ", layer.feed_forward.bias),
+      has_qk_norm,
+      has_qk_norm ? fmt::format(" over {}", word_for(kQkNormNames, layer.attention.qk_norm)) : "",
+      windows[static_cast<int>(family.windows)]);
+}
+
 void require_possible_size(const JsonFields& fields, const char* key, const ModelConfig& model) {
-  const double size = approximate_parameters(model);
+  const double size = parameter_count(model);
   if (size <= kMostParameters) return;
   fields.fail(key, fmt::format("and the other sizes make {:.3g} parameters; accepted: at most "
                                "{:.3g}",

@@ -30,15 +30,11 @@ void read(JsonFields& fields, const std::string&, ModelConfig& model) {
                          std::int64_t maximum) {
     return fields.integer(key, fallback, 1, maximum);
   };
-  model.norm = NormKind::layernorm;
-  model.feed_forward = FeedForwardKind::gelu_tanh;
-  model.positions = PositionKind::learned;
-  model.qkv_bias = model.o_bias = model.mlp_bias = true;
   model.scaled_residual_init = true;
   model.vocab_size = fields.integer("vocab_size", std::nullopt, 2, INT32_MAX);
   model.hidden_size = count("n_embd", std::nullopt, 1 << 20);
   model.intermediate_size = count("n_inner", 4 * model.hidden_size, 1 << 22);
-  model.num_hidden_layers = count("n_layer", std::nullopt, 10000);
+  model.set_layer_count(count("n_layer", std::nullopt, 10000));
   model.num_attention_heads = count("n_head", std::nullopt, 1 << 16);
   model.num_key_value_heads = model.num_attention_heads;
   model.max_position_embeddings = count("n_positions", std::nullopt, 1 << 30);
@@ -64,7 +60,7 @@ void read(JsonFields& fields, const std::string&, ModelConfig& model) {
       {"n_ctx", model.max_position_embeddings},
       {"max_position_embeddings", model.max_position_embeddings},
       {"hidden_size", model.hidden_size},
-      {"num_hidden_layers", model.num_hidden_layers},
+      {"num_hidden_layers", model.layer_count()},
       {"num_attention_heads", model.num_attention_heads},
   };
   for (const auto& [key, value] : again) fields.require(key, value);
@@ -89,14 +85,9 @@ constexpr std::array<IdleField, 14> kGpt2Idle = {{
     {"summary_use_proj", "*"},
 }};
 
-bool has_gpt2_structure(const ModelConfig& model) {
-  return model.norm == NormKind::layernorm && model.feed_forward == FeedForwardKind::gelu_tanh &&
-         model.positions == PositionKind::learned && !model.qk_norm;
-}
-
-bool describes(const ModelConfig& model) {
-  return has_gpt2_structure(model) && model.sliding_window == 0 && model.qkv_bias && model.o_bias &&
-         model.mlp_bias && model.num_key_value_heads == model.num_attention_heads &&
+/// config.json has no fields for these sizes.
+bool has_shape(const ModelConfig& model) {
+  return model.num_key_value_heads == model.num_attention_heads &&
          model.head_dim * model.num_attention_heads == model.hidden_size;
 }
 
@@ -104,7 +95,7 @@ nlohmann::ordered_json write(const ModelConfig& model) {
   nlohmann::ordered_json config;
   config["n_embd"] = model.hidden_size;
   config["n_inner"] = model.intermediate_size;
-  config["n_layer"] = model.num_hidden_layers;
+  config["n_layer"] = model.layer_count();
   config["n_head"] = model.num_attention_heads;
   config["n_positions"] = model.max_position_embeddings;
   config["activation_function"] = "gelu_new";
@@ -118,7 +109,17 @@ nlohmann::ordered_json write(const ModelConfig& model) {
 
 }  // namespace
 
-const Family kGpt2 = {"gpt2", "GPT2LMHeadModel", read,           has_gpt2_structure, describes,
-                      write,  kGpt2Weights,      "transformer.", kGpt2Idle};
+const Family kGpt2 = {.model_type = "gpt2",
+                      .architecture = "GPT2LMHeadModel",
+                      .layer = {.norm = NormKind::layernorm,
+                                .attention = {.qkv_bias = true, .o_bias = true},
+                                .feed_forward = {FeedForwardKind::gelu_tanh, true}},
+                      .positions = PositionKind::learned,
+                      .read = read,
+                      .has_shape = has_shape,
+                      .write = write,
+                      .weights = kGpt2Weights,
+                      .optional_prefix = "transformer.",
+                      .idle = kGpt2Idle};
 
 }  // namespace fp8lab

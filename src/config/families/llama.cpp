@@ -1,5 +1,5 @@
-// Llama 2 and 3, Mistral, Qwen2 and 2.5, Qwen3: RMSNorm, SwiGLU and rotary positions. They differ
-// in their biases, in the norms of heads and in sliding windows.
+// Llama 2 and 3, Mistral, Qwen2 and 2.5, Qwen3, OLMo 2: RMSNorm, SwiGLU and rotary positions. They
+// differ in their biases, in the place of norms and in sliding windows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,6 +34,23 @@ constexpr std::array<WeightName, 14> kWeights = {{
     {"layers.{}.mlp.down", "", "model.layers.{}.mlp.down_proj", Kind::linear},
     {"norm", "", "model.norm", Kind::other},
     {"lm_head", "", "lm_head", Kind::linear},
+}};
+
+constexpr std::array<WeightName, 14> kOlmo2Weights = {{
+    kWeights[0],
+    {"layers.{}.attention.post_norm", "", "model.layers.{}.post_attention_layernorm", Kind::other},
+    kWeights[2],
+    kWeights[3],
+    kWeights[4],
+    kWeights[5],
+    kWeights[6],
+    kWeights[7],
+    {"layers.{}.mlp.post_norm", "", "model.layers.{}.post_feedforward_layernorm", Kind::other},
+    kWeights[9],
+    kWeights[10],
+    kWeights[11],
+    kWeights[12],
+    kWeights[13],
 }};
 
 /// Reads the fields of `scaling`, which is the older rope_scaling or the newer rope_parameters.
@@ -149,7 +166,7 @@ void read_shape(JsonFields& fields, std::optional<std::int64_t> usual_head_dim,
   model.vocab_size = count("vocab_size", std::nullopt, 2, INT32_MAX);
   model.hidden_size = count("hidden_size", std::nullopt, 1, 1 << 20);
   model.intermediate_size = count("intermediate_size", std::nullopt, 1, 1 << 22);
-  model.num_hidden_layers = count("num_hidden_layers", std::nullopt, 1, 10000);
+  model.set_layer_count(count("num_hidden_layers", std::nullopt, 1, 10000));
   model.num_attention_heads = count("num_attention_heads", std::nullopt, 1, 1 << 16);
   model.num_key_value_heads =
       count("num_key_value_heads", model.num_attention_heads, 1, model.num_attention_heads);
@@ -167,40 +184,40 @@ void read_shape(JsonFields& fields, std::optional<std::int64_t> usual_head_dim,
   }
 }
 
+/// For each layer, whether it has the window.
+using Sliding = std::vector<bool>;
+
+bool slides(const Sliding& layers) {
+  return std::find(layers.begin(), layers.end(), true) != layers.end();
+}
+
 /// Reads `layer_types`, which every family accepts; nothing if it is absent.
-std::optional<std::vector<LayerType>> read_layer_types(JsonFields& fields, std::int64_t layers) {
+std::optional<Sliding> read_layer_types(JsonFields& fields, std::int64_t layers) {
   const json& names = fields.value("layer_types");
   if (names.is_null()) return std::nullopt;
   if (!names.is_array() || names.size() != static_cast<std::size_t>(layers)) {
     fields.fail("layer_types", fmt::format("is not one name for each of {} layers", layers));
   }
-  std::vector<LayerType> types;
+  Sliding sliding;
   for (const json& name : names) {
-    const std::optional<LayerType> type =
-        name.is_string() ? value_for(kLayerTypeNames, name.get_ref<const std::string&>())
-                         : std::nullopt;
-    if (!type) {
-      fields.fail("layer_types", fmt::format("holds {}; accepted: \"full_attention\", "
-                                             "\"sliding_attention\"",
-                                             name.dump().substr(0, 80)));
-    }
-    types.push_back(*type);
+    sliding.push_back(name == kSlidingAttention);
+    if (name == kFullAttention || name == kSlidingAttention) continue;
+    fields.fail("layer_types",
+                fmt::format("holds {}; accepted: \"{}\", \"{}\"", name.dump().substr(0, 80),
+                            kFullAttention, kSlidingAttention));
   }
-  return types;
+  return sliding;
 }
 
-bool is_sliding(LayerType type) { return type == LayerType::sliding_attention; }
-
-/// Sets the window of the layers of `types` that slide; it has no effect if none does.
-void set_windows(JsonFields& fields, std::int64_t window, std::vector<LayerType> types,
+/// Sets the window of the layers that slide; it has no effect if none does.
+void set_windows(JsonFields& fields, std::int64_t window, const Sliding& sliding,
                  ModelConfig& model) {
-  const auto sliding = std::count_if(types.begin(), types.end(), is_sliding);
-  if (sliding > 0 && window == 0) {
+  if (slides(sliding) && window == 0) {
     fields.fail("layer_types", "holds \"sliding_attention\" without a 'sliding_window'");
   }
-  if (sliding == 0) return;
-  model.sliding_window = window;
-  if (sliding < static_cast<std::ptrdiff_t>(types.size())) model.layer_types = std::move(types);
+  for (std::size_t i = 0; i < sliding.size(); ++i) {
+    model.layers[i].attention.window = sliding[i] ? window : 0;
+  }
 }
 
 /// Llama has no windows: a file that states one is refused.
@@ -210,8 +227,8 @@ void refuse_windows(JsonFields& fields, const ModelConfig& model) {
     fields.fail("sliding_window", "is not supported; accepted: null");
   }
   fields.ignore({"sliding_window", "max_window_layers"});
-  const auto types = read_layer_types(fields, model.num_hidden_layers);
-  if (types && std::any_of(types->begin(), types->end(), is_sliding)) {
+  const auto sliding = read_layer_types(fields, model.layer_count());
+  if (sliding && slides(*sliding)) {
     fields.fail("layer_types", "holds \"sliding_attention\"; accepted: \"full_attention\"");
   }
 }
@@ -224,15 +241,14 @@ void read_mistral_window(JsonFields& fields, ModelConfig& model) {
   const std::int64_t window = is_stated && !fields.has("sliding_window")
                                   ? 0
                                   : fields.integer("sliding_window", kUsual, 1, kLarge);
-  const auto layers = static_cast<std::size_t>(model.num_hidden_layers);
-  const LayerType usual = window > 0 ? LayerType::sliding_attention : LayerType::full_attention;
-  const auto stated = read_layer_types(fields, model.num_hidden_layers);
-  if (stated && *stated != std::vector<LayerType>(layers, usual)) {
+  const Sliding usual(model.layers.size(), window > 0);
+  const auto stated = read_layer_types(fields, model.layer_count());
+  if (stated && *stated != usual) {
     fields.fail("layer_types", fmt::format("contradicts 'sliding_window'; accepted: \"{}\" for "
                                            "every layer",
-                                           word_for(kLayerTypeNames, usual)));
+                                           window > 0 ? kSlidingAttention : kFullAttention));
   }
-  set_windows(fields, window, std::vector<LayerType>(layers, usual), model);
+  set_windows(fields, window, usual, model);
 }
 
 /// Qwen2 and Qwen3: with use_sliding_window the layers from max_window_layers on slide, unless
@@ -245,21 +261,21 @@ void read_qwen_windows(JsonFields& fields, ModelConfig& model) {
       is_null || !uses ? 0 : fields.integer("sliding_window", kUsual, 1, kLarge);
   const std::int64_t first = fields.integer("max_window_layers", kUsualFirst, 0, kLarge);
   fields.ignore({"sliding_window"});
-  std::vector<LayerType> types;
-  for (std::int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    types.push_back(window > 0 && layer >= first ? LayerType::sliding_attention
-                                                 : LayerType::full_attention);
+  Sliding sliding;
+  for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
+    sliding.push_back(window > 0 && layer >= first);
   }
   set_windows(fields, window,
-              read_layer_types(fields, model.num_hidden_layers).value_or(std::move(types)), model);
+              read_layer_types(fields, model.layer_count()).value_or(std::move(sliding)), model);
 }
 
-/// Reads the fields that the families share.
-void read_common(JsonFields& fields, const std::string& origin,
-                 std::optional<std::int64_t> usual_head_dim, ModelConfig& model) {
+/// Reads the fields that the families share. The last two are the values of absent fields.
+void read_common(JsonFields& fields, const std::string& origin, ModelConfig& model,
+                 std::optional<std::int64_t> usual_head_dim = std::nullopt,
+                 double usual_epsilon = 1e-6) {
   read_shape(fields, usual_head_dim, model);
   read_rope(fields, origin, model);
-  model.rms_norm_eps = fields.number("rms_norm_eps", 1e-6, 0.0, 1.0);
+  model.rms_norm_eps = fields.number("rms_norm_eps", usual_epsilon, 0.0, 1.0);
   model.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
 }
 
@@ -283,54 +299,29 @@ constexpr std::array<IdleField, 7> kIdleLlama = {{
 }};
 
 void read_llama(JsonFields& fields, const std::string& origin, ModelConfig& model) {
-  read_common(fields, origin, std::nullopt, model);
+  read_common(fields, origin, model);
   refuse_windows(fields, model);
   fields.require("max_sequence_length", model.max_position_embeddings);
-  model.qkv_bias = model.o_bias = fields.boolean("attention_bias", false);
-  model.mlp_bias = fields.boolean("mlp_bias", false);
 }
 
 void read_mistral(JsonFields& fields, const std::string& origin, ModelConfig& model) {
-  read_common(fields, origin, std::nullopt, model);
+  read_common(fields, origin, model);
   read_mistral_window(fields, model);
-  model.qkv_bias = model.o_bias = model.mlp_bias = false;
 }
 
 void read_qwen2(JsonFields& fields, const std::string& origin, ModelConfig& model) {
-  read_common(fields, origin, std::nullopt, model);
+  read_common(fields, origin, model);
   read_qwen_windows(fields, model);
-  model.qkv_bias = true;
 }
 
 void read_qwen3(JsonFields& fields, const std::string& origin, ModelConfig& model) {
-  read_common(fields, origin, 128, model);
+  read_common(fields, origin, model, 128);
   read_qwen_windows(fields, model);
-  model.qk_norm = true;
-  model.qkv_bias = model.o_bias = fields.boolean("attention_bias", false);
 }
 
-bool has_structure(const ModelConfig& model) {
-  return model.norm == NormKind::rmsnorm && model.feed_forward == FeedForwardKind::swiglu &&
-         model.positions == PositionKind::rope;
-}
-
-bool is_llama(const ModelConfig& model) {
-  return has_structure(model) && !model.qk_norm && model.qkv_bias == model.o_bias &&
-         model.sliding_window == 0;
-}
-
-bool is_mistral(const ModelConfig& model) {
-  return has_structure(model) && !model.qk_norm && !model.qkv_bias && !model.o_bias &&
-         !model.mlp_bias && model.sliding_window > 0 && model.layer_types.empty();
-}
-
-bool is_qwen2(const ModelConfig& model) {
-  return has_structure(model) && !model.qk_norm && model.qkv_bias && !model.o_bias &&
-         !model.mlp_bias;
-}
-
-bool is_qwen3(const ModelConfig& model) {
-  return has_structure(model) && model.qk_norm && model.qkv_bias == model.o_bias && !model.mlp_bias;
+void read_olmo2(JsonFields& fields, const std::string& origin, ModelConfig& model) {
+  read_common(fields, origin, model, std::nullopt, 1e-5);
+  refuse_windows(fields, model);
 }
 
 ordered_json rope_scaling_json(const RopeScaling& rope) {
@@ -358,7 +349,7 @@ ordered_json write_common(const ModelConfig& model) {
   ordered_json config;
   config["hidden_size"] = model.hidden_size;
   config["intermediate_size"] = model.intermediate_size;
-  config["num_hidden_layers"] = model.num_hidden_layers;
+  config["num_hidden_layers"] = model.layer_count();
   config["num_attention_heads"] = model.num_attention_heads;
   config["num_key_value_heads"] = model.num_key_value_heads;
   config["head_dim"] = model.head_dim;
@@ -371,29 +362,40 @@ ordered_json write_common(const ModelConfig& model) {
   return config;
 }
 
+void write_attention_bias(const ModelConfig& model, ordered_json& config) {
+  config["attention_bias"] = model.layers.front().attention.qkv_bias;
+}
+
 ordered_json write_llama(const ModelConfig& model) {
   ordered_json config = write_common(model);
-  config["attention_bias"] = model.qkv_bias;
-  config["mlp_bias"] = model.mlp_bias;
+  write_attention_bias(model, config);
+  config["mlp_bias"] = model.layers.front().feed_forward.bias;
   return config;
 }
 
 ordered_json write_mistral(const ModelConfig& model) {
   ordered_json config = write_common(model);
-  config["sliding_window"] = model.sliding_window;
+  config["sliding_window"] = model.layers.front().attention.window;
   return config;
 }
 
 void write_qwen_windows(const ModelConfig& model, ordered_json& config) {
-  config["use_sliding_window"] = model.sliding_window > 0;
-  if (model.sliding_window == 0) return;
-  config["sliding_window"] = model.sliding_window;
-  if (model.layer_types.empty()) {
+  std::int64_t window = 0;
+  bool are_equal = true;
+  for (const LayerSpec& layer : model.layers) {
+    window = std::max(window, layer.attention.window);
+    are_equal = are_equal && layer.attention.window == model.layers.front().attention.window;
+  }
+  config["use_sliding_window"] = window > 0;
+  if (window == 0) return;
+  config["sliding_window"] = window;
+  if (are_equal) {
     config["max_window_layers"] = 0;
     return;
   }
-  for (const LayerType type : model.layer_types) {
-    config["layer_types"].push_back(word_for(kLayerTypeNames, type));
+  for (const LayerSpec& layer : model.layers) {
+    config["layer_types"].push_back(layer.attention.window > 0 ? kSlidingAttention
+                                                               : kFullAttention);
   }
 }
 
@@ -405,21 +407,63 @@ ordered_json write_qwen2(const ModelConfig& model) {
 
 ordered_json write_qwen3(const ModelConfig& model) {
   ordered_json config = write_common(model);
-  config["attention_bias"] = model.qkv_bias;
+  write_attention_bias(model, config);
   write_qwen_windows(model, config);
+  return config;
+}
+
+ordered_json write_olmo2(const ModelConfig& model) {
+  ordered_json config = write_common(model);
+  write_attention_bias(model, config);
   return config;
 }
 
 }  // namespace
 
-const Family kLlama = {"llama",     "LlamaForCausalLM", read_llama, has_structure, is_llama,
-                       write_llama, kWeights,           "",         kIdleLlama};
-const Family kMistral = {"mistral",  "MistralForCausalLM", read_mistral, has_structure,
-                         is_mistral, write_mistral,        kWeights,     "",
-                         kIdle};
-const Family kQwen2 = {"qwen2",     "Qwen2ForCausalLM", read_qwen2, has_structure, is_qwen2,
-                       write_qwen2, kWeights,           "",         kIdle};
-const Family kQwen3 = {"qwen3",     "Qwen3ForCausalLM", read_qwen3, has_structure, is_qwen3,
-                       write_qwen3, kWeights,           "",         kIdle};
+const Family kLlama = {.model_type = "llama",
+                       .architecture = "LlamaForCausalLM",
+                       .layer = {.attention = {.qkv_bias = false}, .feed_forward = {}},
+                       .states_attention_bias = true,
+                       .states_mlp_bias = true,
+                       .read = read_llama,
+                       .write = write_llama,
+                       .weights = kWeights,
+                       .idle = kIdleLlama};
+const Family kMistral = {.model_type = "mistral",
+                         .architecture = "MistralForCausalLM",
+                         .layer = {.attention = {.qkv_bias = false}, .feed_forward = {}},
+                         .windows = Windows::every,
+                         .read = read_mistral,
+                         .write = write_mistral,
+                         .weights = kWeights,
+                         .idle = kIdle};
+const Family kQwen2 = {.model_type = "qwen2",
+                       .architecture = "Qwen2ForCausalLM",
+                       .layer = {.attention = {.qkv_bias = true}, .feed_forward = {}},
+                       .windows = Windows::any,
+                       .read = read_qwen2,
+                       .write = write_qwen2,
+                       .weights = kWeights,
+                       .idle = kIdle};
+const Family kQwen3 = {
+    .model_type = "qwen3",
+    .architecture = "Qwen3ForCausalLM",
+    .layer = {.attention = {.qk_norm = QkNorm::head, .qkv_bias = false}, .feed_forward = {}},
+    .windows = Windows::any,
+    .states_attention_bias = true,
+    .read = read_qwen3,
+    .write = write_qwen3,
+    .weights = kWeights,
+    .idle = kIdle};
+const Family kOlmo2 = {.model_type = "olmo2",
+                       .architecture = "Olmo2ForCausalLM",
+                       .layer = {.norm_place = NormPlace::post,
+                                 .attention = {.qk_norm = QkNorm::all_heads, .qkv_bias = false},
+                                 .feed_forward = {}},
+                       .states_attention_bias = true,
+                       .read = read_olmo2,
+                       .write = write_olmo2,
+                       .weights = kOlmo2Weights,
+                       .idle = kIdle};
 
 }  // namespace fp8lab

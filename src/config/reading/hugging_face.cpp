@@ -46,9 +46,8 @@ void read_idle(std::span<const IdleField> idle, JsonFields& fields) {
 
 ModelConfig parse(const json& document, const std::string& origin) {
   JsonFields fields(document, origin);
-  ModelConfig model;
   const Family& family = read_family(fields);
-  family.read(fields, origin, model);
+  ModelConfig model = read_model(family, fields, origin);
   model.initializer_range = fields.number("initializer_range", 0.02, 0.0, 10.0);
   read_idle(idle_fields(), fields);
   read_idle(family.idle, fields);
@@ -58,20 +57,22 @@ ModelConfig parse(const json& document, const std::string& origin) {
 }
 
 const Family& family_of(const ModelConfig& model) {
+  std::string accepted;
   for (const Family* family : families()) {
-    if (family->describes(model)) return *family;
+    if (describes(*family, model)) return *family;
+    accepted += fmt::format("{}{}", accepted.empty() ? "" : "; ", described(*family));
   }
+  const LayerSpec& layer = model.layers.front();
   throw Error(fmt::format(
-      "no family of transformers has norm = {}, feed_forward = {}, positions = {}, "
-      "qkv_bias = {}, o_bias = {}, mlp_bias = {}, qk_norm = {} and {} key-value heads "
-      "of {} beside {} heads, sliding_window = {}; accepted: rmsnorm, swiglu and rope with "
-      "qkv_bias alone (qwen2), with qkv_bias = o_bias (llama, without a window), with a window in "
-      "every layer and no bias (mistral), or with qk_norm and without mlp_bias (qwen3); "
-      "layernorm, gelu_tanh and learned with every bias (gpt2)",
-      word_for(kNormKindNames, model.norm), word_for(kFeedForwardKindNames, model.feed_forward),
-      word_for(kPositionKindNames, model.positions), model.qkv_bias, model.o_bias, model.mlp_bias,
-      model.qk_norm, model.num_key_value_heads, model.head_dim, model.num_attention_heads,
-      model.sliding_window));
+      "no family of transformers has layers with norm = {}, norm_place = {}, feed_forward = {}, "
+      "positions = {}, qkv_bias = {}, o_bias = {}, mlp_bias = {}, qk_norm = {} and {} key-value "
+      "heads of {} beside {} heads, sliding_window = {}; accepted: {}",
+      word_for(kNormKindNames, layer.norm), word_for(kNormPlaceNames, layer.norm_place),
+      word_for(kFeedForwardKindNames, layer.feed_forward.kind),
+      word_for(kPositionKindNames, model.positions), layer.attention.qkv_bias,
+      layer.attention.o_bias, layer.feed_forward.bias, layer.attention.qk_norm != QkNorm::none,
+      model.num_key_value_heads, model.head_dim, model.num_attention_heads, layer.attention.window,
+      accepted));
 }
 
 }  // namespace

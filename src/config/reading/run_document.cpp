@@ -196,7 +196,7 @@ void require_model_of_start(const toml::table& document, const std::string& star
   if (model.positions == PositionKind::rope) {
     stored->max_position_embeddings = model.max_position_embeddings;
   }
-  if (document.contains("growth")) stored->num_hidden_layers = model.num_hidden_layers;
+  if (document.contains("growth")) stored->set_layer_count(model.layer_count());
   std::vector<std::string> different;
   for (const std::string& entry : differences(model_table_text(*stored), model_table_text(model))) {
     const std::string key = entry.substr(0, entry.find(": "));

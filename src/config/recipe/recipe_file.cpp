@@ -1,8 +1,6 @@
 // Recipes as TOML files.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <sstream>
 #include <string>
@@ -11,6 +9,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/spec/recipe_names.hpp"
+#include "src/architecture/layer_names.hpp"
 #include "src/config/config.hpp"
 #include "src/config/reading/overlay.hpp"
 #include "src/config/recipe/recipe_axes.hpp"
@@ -62,79 +61,16 @@ std::string canonical_text(const Recipe& recipe) {
   return text;
 }
 
-constexpr std::size_t kMostChoices = 256;
-
-// Expands `pattern` into patterns without braces; empty if there are too many.
-std::vector<std::string> without_braces(const std::string& pattern) {
-  std::vector<std::string> done, open = {pattern};
-  while (!open.empty() && done.size() + open.size() <= kMostChoices) {
-    const std::string next = std::move(open.back());
-    open.pop_back();
-    const std::size_t begin = next.find('{'), end = next.find('}', begin);
-    if (begin == std::string::npos || end == std::string::npos) {
-      done.push_back(next);
-      continue;
-    }
-    for (std::size_t first = begin + 1; first <= end && open.size() <= kMostChoices;) {
-      const std::size_t last = std::min(next.find(',', first), end);
-      open.push_back(next.substr(0, begin) + next.substr(first, last - first) +
-                     next.substr(end + 1));
-      first = last + 1;
-    }
-  }
-  return open.empty() ? done : std::vector<std::string>();
-}
-
-// Returns an index that matches a pattern's second part, "12", "*", "1*2" or "last"; at most 999.
-int index_in(const std::string& pattern) {
-  const std::size_t dot = pattern.find('.');
-  if (dot == std::string::npos) return 0;
-  std::string part = pattern.substr(dot + 1, pattern.find('.', dot + 1) - dot - 1);
-  part.erase(std::remove(part.begin(), part.end(), '*'), part.end());
-  int index = 0;
-  const char* const end = part.data() + part.size();
-  const auto [last, error] = std::from_chars(part.data(), end, index);
-  return error == std::errc{} && last == end && index >= 0 && index < 1000 ? index : 0;
-}
-
-// Returns true if some model could have a layer that `pattern` matches. "first" and "last" are
-// tried as the same layer, and each index up to 999 separately.
-bool names_a_linear_layer(const std::string& pattern) {
-  for (const std::string& plain : without_braces(pattern)) {
-    if (layer_pattern_matches(plain, "lm_head", 1)) return true;
-    const int index = index_in(plain);
-    const std::string layer = fmt::format("layers.{}.", index);
-    for (const char* linear :
-         {"attention.qkv", "attention.o", "mlp.gate_up", "mlp.up", "mlp.down"}) {
-      if (layer_pattern_matches(plain, layer + linear, index + 1)) return true;
-    }
-  }
-  return false;
-}
-
-// Returns true for modules that no recipe quantizes; files may list them as documentation.
-bool names_an_unquantized_module(const std::string& pattern) {
-  for (const std::string& plain : without_braces(pattern)) {
-    for (const char* module : {"embed", "norm", "attention.core"}) {
-      if (layer_pattern_matches(plain, module, 1)) return true;
-    }
-  }
-  return false;
-}
-
-constexpr const char* kLayerNames =
-    "layers.N.attention.qkv, layers.N.attention.o, layers.N.mlp.gate_up, layers.N.mlp.up (models "
-    "without a gate), layers.N.mlp.down, lm_head, where N is an index, first, last or *, and {a,b} "
-    "lists choices, at most 256 in all";
-
 // Reads the exceptions; `draft` is the recipe of all other layers.
 std::vector<RecipeOverride> read_overrides(TomlReader& document, const RecipeDraft& base) {
+  const LayerNames& names = layer_names_of_any_model();
   std::vector<RecipeOverride> overrides;
   for (TomlReader& table : document.tables("override")) {
     RecipeOverride exception;
     exception.match = table.text("match", "");
-    if (!names_a_linear_layer(exception.match)) {
-      table.refuse("match", "'" + exception.match + "', which names no linear layer", kLayerNames);
+    if (!names_one_of(exception.match, names.linears)) {
+      table.refuse("match", "'" + exception.match + "', which names no linear layer",
+                   names.accepted_linears());
     }
     RecipeDraft draft = base.inherited();
     draft.read(table);
@@ -156,10 +92,11 @@ std::vector<std::string> read_kept_modules(TomlReader& document) {
   std::optional<TomlReader> table = document.table("keep_high_precision");
   if (!table) return {};
   const std::vector<std::string> modules = table->texts("modules");
+  const LayerNames& names = layer_names_of_any_model();
   for (const std::string& pattern : modules) {
-    if (names_a_linear_layer(pattern) || names_an_unquantized_module(pattern)) continue;
+    if (names_one_of(pattern, names.linears) || names_one_of(pattern, names.unquantized)) continue;
     table->refuse("modules", "holding '" + pattern + "', which names no module",
-                  std::string(kLayerNames) + "; also embed, norm, attention.core");
+                  names.accepted_modules());
   }
   table->finish();
   return modules;

@@ -1,6 +1,11 @@
 #include "src/config/tables/model_table.hpp"
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
 
 #include "src/config/config_names.hpp"
 #include "src/config/tables/run_tables.hpp"
@@ -10,6 +15,8 @@ namespace fp8lab {
 namespace {
 
 using namespace fields;  // NOLINT: the vocabulary of the tables below
+
+constexpr std::int64_t kMostLayers = 10000;
 
 bool is_yarn(const RopeScaling& scaling) { return scaling.type == RopeType::yarn; }
 bool is_llama3(const RopeScaling& scaling) { return scaling.type == RopeType::llama3; }
@@ -71,55 +78,163 @@ const Table<RopeScaling>& rope_scaling_table() {
 }
 
 bool is_rotated(const ModelConfig& model) { return model.positions == PositionKind::rope; }
-bool has_layer_norm(const ModelConfig& model) { return model.norm == NormKind::layernorm; }
-bool has_rms_norm(const ModelConfig& model) { return !has_layer_norm(model) || model.qk_norm; }
+bool any_layer(const ModelConfig& model, bool (*holds)(const LayerSpec&)) {
+  return std::any_of(model.layers.begin(), model.layers.end(), holds);
+}
+bool has_layer_norm(const ModelConfig& model) {
+  return model.final_norm == NormKind::layernorm ||
+         any_layer(model, [](const LayerSpec& layer) { return layer.norm == NormKind::layernorm; });
+}
+bool normalises_heads(const ModelConfig& model) {
+  return any_layer(model,
+                   [](const LayerSpec& layer) { return layer.attention.qk_norm != QkNorm::none; });
+}
+bool has_rms_norm(const ModelConfig& model) {
+  return model.final_norm == NormKind::rmsnorm || normalises_heads(model) ||
+         any_layer(model, [](const LayerSpec& layer) { return layer.norm == NormKind::rmsnorm; });
+}
 
-bool has_window(const ModelConfig& model) { return model.sliding_window > 0; }
+/// Returns the window of the layers that have one, which is the same for all of them; 0: none has.
+std::int64_t window_of(const ModelConfig& model) {
+  std::int64_t window = 0;
+  for (const LayerSpec& layer : model.layers) window = std::max(window, layer.attention.window);
+  return window;
+}
+bool has_window(const ModelConfig& model) { return window_of(model) > 0; }
 
+/// Turns a row of LayerSpec into a row that holds for all layers.
+Field<ModelConfig> of_all_layers(const Field<LayerSpec>& inner) {
+  Field<ModelConfig> field = row(inner.word, &ModelConfig::layers, inner.accepted, inner.help);
+  field.names = inner.names;
+  field.is_text = inner.is_text;
+  field.get = [inner](const ModelConfig& model) { return inner.get(model.layers.front()); };
+  field.set = [inner](ModelConfig& model, const FieldValue& value) {
+    return std::all_of(model.layers.begin(), model.layers.end(),
+                       [&](LayerSpec& layer) { return inner.set(layer, value); });
+  };
+  field.copy = [inner](ModelConfig& to, const ModelConfig& from) {
+    to.edit_layers([&](LayerSpec& layer) { inner.copy(layer, from.layers.front()); });
+  };
+  return field;
+}
+
+Field<ModelConfig> layer_count_field() {
+  Field<ModelConfig> field =
+      row("num_hidden_layers", &ModelConfig::layers, integers(1, kMostLayers), "layers");
+  field.get = [](const ModelConfig& model) { return model.layer_count(); };
+  field.set = [](ModelConfig& model, const FieldValue& value) {
+    const std::optional<std::int64_t> count = integer_in(value, 1, kMostLayers);
+    if (count) model.set_layer_count(*count);
+    return count.has_value();
+  };
+  return field;
+}
+
+/// The norm of the layers and the last norm.
+Field<ModelConfig> norm_field() {
+  Field<ModelConfig> field =
+      choice("norm", &ModelConfig::final_norm, kNormKindNames,
+             "norm of attention and feed-forward blocks and in front of the output layer");
+  field.set = [set = field.set](ModelConfig& model, const FieldValue& value) {
+    if (!set(model, value)) return false;
+    model.edit_layers([&](LayerSpec& layer) { layer.norm = model.final_norm; });
+    return true;
+  };
+  return field;
+}
+
+Field<ModelConfig> feed_forward_field() {
+  return of_all_layers(lifted(choice("feed_forward", &FeedForwardSpec::kind, kFeedForwardKindNames,
+                                     "activation between the feed-forward layers"),
+                              &LayerSpec::feed_forward));
+}
+
+Field<ModelConfig> window_field() {
+  Field<ModelConfig> field = of_all_layers(lifted(
+      integer("sliding_window", &AttentionSpec::window, 0, kLargeCount,
+              "keys that a query sees in layers with sliding attention, its own included; 0: none"),
+      &LayerSpec::attention));
+  field.get = window_of;
+  return field;
+}
+
+/// Which layers have the window.
 Field<ModelConfig> layer_types_field() {
   using S = ModelConfig;
-  Field<S> field = row("layer_types", &S::layer_types,
-                       "a list of \"full_attention\" and \"sliding_attention\", one for each layer",
+  Field<S> field = row("layer_types", &S::layers,
+                       "a list of \"full_attention\" and \"sliding_attention\", one for each of "
+                       "num_hidden_layers, sliding in one or more",
                        "which layers have sliding attention; empty: all");
   field.get = [](const S& model) {
     FieldList list;
-    for (const LayerType type : model.layer_types) {
-      list.emplace_back(std::string(word_for(kLayerTypeNames, type)));
+    const auto is_full = [](const LayerSpec& layer) { return layer.attention.window == 0; };
+    if (!has_window(model) || !any_layer(model, is_full)) return list;
+    for (const LayerSpec& layer : model.layers) {
+      list.emplace_back(std::string(is_full(layer) ? kFullAttention : kSlidingAttention));
     }
     return list;
   };
   field.set = [](S& model, const FieldValue& value) {
     const std::optional<std::vector<std::string>> words = texts_of(value, false);
     if (!words) return false;
-    std::vector<LayerType> types;
-    for (const std::string& word : *words) {
-      const std::optional<LayerType> type = value_for(kLayerTypeNames, word);
-      if (!type) return false;
-      types.push_back(*type);
+    const std::int64_t window = window_of(model);
+    if (words->empty()) {
+      model.edit_layers([&](LayerSpec& layer) { layer.attention.window = window; });
+      return true;
     }
-    model.layer_types = std::move(types);
+    const bool are_known = std::all_of(words->begin(), words->end(), [&](const std::string& word) {
+      return word == kFullAttention || word == kSlidingAttention;
+    });
+    const bool slides = std::find(words->begin(), words->end(), kSlidingAttention) != words->end();
+    if (!are_known || !slides || words->size() != model.layers.size()) return false;
+    for (std::size_t i = 0; i < words->size(); ++i) {
+      model.layers[i].attention.window = (*words)[i] == kSlidingAttention ? window : 0;
+    }
     return true;
   };
+  // Without a window all layers are of one type.
+  field.copy = [](S&, const S&) {};
   return std::move(field).when(has_window, "sliding_window above 0");
 }
 
-void check_layer_types(const TomlReader& reader, const ModelConfig& model) {
-  const std::vector<LayerType>& types = model.layer_types;
-  if (types.empty()) return;
-  if (static_cast<std::int64_t>(types.size()) != model.num_hidden_layers) {
-    reader.fail("layer_types", fmt::format("{} names for num_hidden_layers = {}; accepted: one "
-                                           "for each layer",
-                                           types.size(), model.num_hidden_layers));
-  }
-  if (std::find(types.begin(), types.end(), LayerType::sliding_attention) == types.end()) {
-    reader.fail("layer_types", fmt::format("leaves sliding_window = {} without a layer; accepted: "
-                                           "\"sliding_attention\" for one or more",
-                                           model.sliding_window));
-  }
+Field<ModelConfig> qk_norm_field() {
+  using S = AttentionSpec;
+  Field<S> field = row("qk_norm", &S::qk_norm, "true or false",
+                       "RMSNorm of queries and keys before the rotation (Qwen3, OLMo 2)");
+  field.get = [](const S& spec) { return spec.qk_norm != QkNorm::none; };
+  field.set = [](S& spec, const FieldValue& value) {
+    const bool* const given = std::get_if<bool>(&value);
+    if (given != nullptr) spec.qk_norm = *given ? QkNorm::head : QkNorm::none;
+    return given != nullptr;
+  };
+  return of_all_layers(lifted(field, &LayerSpec::attention));
+}
+
+/// Follows qk_norm in the table, and leaves queries and keys without norms as they are.
+Field<ModelConfig> qk_norm_over_field() {
+  using S = AttentionSpec;
+  Field<S> field = choice("qk_norm_over", &S::qk_norm, kQkNormNames,
+                          "channels of one mean square: those of a head (Qwen3) or of all heads "
+                          "(OLMo 2)");
+  field.get = [](const S& spec) {
+    const bool is_none = spec.qk_norm == QkNorm::none;
+    return std::string(word_for(kQkNormNames, is_none ? QkNorm::head : spec.qk_norm));
+  };
+  field.set = [set = field.set](S& spec, const FieldValue& value) {
+    S trial = spec;
+    if (!set(trial, value)) return false;
+    if (spec.qk_norm != QkNorm::none) spec = trial;
+    return true;
+  };
+  return of_all_layers(lifted(field, &LayerSpec::attention))
+      .when(normalises_heads, "qk_norm = true");
+}
+
+Field<ModelConfig> bias_field(const char* word, bool AttentionSpec::*member, const char* help) {
+  return of_all_layers(lifted(boolean(word, member, help), &LayerSpec::attention));
 }
 
 void check_model(const TomlReader& reader, const ModelConfig& model) {
-  check_layer_types(reader, model);
   if (is_rotated(model) && model.head_dim % 2 != 0) {
     reader.fail("head_dim", fmt::format("{} is odd; rotary embeddings turn pairs of channels, "
                                         "accepted: an even number",
@@ -140,7 +255,7 @@ Fields<ModelConfig> model_fields() {
       integer("hidden_size", &S::hidden_size, 1, kLargeCount, "channels between layers"),
       integer("intermediate_size", &S::intermediate_size, 1, kLargeCount,
               "channels of the feed-forward layers"),
-      integer("num_hidden_layers", &S::num_hidden_layers, 1, 10000, "layers"),
+      layer_count_field(),
       integer("num_attention_heads", &S::num_attention_heads, 1, kLargeCount, "heads of queries"),
       integer("num_key_value_heads", &S::num_key_value_heads, 1, kLargeCount,
               "heads of keys and values; divides num_attention_heads"),
@@ -149,14 +264,14 @@ Fields<ModelConfig> model_fields() {
                      "hidden_size / num_attention_heads"),
       integer("max_position_embeddings", &S::max_position_embeddings, 1, kLargeCount,
               "tokens of the longest sequence"),
-      choice("norm", &S::norm, kNormKindNames,
-             "norm in front of attention, feed-forward and output layers"),
-      choice("feed_forward", &S::feed_forward, kFeedForwardKindNames,
-             "activation between the feed-forward layers"),
+      norm_field(),
+      of_all_layers(choice("norm_place", &LayerSpec::norm_place, kNormPlaceNames,
+                           "where blocks have norms: in front (Llama), behind (OLMo 2), both "
+                           "(Gemma 2) or none")),
+      feed_forward_field(),
       choice("positions", &S::positions, kPositionKindNames,
              "rotation of queries and keys, or a learned table added to the embedding"),
-      integer("sliding_window", &S::sliding_window, 0, kLargeCount,
-              "keys that a query sees in layers with sliding attention, its own included; 0: none"),
+      window_field(),
       layer_types_field(),
       number("rope_theta", &S::rope_theta, 1.0, 1e12, "base of the rotary frequencies")
           .when(is_rotated, "positions = \"rope\""),
@@ -168,10 +283,13 @@ Fields<ModelConfig> model_fields() {
              "standard deviation of initial weights"),
       boolean("scaled_residual_init", &S::scaled_residual_init,
               "attention.o and mlp.down begin with initializer_range / sqrt(2 num_hidden_layers)"),
-      boolean("qkv_bias", &S::qkv_bias, "queries, keys and values have a bias"),
-      boolean("o_bias", &S::o_bias, "the output of attention has a bias"),
-      boolean("mlp_bias", &S::mlp_bias, "the feed-forward layers have a bias"),
-      boolean("qk_norm", &S::qk_norm, "RMSNorm over each head of queries and keys (Qwen3)"),
+      bias_field("qkv_bias", &AttentionSpec::qkv_bias, "queries, keys and values have a bias"),
+      bias_field("o_bias", &AttentionSpec::o_bias, "the output of attention has a bias"),
+      of_all_layers(
+          lifted(boolean("mlp_bias", &FeedForwardSpec::bias, "the feed-forward layers have a bias"),
+                 &LayerSpec::feed_forward)),
+      qk_norm_field(),
+      qk_norm_over_field(),
       boolean("tie_word_embeddings", &S::tie_word_embeddings,
               "the output layer has the weights of the embedding"),
   };

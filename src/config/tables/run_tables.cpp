@@ -9,6 +9,7 @@
 #include <set>
 
 #include "src/config/config_names.hpp"
+#include "src/config/recipe/model_recipe.hpp"
 #include "src/config/recipe/recipe_source.hpp"
 #include "src/config/run_name.hpp"
 #include "src/config/tables/size_limits.hpp"
@@ -233,8 +234,9 @@ void check_loss_chunk(const TomlReader& reader, const RunConfig& config) {
 /// Checks at the start that the model can grow; the arms of a study start from a shared run later.
 void check_growth(const TomlReader& reader, const RunConfig& config) {
   if (!config.growth) return;
-  const std::int64_t layers = config.model.num_hidden_layers, from = config.growth->from_layers;
-  if (!config.model.layer_types.empty()) {
+  const std::int64_t layers = config.model.layer_count(), from = config.growth->from_layers;
+  const std::vector<LayerSpec>& specs = config.model.layers;
+  if (std::count(specs.begin(), specs.end(), specs.front()) != layers) {
     reader.fail("growth", "beside model.layer_types; accepted: layers of one type");
   }
   if (layers > from && layers % from == 0) return;
@@ -242,6 +244,31 @@ void check_growth(const TomlReader& reader, const RunConfig& config) {
               fmt::format("{} layers cannot grow to {}; accepted: model.num_hidden_layers "
                           "= {} or another multiple",
                           from, layers, 2 * from));
+}
+
+/// Throws unless the patterns of the recipe `key` of `reader` name modules of the model. Recorded
+/// recipes have been checked when their run began.
+void check_names_of(const TomlReader& reader, const char* key, const std::string& recipe,
+                    const ModelConfig& model) {
+  if (recipe.empty() || reader.has_recipe(recipe)) return;
+  load_recipe_for(model, recipe, fmt::format("{}: '{}'", reader.where(key), reader.path_of(key)));
+}
+
+void check_names_of_recipes(const TomlReader& reader, const RunConfig& config) {
+  check_names_of(reader, "recipe", config.recipe, config.model);
+  TomlReader document = reader;
+  std::size_t index = 0;
+  for (const TomlReader& table : document.tables("stages")) {
+    const StageConfig& stage = config.stages[index++];
+    check_names_of(table, "recipe", stage.recipe, config.model);
+    for (const RecipeSwitch& change : stage.recipe_at) {
+      check_names_of(table, "recipe_at", change.recipe, config.model);
+    }
+    if (stage.fallback) check_names_of(table, "fallback", stage.fallback->recipe, config.model);
+    if (stage.eval && stage.eval->rollout) {
+      check_names_of(table, "eval", stage.eval->rollout->recipe, config.model);
+    }
+  }
 }
 
 void check_run(const TomlReader& reader, const RunConfig& config) {
@@ -278,6 +305,7 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
   check_steps(reader, config.stages);
   check_shards(reader, config);
   check_recipe_name(reader, config.recipe);
+  check_names_of_recipes(reader, config);
   check_exact(reader, config);
   check_growth(reader, config);
   check_loss_chunk(reader, config);

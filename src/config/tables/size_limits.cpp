@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "src/architecture/parts.hpp"
 #include "src/config/reading/toml_reader.hpp"
 
 namespace fp8lab {
@@ -13,26 +14,12 @@ namespace {
 
 double d(std::int64_t value) { return static_cast<double>(value); }
 
-struct Widths {
-  double attention, qkv;
-};
-
-Widths widths_of(const ModelConfig& model) {
-  const double heads = d(model.num_attention_heads) * d(model.head_dim);
-  return {heads, heads + 2.0 * d(model.num_key_value_heads) * d(model.head_dim)};
-}
-
-/// Returns the number of matrices in the feed-forward block.
-double feed_forward_matrices(const ModelConfig& model) {
-  return model.feed_forward == FeedForwardKind::swiglu ? 3.0 : 2.0;
-}
-
-/// Returns an estimate of the elements that a forward pass saves for one token.
+/// Returns the elements that a forward pass saves for one token.
 double activations_of_token(const ModelConfig& model) {
-  const auto [attention, qkv] = widths_of(model);
-  const double layer = 4.0 * d(model.hidden_size) + qkv + attention +
-                       feed_forward_matrices(model) * d(model.intermediate_size);
-  return layer * d(model.num_hidden_layers) + d(model.vocab_size);
+  const Declaration declaration = declaration_of(model);
+  double elements = 0;
+  for (const SavedDeclaration& saved : declaration.saved()) elements += d(saved.extent);
+  return elements;
 }
 
 void check_eval_size(const TomlReader& table, const StageConfig& stage) {
@@ -60,17 +47,17 @@ void check_eval_size(const TomlReader& table, const StageConfig& stage) {
 
 }  // namespace
 
-double approximate_parameters(const ModelConfig& model) {
-  const double c = d(model.hidden_size);
-  const auto [attention, qkv] = widths_of(model);
-  const double layer =
-      c * (qkv + attention + feed_forward_matrices(model) * d(model.intermediate_size));
-  return d(model.vocab_size) * c * (model.tie_word_embeddings ? 1.0 : 2.0) +
-         d(model.num_hidden_layers) * layer;
+double parameter_count(const ModelConfig& model) {
+  const Declaration declaration = declaration_of(model);
+  double count = 0;
+  for (const ParameterDeclaration& parameter : declaration.parameters()) {
+    count += d(parameter.rows) * d(parameter.cols);
+  }
+  return count;
 }
 
 void check_model_size(const TomlReader& table, const ModelConfig& model) {
-  const double count = approximate_parameters(model);
+  const double count = parameter_count(model);
   if (count <= kMostParameters) return;
   const std::pair<std::int64_t, const char*> sizes[] = {
       {model.vocab_size, "vocab_size"},
@@ -78,12 +65,12 @@ void check_model_size(const TomlReader& table, const ModelConfig& model) {
       {model.intermediate_size, "intermediate_size"},
       {model.num_attention_heads, "num_attention_heads"},
       {model.num_key_value_heads, "num_key_value_heads"}};
-  table.fail(std::max_element(std::begin(sizes), std::end(sizes))->second,
-             fmt::format("vocab_size = {}, hidden_size = {}, intermediate_size = {}, {} layers and "
-                         "{} heads of {} make {:.3g} parameters; accepted: at most {:.3g}",
-                         model.vocab_size, model.hidden_size, model.intermediate_size,
-                         model.num_hidden_layers, model.num_attention_heads, model.head_dim, count,
-                         kMostParameters));
+  table.fail(
+      std::max_element(std::begin(sizes), std::end(sizes))->second,
+      fmt::format("vocab_size = {}, hidden_size = {}, intermediate_size = {}, {} layers and "
+                  "{} heads of {} make {:.3g} parameters; accepted: at most {:.3g}",
+                  model.vocab_size, model.hidden_size, model.intermediate_size, model.layer_count(),
+                  model.num_attention_heads, model.head_dim, count, kMostParameters));
 }
 
 void check_stage_size(const TomlReader& table, const StageConfig& stage, const ModelConfig& model) {

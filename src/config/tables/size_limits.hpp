@@ -22,9 +22,9 @@ inline constexpr std::int64_t kMostProblems = 1 << 24;  ///< problems of a corpu
 inline constexpr std::int64_t kMostChunks = 4096;
 inline constexpr std::int64_t kMostSteps = 0xffffffff;  ///< steps of a run: 32 bits of random keys
 
-/// Returns the number of weights of a model, without norms and biases, as a double: sums and
-/// products cannot overflow.
-double approximate_parameters(const ModelConfig& model);
+/// Returns the number of weights that the model declares, as a double: sums and products cannot
+/// overflow.
+double parameter_count(const ModelConfig& model);
 
 /// Throws Error that names `table` if the model has more than kMostParameters.
 void check_model_size(const TomlReader& table, const ModelConfig& model);

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "emulation/spec/recipe.hpp"
+#include "src/architecture/parts.hpp"
 #include "src/config/config_names.hpp"
 #include "src/config/tables/run_tables.hpp"
 #include "src/config/tables/size_limits.hpp"
@@ -36,13 +39,30 @@ Field<StressConfig> power_of_two(const char* word, double StressConfig::*member,
   return field;
 }
 
-bool has_swiglu_in(const ModelConfig& model, const std::string& pattern) {
-  const auto layers = static_cast<int>(model.num_hidden_layers);
-  for (int layer = 0; layer < layers; ++layer) {
-    const std::string name = fmt::format("layers.{}.mlp.gate_up", layer);
-    if (layer_pattern_matches(pattern, name, layers)) return true;
+/// Returns the feed-forward layers with a gate, by the names of their linear layers.
+std::vector<std::string> gated_layers(const Declaration& declaration) {
+  std::vector<std::string> names;
+  for (const LinearDeclaration& linear : declaration.linears()) {
+    if (declaration.parameter(linear.weight).gate_and_up) names.push_back(linear.name);
   }
-  return false;
+  return names;
+}
+
+/// Throws unless `stress.layers` names a feed-forward layer with a gate.
+void check_aligned(const TomlReader& reader, const StressConfig& stress, const ModelConfig& model,
+                   const Declaration& declaration) {
+  const std::vector<std::string> gated = gated_layers(declaration);
+  if (gated.empty()) {
+    reader.fail("kind", "accepted: feed_forward = \"swiglu\", which has a gate");
+  }
+  const auto layers = static_cast<int>(model.layer_count());
+  if (std::any_of(gated.begin(), gated.end(), [&](const std::string& name) {
+        return layer_pattern_matches(stress.layers, name, layers);
+      })) {
+    return;
+  }
+  reader.refuse("layers", "'" + stress.layers + "', which names no feed-forward",
+                fmt::format("a pattern of layers such as layers.last, of {} layers", layers));
 }
 
 void check_stress(const TomlReader& reader, const StressConfig& stress, const StageConfig& stage,
@@ -62,14 +82,12 @@ void check_stress(const TomlReader& reader, const StressConfig& stress, const St
                 fmt::format("at_step = {} and over_steps = {} do not fit into steps = {}",
                             stress.at_step, stress.over_steps, stage.steps));
   }
-  if (!aligns(stress)) return;
-  if (model.feed_forward != FeedForwardKind::swiglu) {
-    reader.fail("kind", "accepted: feed_forward = \"swiglu\", which has a gate");
-  }
-  if (!has_swiglu_in(model, stress.layers)) {
-    reader.refuse("layers", "'" + stress.layers + "', which names no feed-forward",
-                  fmt::format("a pattern of layers such as layers.last, of {} layers",
-                              model.num_hidden_layers));
+  const Declaration declaration = declaration_of(model);
+  if (aligns(stress)) {
+    check_aligned(reader, stress, model, declaration);
+  } else if (declaration.normed_linears().empty()) {
+    reader.fail("kind",
+                "accepted: norm_place = \"pre\" or \"both\", whose norms linear layers read");
   }
 }
 

@@ -10,10 +10,10 @@
 #include <sstream>
 #include <system_error>
 
+#include "src/architecture/parts.hpp"
 #include "src/config/recipe/stage_recipes.hpp"
 #include "src/config/tables/model_table.hpp"
 #include "src/io/tensors/safetensors.hpp"
-#include "src/model/decoder.hpp"
 #include "src/model/growth.hpp"
 #include "src/model/weight_names.hpp"
 #include "src/train/checkpoint/checkpoint_format.hpp"
@@ -275,7 +275,7 @@ AmaxHistories read_amax_histories(const CheckpointFile& file) {
     }
     const HistoryOwner owner = amax_history_owner(name).value();
     const LinearRecipe& linear =
-        recipe.for_layer(owner.layer, static_cast<int>(model.num_hidden_layers));
+        recipe.for_layer(owner.layer, static_cast<int>(model.layer_count()));
     AmaxHistory history{linear.slot(owner.slot), {}, count};
     history.state.resize(static_cast<std::size_t>(tensor.size()));
     file.verify(tensor);

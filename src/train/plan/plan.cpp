@@ -6,8 +6,8 @@
 #include <map>
 #include <string>
 
+#include "src/architecture/parts.hpp"
 #include "src/config/recipe/stage_recipes.hpp"
-#include "src/model/decoder.hpp"
 #include "src/train/checkpoint/checkpoint_writer.hpp"
 #include "src/train/plan/memory_plan.hpp"
 #include "src/train/plan/time_plan.hpp"
@@ -130,7 +130,7 @@ MemoryTogether memory_together(std::vector<RunNeeds> runs, std::size_t count) {
 std::vector<std::string> stage_warnings(const RunConfig& config, const StageConfig& stage,
                                         const Recipe& recipe) {
   const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
-  const int layers = static_cast<int>(config.model.num_hidden_layers);
+  const int layers = static_cast<int>(config.model.layer_count());
   std::vector<std::string> texts;
   std::map<std::string, std::vector<std::string>> layers_of;
   const Declaration declaration = declaration_of(config.model);

@@ -11,9 +11,9 @@
 
 #include "emulation/recording/recording_backend.hpp"
 #include "emulation/recording/timing_backend.hpp"
+#include "src/architecture/parts.hpp"
 #include "src/error_sources/run_sources.hpp"
 #include "src/io/hash.hpp"
-#include "src/model/decoder.hpp"
 #include "src/train/step/standalone_step.hpp"
 
 namespace fp8lab {
@@ -126,8 +126,8 @@ RunConfig scaled_run(const RunConfig& config, const StageConfig& stage, std::int
   run.parallel.shards = 1;    // additions of shards are elementwise like others
   ModelConfig& model = run.model;
   const std::int64_t group = model.num_attention_heads / model.num_key_value_heads;
-  if (model.num_hidden_layers > kLayers) {
-    model.num_hidden_layers = kLayers;
+  if (model.layer_count() > kLayers) {
+    model.set_layer_count(kLayers);
     // Names may match layers that were removed; replacing every source takes longest.
     if (!run.exact.empty()) run.exact = {"all"};
   }

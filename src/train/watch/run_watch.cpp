@@ -19,7 +19,7 @@ bool is_finite(const StepRecord& record) {
 
 std::vector<WatchedOperand> watched_operands(const Parameters& parameters, const Recipe& recipe) {
   std::vector<WatchedOperand> operands;
-  const auto layers = static_cast<int>(parameters.model().num_hidden_layers);
+  const auto layers = static_cast<int>(parameters.model().layer_count());
   for (const LinearDeclaration& layer : parameters.declaration().linears()) {
     const LinearRecipe& linear = recipe.for_layer(layer.name, layers);
     for (const Slot slot : kSlots) operands.push_back(watched_operand(slot, linear.slot(slot)));

@@ -12,7 +12,7 @@ SwigluAlignment::SwigluAlignment(Backend& backend, const Parameters& parameters)
   std::int64_t channels = 0;
   for (std::size_t i = 0; i < linears.size(); ++i) {
     const Parameter& weight = parameters[linears[i].weight];
-    const std::optional<GateAndUp> rows = gate_and_up(weight.declaration);
+    const std::optional<GateAndUp>& rows = weight.declaration.gate_and_up;
     if (!rows) continue;
     const std::size_t operand = i * kSlots.size() + static_cast<std::size_t>(Slot::fprop_w);
     layers_.push_back({static_cast<std::int32_t>(operand), &weight, *rows});

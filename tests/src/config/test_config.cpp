@@ -257,8 +257,8 @@ TEST_CASE("assignments") {
             .data.sources[0]
             .families == std::vector<std::string>{"sum", "shop"});
   CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.hidden_size == 384);
-  CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.num_hidden_layers == 3);
-  CHECK(with({{"model.num_hidden_layers", "3"}, {"model", "small"}}).model.num_hidden_layers == 4);
+  CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.layer_count() == 3);
+  CHECK(with({{"model.num_hidden_layers", "3"}, {"model", "small"}}).model.layer_count() == 4);
   // Another base keeps the keys that the file gives beside it, wherever it stands.
   const std::string wide = "model = { base = \"tiny\", vocab_size = 4096 }\n" +
                            std::string(kRun).substr(std::string(kRun).find("[[stages]]"));

@@ -11,12 +11,12 @@
 #include <tuple>
 
 #include "emulation/base/error.hpp"
+#include "src/architecture/parts.hpp"
 #include "src/backend/factory.hpp"
 #include "src/config/families/family.hpp"
 #include "src/config/reading/hugging_face.hpp"
 #include "src/config/tables/model_table.hpp"
 #include "src/io/tensors/tensor_store.hpp"
-#include "src/model/decoder.hpp"
 #include "src/model/model_export.hpp"
 #include "src/model/weight_names.hpp"
 #include "tests/scratch_directory.hpp"
@@ -84,7 +84,7 @@ ModelConfig draw(std::mt19937& random) {
   model.vocab_size = 3 + below(40);
   model.hidden_size = 8 * (1 + below(4));
   model.intermediate_size = 1 + below(30);
-  model.num_hidden_layers = 1 + below(3);
+  model.set_layer_count(1 + below(3));
   model.num_key_value_heads = 1 + below(3);
   model.num_attention_heads = model.num_key_value_heads * (1 + below(3));
   model.head_dim = 2 * (1 + below(6));
@@ -92,21 +92,31 @@ ModelConfig draw(std::mt19937& random) {
   model.rope_theta = 10000.0 + static_cast<double>(below(1000)) / 3.0;
   model.tie_word_embeddings = below(2) == 0;
   if (below(4) == 0) {
-    model.norm = NormKind::layernorm;
-    model.feed_forward = FeedForwardKind::gelu_tanh;
+    model.final_norm = NormKind::layernorm;
+    model.edit_layers([](LayerSpec& layer) {
+      layer.norm = NormKind::layernorm;
+      layer.attention.o_bias = true;
+      layer.feed_forward = {FeedForwardKind::gelu_tanh, true};
+    });
     model.positions = PositionKind::learned;
-    model.qkv_bias = model.o_bias = model.mlp_bias = model.scaled_residual_init = true;
+    model.scaled_residual_init = true;
     model.rope_theta = ModelConfig().rope_theta;
     model.num_key_value_heads = model.num_attention_heads;
     model.hidden_size = model.num_attention_heads * model.head_dim;
     model.layer_norm_eps = 1e-5 + static_cast<double>(below(10)) * 1e-7;
     return model;
   }
-  const std::int64_t family = below(3);
-  model.qk_norm = family == 2;
-  model.qkv_bias = family == 1 || below(2) == 0;
-  model.o_bias = family != 1 && model.qkv_bias;
-  model.mlp_bias = family == 0 && below(2) == 0;
+  const std::int64_t family = below(4);
+  LayerSpec layer;
+  if (family == 2) layer.attention.qk_norm = QkNorm::head;
+  if (family == 3) {
+    layer.norm_place = NormPlace::post;
+    layer.attention.qk_norm = QkNorm::all_heads;
+  }
+  layer.attention.qkv_bias = family == 1 || below(2) == 0;
+  layer.attention.o_bias = family != 1 && layer.attention.qkv_bias;
+  layer.feed_forward.bias = family == 0 && below(2) == 0;
+  model.edit_layers([&](LayerSpec& each) { each = layer; });
   RopeScaling& rope = model.rope_scaling;
   rope.type = static_cast<RopeType>(below(5));
   if (rope.type != RopeType::unscaled) rope.factor = 1.0 + static_cast<double>(below(100)) / 7.0;
@@ -128,13 +138,13 @@ TEST_CASE("published configurations") {
   qwen.vocab_size = 151936;
   qwen.hidden_size = 896;
   qwen.intermediate_size = 4864;
-  qwen.num_hidden_layers = 24;
+  qwen.set_layer_count(24);
   qwen.num_attention_heads = 14;
   qwen.num_key_value_heads = 2;
   qwen.head_dim = 64;
   qwen.max_position_embeddings = 32768;
   qwen.rope_theta = 1e6;
-  qwen.qkv_bias = true;
+  qwen.edit_layers([](LayerSpec& layer) { layer.attention.qkv_bias = true; });
   qwen.tie_word_embeddings = true;
   CHECK(parse(kQwen25) == qwen);
 
@@ -143,19 +153,19 @@ TEST_CASE("published configurations") {
   CHECK(llama2.num_key_value_heads == 32);
   CHECK(llama2.rope_theta == 10000.0);
   CHECK(llama2.rms_norm_eps == 1e-5);
-  CHECK_FALSE(llama2.qkv_bias);
+  CHECK_FALSE(llama2.layers.front().attention.qkv_bias);
   CHECK_FALSE(llama2.tie_word_embeddings);
 
   const ModelConfig llama3 = parse(kLlama32);
   CHECK(llama3.rope_scaling.type == RopeType::llama3);
   CHECK(llama3.rope_scaling.factor == 32.0);
   CHECK(llama3.rope_scaling.original_max_position_embeddings == 8192);
-  CHECK_FALSE(llama3.qkv_bias);
-  CHECK_FALSE(llama3.o_bias);
+  CHECK_FALSE(llama3.layers.front().attention.qkv_bias);
+  CHECK_FALSE(llama3.layers.front().attention.o_bias);
 
   const ModelConfig qwen3 = parse(kQwen3Config);
-  CHECK(qwen3.qk_norm);
-  CHECK_FALSE(qwen3.qkv_bias);
+  CHECK(qwen3.layers.front().attention.qk_norm == QkNorm::head);
+  CHECK_FALSE(qwen3.layers.front().attention.qkv_bias);
   CHECK(qwen3.head_dim == 128);
   const ModelConfig gpt2 = parse(kGpt2Config);
   CHECK(gpt2 == load_model("gpt2"));
@@ -273,7 +283,7 @@ TEST_CASE("configurations survive being written") {
     CHECK(parse_model_table(model_table_text(model), "table") == model);
   }
   ModelConfig model;
-  model.qkv_bias = model.mlp_bias = true;
+  model.edit_layers([](LayerSpec& layer) { layer.feed_forward.bias = true; });
   CHECK_THROWS_WITH(hugging_face_config(model, "float32"), Catch::Contains("no family"));
 }
 

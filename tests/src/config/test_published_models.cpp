@@ -6,10 +6,10 @@
 #include <string>
 
 #include "emulation/base/error.hpp"
+#include "src/architecture/parts.hpp"
 #include "src/config/reading/hugging_face.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/json_document.hpp"
-#include "src/model/decoder.hpp"
 
 using namespace fp8lab;
 using nlohmann::json;
@@ -51,12 +51,12 @@ TEST_CASE("published models have the shape and the size that their publishers st
     ModelConfig model;
     REQUIRE_NOTHROW(model = parse_hugging_face_config(config.dump(), "c"));
     const json& shape = entry["shape"];
-    CHECK(model.num_hidden_layers == shape["layers"]);
+    CHECK(model.layer_count() == shape["layers"]);
     CHECK(model.num_attention_heads == shape["heads"]);
     CHECK(model.num_key_value_heads == shape["key_value_heads"]);
     CHECK(model.head_dim == shape["head_dim"]);
     if (shape.contains("rope_theta")) CHECK(model.rope_theta == shape["rope_theta"]);
-    CHECK(model.sliding_window == shape.value("window", 0));
+    CHECK(model.layers.front().attention.window == shape.value("window", 0));
     CHECK(model.vocab_size == config["vocab_size"]);
     CHECK(declaration_of(model).weights() == entry["parameters"]);
     CHECK(stated_parameters(config) == entry["parameters"]);

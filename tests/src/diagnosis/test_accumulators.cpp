@@ -1,8 +1,8 @@
 // One checkpoint evaluated as different tensor cores accumulate.
 #include <catch2/catch.hpp>
 
+#include "src/architecture/parts.hpp"
 #include "src/diagnosis/accumulators.hpp"
-#include "src/model/decoder.hpp"
 #include "tests/src/diagnosis/diagnosed_run.hpp"
 
 using namespace fp8lab;

@@ -18,7 +18,7 @@ inline ModelConfig small_model() {
   model.vocab_size = 272;
   model.hidden_size = 64;
   model.intermediate_size = 96;
-  model.num_hidden_layers = 2;
+  model.set_layer_count(2);
   model.num_attention_heads = 4;
   model.num_key_value_heads = 2;
   model.head_dim = 16;
@@ -31,8 +31,10 @@ inline ModelConfig qwen3_model() {
   ModelConfig model = small_model();
   model.vocab_size = 269;
   model.head_dim = 22;
-  model.qkv_bias = false;
-  model.qk_norm = true;
+  model.edit_layers([](LayerSpec& layer) {
+    layer.attention.qkv_bias = false;
+    layer.attention.qk_norm = QkNorm::head;
+  });
   model.rope_theta = 100.0;
   model.rope_scaling.type = RopeType::llama3;
   model.rope_scaling.factor = 8.0;
@@ -43,8 +45,10 @@ inline ModelConfig qwen3_model() {
 /// A bias on every linear layer but the head, and cosines and sines that are scaled.
 inline ModelConfig biased_model() {
   ModelConfig model = small_model();
-  model.o_bias = true;
-  model.mlp_bias = true;
+  model.edit_layers([](LayerSpec& layer) {
+    layer.attention.o_bias = true;
+    layer.feed_forward.bias = true;
+  });
   model.tie_word_embeddings = false;
   model.rope_scaling.type = RopeType::yarn;
   model.rope_scaling.factor = 4.0;
@@ -57,13 +61,48 @@ inline ModelConfig biased_model() {
 /// LayerNorm, GELU, learned positions, a bias on every layer, and heads without pairs of channels.
 inline ModelConfig gpt2_model() {
   ModelConfig model = small_model();
-  model.norm = NormKind::layernorm;
-  model.feed_forward = FeedForwardKind::gelu_tanh;
+  model.final_norm = NormKind::layernorm;
+  model.edit_layers([](LayerSpec& layer) {
+    layer.norm = NormKind::layernorm;
+    layer.attention.o_bias = true;
+    layer.feed_forward = {FeedForwardKind::gelu_tanh, true};
+  });
   model.positions = PositionKind::learned;
   model.max_position_embeddings = 32;
   model.num_key_value_heads = 4;
-  model.o_bias = model.mlp_bias = true;
   model.scaled_residual_init = true;
+  return model;
+}
+
+/// Norms behind the blocks, and of all queries and all keys.
+inline ModelConfig olmo2_model() {
+  ModelConfig model = small_model();
+  model.edit_layers([](LayerSpec& layer) {
+    layer.norm_place = NormPlace::post;
+    layer.attention.qkv_bias = false;
+    layer.attention.qk_norm = QkNorm::all_heads;
+  });
+  return model;
+}
+
+/// `model` with the norms of all layers at `place`.
+inline ModelConfig with_norms(ModelConfig model, NormPlace place) {
+  model.edit_layers([&](LayerSpec& layer) { layer.norm_place = place; });
+  return model;
+}
+
+/// Layers that differ in everything that a layer can say of itself.
+inline ModelConfig mixed_model() {
+  ModelConfig model = small_model();
+  model.set_layer_count(4);
+  model.layers[1] = olmo2_model().layers.front();
+  model.layers[1].attention.window = 5;
+  model.layers[2].norm = NormKind::layernorm;
+  model.layers[2].norm_place = NormPlace::both;
+  model.layers[2].attention.o_bias = true;
+  model.layers[2].feed_forward = {FeedForwardKind::gelu_tanh, true};
+  model.layers[3].norm_place = NormPlace::none;
+  model.layers[3].attention.qk_norm = QkNorm::head;
   return model;
 }
 

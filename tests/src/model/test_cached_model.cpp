@@ -112,16 +112,21 @@ ModelConfig model_named(const std::string& family) {
   ModelConfig model = family == "qwen3"    ? qwen3_model()
                       : family == "biased" ? biased_model()
                       : family == "gpt2"   ? gpt2_model()
+                      : family == "olmo2"  ? olmo2_model()
+                      : family == "mixed"  ? mixed_model()
                                            : small_model();
   model.max_position_embeddings = 128;
-  if (family == "llama") model.qkv_bias = false;
+  if (family == "llama") {
+    model.edit_layers([](LayerSpec& layer) { layer.attention.qkv_bias = false; });
+  }
   return model;
 }
 
 }  // namespace
 
 TEST_CASE("cached logits have the bits of the full pass") {
-  const std::string family = GENERATE("llama", "qwen2", "qwen3", "biased", "gpt2");
+  const std::string family =
+      GENERATE("llama", "qwen2", "qwen3", "biased", "gpt2", "olmo2", "mixed");
   const std::string recipe =
       GENERATE("bf16", "fp32", "torchao_rowwise", "infir2", "deepseek_v3", "mxfp8", "te_delayed");
   INFO(family << " " << recipe);

@@ -17,13 +17,13 @@ using fp8lab::test::ModelAtWork;
 namespace {
 
 ModelConfig with_layers(ModelConfig model, std::int64_t layers) {
-  model.num_hidden_layers = layers;
+  model.set_layer_count(layers);
   return model;
 }
 
 /// `from` grown into `to`.
 void grow(const ModelAtWork& from, GrowthConfig growth, ModelAtWork& to) {
-  growth.from_layers = from.parameters.model().num_hidden_layers;
+  growth.from_layers = from.parameters.model().layer_count();
   const auto tensors = grown(tensors_of(from.parameters), growth, to.parameters.model());
   load_parameters(*tensors, "small", to.parameters);
 }
@@ -39,10 +39,10 @@ std::vector<float> weights(const ModelAtWork& work, const std::string& name) {
 /// Of each layer of `to` the layer of `from` whose parameter `name` it has.
 std::vector<int> copied(const ModelAtWork& from, const ModelAtWork& to, const std::string& name) {
   std::vector<int> layers;
-  for (int i = 0; i < to.parameters.model().num_hidden_layers; ++i) {
+  for (int i = 0; i < to.parameters.model().layer_count(); ++i) {
     const auto own = weights(to, "layers." + std::to_string(i) + "." + name);
     int found = -1;
-    for (int j = 0; j < from.parameters.model().num_hidden_layers; ++j) {
+    for (int j = 0; j < from.parameters.model().layer_count(); ++j) {
       if (weights(from, "layers." + std::to_string(j) + "." + name) == own) found = j;
     }
     layers.push_back(found);

@@ -71,7 +71,7 @@ TEST_CASE("double-precision gradients equal central differences, tied embeddings
 TEST_CASE("double-precision gradients equal central differences, untied, no bias, no grouping") {
   ModelConfig model = fp8lab::test::small_model();
   model.tie_word_embeddings = false;
-  model.qkv_bias = false;
+  model.edit_layers([](LayerSpec& layer) { layer.attention.qkv_bias = false; });
   model.num_key_value_heads = model.num_attention_heads;
   check_against_differences(model);
 }
@@ -88,6 +88,18 @@ TEST_CASE("double-precision gradients equal central differences, GPT-2") {
   check_against_differences(fp8lab::test::gpt2_model());
 }
 
+TEST_CASE("double-precision gradients equal central differences, norms behind the blocks") {
+  check_against_differences(fp8lab::test::olmo2_model());
+}
+
+TEST_CASE("double-precision gradients equal central differences, norms on both sides") {
+  check_against_differences(fp8lab::test::with_norms(fp8lab::test::gpt2_model(), NormPlace::both));
+}
+
+TEST_CASE("double-precision gradients equal central differences, layers that differ") {
+  check_against_differences(fp8lab::test::mixed_model());
+}
+
 // Bound of the emulated path against the double path. Both start from the same weights (rounded to
 // BF16 by the emulator: relative error u = 2^-9 each). On its way to a weight gradient a value
 // passes, per layer, at most 12 roundings to BF16 in the forward and 14 in the backward pass, each
@@ -97,14 +109,15 @@ TEST_CASE("double-precision gradients equal central differences, GPT-2") {
 // model.
 TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
   const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
-                                     fp8lab::test::biased_model(), fp8lab::test::gpt2_model());
+                                     fp8lab::test::biased_model(), fp8lab::test::gpt2_model(),
+                                     fp8lab::test::olmo2_model());
   ModelAtWork truth("truth", model, load_recipe("bf16"));
   ModelAtWork emulated("cpu", model, load_recipe("bf16"));
   const double true_loss = truth.loss_and_gradients();
   const double emulated_loss = emulated.loss_and_gradients();
   const double unit = std::ldexp(1.0, -9);
   const double bound =
-      4.0 * unit * std::sqrt(26.0 * static_cast<double>(model.num_hidden_layers) + 8.0);
+      4.0 * unit * std::sqrt(26.0 * static_cast<double>(model.layer_count()) + 8.0);
   CHECK(std::abs(emulated_loss - true_loss) <= bound * true_loss);
   for (std::size_t i = 0; i < truth.parameters.all().size(); ++i) {
     const auto expected = truth.gradient(truth.parameters.all()[i]);
@@ -118,7 +131,8 @@ TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
 // which the fixed order bounds by their length.
 TEST_CASE("emulated FP32 gradients are as close to the truth as FP32 allows") {
   const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
-                                     fp8lab::test::biased_model(), fp8lab::test::gpt2_model());
+                                     fp8lab::test::biased_model(), fp8lab::test::gpt2_model(),
+                                     fp8lab::test::olmo2_model());
   ModelAtWork truth("truth", model, load_recipe("bf16"));
   ModelAtWork emulated("cpu", model, load_recipe("fp32"));
   truth.loss_and_gradients();

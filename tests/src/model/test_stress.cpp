@@ -174,7 +174,7 @@ TEST_CASE("weights that changed for good are told, for their storage to round th
 
 TEST_CASE("an aligned SwiGLU has a gate that is a multiple of its other half") {
   ModelConfig model = test::small_model();
-  model.mlp_bias = true;
+  model.edit_layers([](LayerSpec& layer) { layer.feed_forward.bias = true; });
   ModelAtWork work = at_work("cpu", model), plain = at_work("cpu", model);
   for (ModelAtWork* each : {&work, &plain}) {
     std::vector<float> bias(static_cast<std::size_t>(2 * model.intermediate_size));

@@ -205,5 +205,5 @@ TEST_CASE("models of transformers have its logits, gradients and optimizer steps
     check_steps(record, session);
     ++files;
   }
-  CHECK(files == 13);
+  CHECK(files == 15);
 }

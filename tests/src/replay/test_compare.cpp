@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "src/model/decoder.hpp"
+#include "src/architecture/parts.hpp"
 #include "src/replay/compare_runs.hpp"
 #include "src/replay/verify_run.hpp"
 #include "src/train/trainer.hpp"

@@ -123,7 +123,7 @@ Trail train(const ModelConfig& model, const Recipe& recipe, const MemoryConfig& 
 }
 
 ModelConfig deep_model(ModelConfig model) {
-  model.num_hidden_layers = 3;
+  model.set_layer_count(3);
   return model;
 }
 
@@ -178,7 +178,8 @@ TEST_CASE("recomputed activations and remade weights leave the bits of built-in 
 
 TEST_CASE("the same of every family of models") {
   const ModelConfig model = GENERATE(fp8lab::test::qwen3_model(), fp8lab::test::biased_model(),
-                                     fp8lab::test::gpt2_model());
+                                     fp8lab::test::gpt2_model(), fp8lab::test::olmo2_model(),
+                                     fp8lab::test::mixed_model());
   for (const char* name : {"bf16", "infir2"})
     check_all_choices(deep_model(model), load_recipe(name));
 }

@@ -224,12 +224,12 @@ TEST_CASE("a quantized layer holds codes of x until the backward pass, not x") {
   };
   // Outputs of two norms and of the activation, of every layer.
   const std::int64_t elements = stage.micro_batch_sequences * stage.sequence_length *
-                                model.num_hidden_layers *
+                                model.layer_count() *
                                 (2 * model.hidden_size + model.intermediate_size);
   const MemoryPlan whole = plan(load_recipe("bf16")), codes = plan(load_recipe("infir2"));
   // Three tensors fewer to be aligned for each layer.
   const std::int64_t saved = whole.activations - codes.activations - elements * 2;
-  CHECK((saved >= 0 && saved < 3 * model.num_hidden_layers * 128));
+  CHECK((saved >= 0 && saved < 3 * model.layer_count() * 128));
   // A transform of one of the operands may need x itself.
   CHECK(plan(transformed("smooth:0.5")).activations == whole.activations);
 }
@@ -248,7 +248,7 @@ TEST_CASE("planned memory is to the byte what is held under each choice of [memo
 
 TEST_CASE("choices of [memory] hold what they say, and not the rest") {
   RunConfig config = run_of(fp8lab::test::small_model());
-  config.model.num_hidden_layers = 5;
+  config.model.set_layer_count(5);
   const ModelConfig& model = config.model;
   const StageConfig stage = small_stage();
   const auto backend = make_backend("cpu", 1);
@@ -262,7 +262,7 @@ TEST_CASE("choices of [memory] hold what they say, and not the rest") {
   const auto check_saved = [&](Recompute recompute, std::int64_t bytes) {
     const MemoryPlan found = plan("bf16", {recompute, {}, 0});
     INFO(static_cast<int>(recompute) << ", " << bytes);
-    const std::int64_t all = model.num_hidden_layers * bytes;
+    const std::int64_t all = model.layer_count() * bytes;
     const std::int64_t saved = bf16.activations - found.activations;
     CHECK((saved >= all && saved < all + 8192));
     CHECK(found.buffers >= bf16.buffers);
@@ -286,11 +286,11 @@ TEST_CASE("choices of [memory] hold what they say, and not the rest") {
   CHECK(plan("bf16", {Recompute::none, WeightCodes::remake, 0}).total() == bf16.total());
   // Two codes of a byte for each weight of a layer, and scales.
   const std::int64_t codes =
-      2 * model.hidden_size * (qkv + heads + 3 * model.intermediate_size) * model.num_hidden_layers;
+      2 * model.hidden_size * (qkv + heads + 3 * model.intermediate_size) * model.layer_count();
   const MemoryPlan remade = plan("infir2", {Recompute::none, WeightCodes::remake, 0});
   const std::int64_t saved = infir2.operands - remade.operands;
   CHECK((saved >= codes && saved < codes + codes / 16));
-  CHECK(infir2.total() - remade.total() >= codes - codes / model.num_hidden_layers);
+  CHECK(infir2.total() - remade.total() >= codes - codes / model.layer_count());
 }
 
 TEST_CASE("planned memory has what evaluations hold") {
@@ -383,7 +383,7 @@ TEST_CASE("without data, planned caches are as long as sequences") {
 TEST_CASE("a warning of many layers is told once, with their pattern and number") {
   RunConfig config;
   config.model = load_model("tiny");
-  config.model.num_hidden_layers = 28;
+  config.model.set_layer_count(28);
   StageConfig stage;
   stage.micro_batch_sequences = 1;
   stage.sequence_length = 200;  // no multiple of a tile
@@ -401,7 +401,7 @@ TEST_CASE("a warning of many layers is told once, with their pattern and number"
 TEST_CASE("layers of an exception are listed") {
   RunConfig config;
   config.model = load_model("tiny");
-  config.model.num_hidden_layers = 4;
+  config.model.set_layer_count(4);
   StageConfig stage;
   stage.micro_batch_sequences = 1;
   stage.sequence_length = 200;
@@ -463,7 +463,7 @@ std::string refusal_of(const RunConfig& config, const Backend& backend) {
 TEST_CASE("what does not fit a device is told with the cheapest changes, which fit") {
   RunConfig config;
   config.model = fp8lab::test::small_model();
-  config.model.num_hidden_layers = 6;
+  config.model.set_layer_count(6);
   config.recipe = "infir2";
   config.stages = {small_stage()};
   config.stages.front().batch_sequences = config.stages.front().micro_batch_sequences = 8;

@@ -4,9 +4,9 @@
 
 #include <string>
 
+#include "src/architecture/parts.hpp"
 #include "src/backend/factory.hpp"
 #include "src/config/config.hpp"
-#include "src/model/decoder.hpp"
 #include "src/model/transformer.hpp"
 #include "src/train/plan/time_plan.hpp"
 #include "tests/src/model/model_fixture.hpp"
@@ -34,7 +34,7 @@ WorkOfKind named(const WorkLog& log, std::string_view name) {
 struct Case {
   Case() {
     config.model = fp8lab::test::small_model();
-    config.model.num_hidden_layers = 6;
+    config.model.set_layer_count(6);
     stage.name = "s";
     stage.batch_sequences = 6;
     stage.micro_batch_sequences = 2;
@@ -132,7 +132,7 @@ TEST_CASE("extents are bounded, or those of the stage") {
   c.config.model.num_attention_heads = 8;
   c.config.model.num_key_value_heads = 4;
   const RunConfig small = scaled_run(c.config, c.stage, 32);
-  CHECK(small.model.num_hidden_layers == 3);
+  CHECK(small.model.layer_count() == 3);
   CHECK(small.model.hidden_size == 32);
   CHECK(small.model.intermediate_size == 32);
   CHECK(small.model.vocab_size == 32);
@@ -144,14 +144,14 @@ TEST_CASE("extents are bounded, or those of the stage") {
   CHECK(whole.stages.front().micro_batch_sequences == 2);
   CHECK(whole.stages.front().batch_sequences == 2);
   CHECK(whole.stages.front().sequence_length == 48);
-  whole.model.num_hidden_layers = 6;
+  whole.model.set_layer_count(6);
   CHECK(whole.model == c.config.model);
 }
 
 TEST_CASE("a timed step is the recorded one, and gives its memory back") {
   Case c;
   c.stage.batch_sequences = 2;
-  c.config.model.num_hidden_layers = 2;
+  c.config.model.set_layer_count(2);
   for (const char* name : {"infir2", "te_delayed"}) {
     const Recipe recipe = load_recipe(name);
     const WorkLog recorded = record_step(c.config, c.stage, recipe, *c.backend);

@@ -1,4 +1,4 @@
-#include "src/model/declaration.hpp"
+#include "src/architecture/declaration.hpp"
 
 #include <fmt/core.h>
 
@@ -108,6 +108,10 @@ void Declaration::writes_residual(LinearId linear) {
   linears_[static_cast<std::size_t>(linear)].writes_residual = true;
 }
 
+void Declaration::gate_and_up(LinearId linear, GateAndUp rows) {
+  parameters_[static_cast<std::size_t>(this->linear(linear).weight)].gate_and_up = rows;
+}
+
 void Declaration::in_chunks(LinearId linear, SavedId y) {
   linears_[static_cast<std::size_t>(linear)].in_chunks = true;
   saved_[static_cast<std::size_t>(y)].in_chunks = true;
@@ -117,18 +121,6 @@ std::int64_t Declaration::weights() const {
   std::int64_t total = 0;
   for (const ParameterDeclaration& parameter : parameters_) total += parameter.size();
   return total;
-}
-
-std::optional<GateAndUp> gate_and_up(const ParameterDeclaration& weight) {
-  GateAndUp found{-1, -1, 0};
-  std::int64_t row = 0;
-  for (const OutputGroup& group : weight.groups) {
-    if (group.name == "gate") found.gate = row, found.count = group.rows;
-    if (group.name == "up") found.up = row;
-    row += group.rows;
-  }
-  if (found.gate < 0 || found.up < 0) return std::nullopt;
-  return found;
 }
 
 }  // namespace fp8lab

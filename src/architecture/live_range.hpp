@@ -1,4 +1,4 @@
-// The phases of a micro-batch, and when a shared buffer is live.
+// The phases of a micro-batch, when a shared buffer is live, and what is computed twice.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,16 @@ enum class PassPhase : std::uint8_t {
   recompute,     ///< saved tensors that are not kept are computed again for a layer's backward pass
   feed_forward_backward,
   attention_backward,
+};
+
+/// Activation checkpointing: which activations the backward pass recomputes from earlier ones
+/// instead of keeping them in every layer.
+enum class Recompute : std::uint8_t {
+  none,
+  gate_up,       ///< each layer's inputs of the activation function, and the norm before them
+  feed_forward,  ///< also the outputs of the activation function: everything after the residual sum
+                 ///< that follows attention
+  layer,         ///< everything in a layer except its input
 };
 
 /// The set of phases in which a buffer is live. Its contents survive from one phase to the next if

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "src/config/config.hpp"
-#include "src/model/live_range.hpp"
+#include "src/architecture/live_range.hpp"
 
 namespace fp8lab {
 
@@ -35,6 +34,12 @@ struct OutputGroup {
   std::int64_t rows = 0;
 };
 
+/// The rows of a fused SwiGLU weight: those of the gate and those of the up projection.
+struct GateAndUp {
+  std::int64_t gate = 0, up = 0;  ///< first rows
+  std::int64_t count = 0;         ///< of each
+};
+
 /// One weight tensor, shape (rows, cols).
 struct ParameterDeclaration {
   std::string name;  ///< "layers.0.mlp.down.weight"; weight or bias of the module before it
@@ -44,19 +49,12 @@ struct ParameterDeclaration {
   Initialization initialization;
   /// Parts of a linear layer's outputs: rows of its weight, elements of its bias. Empty: no parts.
   std::vector<OutputGroup> groups;
+  std::optional<GateAndUp> gate_and_up = std::nullopt;  ///< of a fused SwiGLU weight
   std::optional<std::int64_t> layer =
       std::nullopt;  ///< the one that it belongs to, set by Declaration
 
   std::int64_t size() const { return rows * cols; }
 };
-
-/// The rows of a fused SwiGLU weight: those of the gate and those of the up projection.
-struct GateAndUp {
-  std::int64_t gate = 0, up = 0;  ///< first rows
-  std::int64_t count = 0;         ///< of each
-};
-/// Empty if the weight is not a fused SwiGLU weight.
-std::optional<GateAndUp> gate_and_up(const ParameterDeclaration& weight);
 
 /// A linear layer y = x W^T (+ bias), whose three GEMMs follow a recipe.
 struct LinearDeclaration {
@@ -130,6 +128,8 @@ class Declaration {
   void own_x(LinearId linear, SavedId x);
   /// The block of `linear` adds its output to the residual stream.
   void writes_residual(LinearId linear);
+  /// Names the two halves of the outputs of `linear`.
+  void gate_and_up(LinearId linear, GateAndUp rows);
   /// `linear` and its output `y` process the tokens of a micro-batch in chunks.
   void in_chunks(LinearId linear, SavedId y);
 
@@ -139,6 +139,12 @@ class Declaration {
   const std::vector<ScratchDeclaration>& scratch() const { return scratch_; }
   const std::vector<NormedLinear>& normed_linears() const { return normed_linears_; }
   std::int64_t weights() const;  ///< number of weights
+  const ParameterDeclaration& parameter(ParameterId id) const {
+    return parameters_[static_cast<std::size_t>(id)];
+  }
+  const LinearDeclaration& linear(LinearId id) const {
+    return linears_[static_cast<std::size_t>(id)];
+  }
 
  private:
   std::optional<std::int64_t> layer_;

@@ -1,0 +1,158 @@
+#include "src/architecture/layer_names.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "emulation/base/error.hpp"
+#include "src/architecture/model_names.hpp"
+#include "src/architecture/parts.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::size_t kMostChoices = 256;
+constexpr std::string_view kLayers = "layers.", kAnyLayer = "layers.N.";
+
+void add(std::string name, std::vector<std::string>& names) {
+  if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
+}
+
+/// "layers.N.mlp.down" of "layers.3.mlp.down"; other names as they are.
+std::string of_any_layer(const std::string& name, const std::optional<std::int64_t>& layer) {
+  if (!layer) return name;
+  return std::string(kAnyLayer) + name.substr(name.find('.', kLayers.size()) + 1);
+}
+
+void add_names(const Declaration& declaration, LayerNames& names) {
+  std::vector<bool> is_of_linear(declaration.parameters().size(), false);
+  for (const LinearDeclaration& linear : declaration.linears()) {
+    const bool is_in_layer = linear.name != linear.module;
+    add(is_in_layer ? std::string(kAnyLayer) + linear.module : linear.module, names.linears);
+    if (!linear.is_tied) is_of_linear[static_cast<std::size_t>(linear.weight)] = true;
+    if (linear.bias) is_of_linear[static_cast<std::size_t>(*linear.bias)] = true;
+  }
+  for (std::size_t i = 0; i < is_of_linear.size(); ++i) {
+    if (is_of_linear[i]) continue;
+    const ParameterDeclaration& parameter = declaration.parameters()[i];
+    const std::string module = parameter.name.substr(0, parameter.name.rfind('.'));
+    add(of_any_layer(module, parameter.layer), names.unquantized);
+  }
+}
+
+/// Expands `pattern` into patterns without braces; empty if there are too many.
+std::vector<std::string> without_braces(const std::string& pattern) {
+  std::vector<std::string> done, open = {pattern};
+  while (!open.empty() && done.size() + open.size() <= kMostChoices) {
+    const std::string next = std::move(open.back());
+    open.pop_back();
+    const std::size_t begin = next.find('{'), end = next.find('}', begin);
+    if (begin == std::string::npos || end == std::string::npos) {
+      done.push_back(next);
+      continue;
+    }
+    for (std::size_t first = begin + 1; first <= end && open.size() <= kMostChoices;) {
+      const std::size_t last = std::min(next.find(',', first), end);
+      open.push_back(next.substr(0, begin) + next.substr(first, last - first) +
+                     next.substr(end + 1));
+      first = last + 1;
+    }
+  }
+  return open.empty() ? done : std::vector<std::string>();
+}
+
+/// Returns an index that matches a pattern's second part, "12", "*", "1*2" or "last"; at most 999.
+int index_in(const std::string& pattern) {
+  const std::size_t dot = pattern.find('.');
+  if (dot == std::string::npos) return 0;
+  std::string part = pattern.substr(dot + 1, pattern.find('.', dot + 1) - dot - 1);
+  part.erase(std::remove(part.begin(), part.end(), '*'), part.end());
+  int index = 0;
+  const char* const end = part.data() + part.size();
+  const auto [last, error] = std::from_chars(part.data(), end, index);
+  return error == std::errc{} && last == end && index >= 0 && index < 1000 ? index : 0;
+}
+
+/// `name` with N replaced.
+std::string at_layer(const std::string& name, int index) {
+  if (!name.starts_with(kAnyLayer)) return name;
+  return fmt::format("{}{}.{}", kLayers, index, name.substr(kAnyLayer.size()));
+}
+
+LayerNames make_names_of_any_model() {
+  LayerNames names;
+  for (const auto& kind : kFeedForwardKindNames) {
+    ModelConfig model;
+    model.set_layer_count(1);
+    model.positions = PositionKind::learned;
+    LayerSpec& layer = model.layers.front();
+    layer.norm_place = NormPlace::both;
+    layer.attention.qk_norm = QkNorm::head;
+    layer.feed_forward.kind = kind.value;
+    add_names(declaration_of(model), names);
+  }
+  names.unquantized.emplace_back("attention.core");
+  return names;
+}
+
+}  // namespace
+
+std::string LayerNames::accepted_linears() const {
+  return fmt::format(
+      "{}, where N is an index, first, last or *, and {{a,b}} lists choices, at most {} in all",
+      fmt::join(linears, ", "), kMostChoices);
+}
+
+std::string LayerNames::accepted_modules() const {
+  return fmt::format("{}; also {}", accepted_linears(), fmt::join(unquantized, ", "));
+}
+
+LayerNames layer_names(const Declaration& declaration) {
+  LayerNames names;
+  add_names(declaration, names);
+  names.unquantized.emplace_back("attention.core");
+  return names;
+}
+
+const LayerNames& layer_names_of_any_model() {
+  static const LayerNames names = make_names_of_any_model();
+  return names;
+}
+
+bool names_one_of(const std::string& pattern, const std::vector<std::string>& names) {
+  for (const std::string& plain : without_braces(pattern)) {
+    const int index = index_in(plain);
+    for (const std::string& name : names) {
+      if (layer_pattern_matches(plain, at_layer(name, index), index + 1)) return true;
+    }
+  }
+  return false;
+}
+
+void check_layer_names(const Recipe& recipe, const ModelConfig& model, const std::string& where) {
+  if (recipe.overrides.empty() && recipe.keep_high_precision.empty()) return;
+  const LayerNames names = layer_names(declaration_of(model));
+  for (const RecipeOverride& exception : recipe.overrides) {
+    if (names_one_of(exception.match, names.linears)) continue;
+    throw Error(fmt::format(
+        "{}: recipe {}: 'override.match' is '{}', which names no linear layer of the model; "
+        "accepted: {}",
+        where, recipe.name, exception.match, names.accepted_linears()));
+  }
+  for (const std::string& pattern : recipe.keep_high_precision) {
+    if (names_one_of(pattern, names.linears) || names_one_of(pattern, names.unquantized)) continue;
+    throw Error(fmt::format(
+        "{}: recipe {}: 'keep_high_precision.modules' holds '{}', which names no module of the "
+        "model; accepted: {}",
+        where, recipe.name, pattern, names.accepted_modules()));
+  }
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,37 @@
+// The names that recipes use for the parts of a model, read off its declaration.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "emulation/spec/recipe.hpp"
+#include "src/architecture/declaration.hpp"
+#include "src/architecture/model_config.hpp"
+
+namespace fp8lab {
+
+/// Names of modules; N stands for the index of a layer: "layers.N.mlp.down", "lm_head".
+struct LayerNames {
+  std::vector<std::string> linears;      ///< linear layers
+  std::vector<std::string> unquantized;  ///< embeddings, norms, and "attention.core": the products
+                                         ///< of attention itself
+
+  /// Return the names, and the spellings of N and of lists, as an error or help text says them.
+  std::string accepted_linears() const;
+  std::string accepted_modules() const;
+};
+
+LayerNames layer_names(const Declaration& declaration);
+
+/// The names of all models that a LayerSpec can describe.
+const LayerNames& layer_names_of_any_model();
+
+/// Returns true if `pattern` matches one of `names` for some N. "first" and "last" are tried as the
+/// same layer, and each index up to 999 separately. Lists of more than 256 choices match nothing.
+bool names_one_of(const std::string& pattern, const std::vector<std::string>& names);
+
+/// Throws Error "WHERE: recipe NAME: ..." with the names of the model if an override or a kept
+/// module of the recipe matches none of its modules.
+void check_layer_names(const Recipe& recipe, const ModelConfig& model, const std::string& where);
+
+}  // namespace fp8lab

@@ -1,0 +1,236 @@
+#include "src/architecture/parts.hpp"
+
+#include <cmath>
+#include <utility>
+
+namespace fp8lab {
+namespace {
+
+using Shape = SavedDeclaration::Shape;
+
+// Output of a block, before the next norm or the head adds it to the residual stream.
+constexpr const char* kBranch = "branch";
+constexpr LiveRange kBranchRange{PassPhase::attention, PassPhase::feed_forward, PassPhase::head,
+                                 PassPhase::recompute};
+// Gradients of the residual stream and of a branch, live from the head on.
+constexpr const char *kHiddenGradient = "d_hidden", *kBranchGradient = "d_branch";
+constexpr LiveRange kGradientRange =
+    LiveRange::from_to(PassPhase::head, PassPhase::attention_backward);
+
+/// Standard deviation of the initial weights of the linear layers that write into the residual
+/// stream: with scaled_residual_init initializer_range / sqrt(2 layers) (Radford et al. 2019,
+/// section 2.3).
+double residual_deviation(const ModelConfig& model) {
+  if (!model.scaled_residual_init) return model.initializer_range;
+  return model.initializer_range / std::sqrt(2.0 * static_cast<double>(model.layer_count()));
+}
+
+ParameterId table(Declaration& declaration, const ModelConfig& model, const char* name,
+                  std::int64_t rows) {
+  return declaration.parameter(
+      {name, rows, model.hidden_size, false, true, {0.0, model.initializer_range}, {}});
+}
+
+/// The weight of a norm.
+ParameterId norm_weight(Declaration& declaration, const std::string& name, std::int64_t width) {
+  return declaration.parameter({name + ".weight", 1, width, true, false, {1.0, 0.0}, {}});
+}
+
+/// A norm of the residual stream, or, without `keeps_y`, of what is added to it. `name` names its
+/// parameters and, within a layer, the tensors that it saves.
+NormParts declare_norm(Declaration& declaration, const ModelConfig& model, NormKind kind,
+                       const std::string& name, bool keeps_y) {
+  const bool is_layer_norm = kind == NormKind::layernorm;
+  const std::int64_t width = model.hidden_size;
+  NormParts parts;
+  parts.kind = kind;
+  parts.epsilon = static_cast<float>(is_layer_norm ? model.layer_norm_eps : model.rms_norm_eps);
+  parts.weight = norm_weight(declaration, name, width);
+  if (is_layer_norm) {
+    parts.bias = declaration.parameter({name + ".bias", 1, width, true, false, {}, {}});
+  }
+  if (keeps_y) parts.y = declaration.saved(name, Shape::activation, width);
+  if (is_layer_norm) parts.mean = declaration.saved(name + ".mean", Shape::row, 1);
+  parts.rstd = declaration.saved(name + ".rstd", Shape::row, 1);
+  return parts;
+}
+
+std::optional<NormParts> declare_norm_before(Declaration& declaration, const ModelConfig& model,
+                                             const LayerSpec& layer, const std::string& block) {
+  if (!is_before(layer.norm_place)) return std::nullopt;
+  return declare_norm(declaration, model, layer.norm, block + ".norm", true);
+}
+
+/// The norm of the output of a block, and that output.
+std::optional<BlockNorms::After> declare_norm_after(Declaration& declaration,
+                                                    const ModelConfig& model,
+                                                    const LayerSpec& layer,
+                                                    const std::string& block) {
+  if (!is_after(layer.norm_place)) return std::nullopt;
+  const SavedId x = declaration.saved(block + ".branch", Shape::activation, model.hidden_size);
+  return BlockNorms::After{
+      x, declare_norm(declaration, model, layer.norm, block + ".post_norm", false)};
+}
+
+/// Widths of all heads together.
+struct HeadWidths {
+  explicit HeadWidths(const ModelConfig& model)
+      : q(model.num_attention_heads * model.head_dim),
+        kv(model.num_key_value_heads * model.head_dim) {}
+  std::int64_t q, kv;
+};
+
+QkNormParts declare_qk_norms(Declaration& declaration, const ModelConfig& model, QkNorm kind) {
+  const HeadWidths widths(model);
+  const bool is_of_head = kind == QkNorm::head;
+  QkNormParts parts;
+  parts.q = norm_weight(declaration, "attention.q_norm", is_of_head ? model.head_dim : widths.q);
+  parts.k = norm_weight(declaration, "attention.k_norm", is_of_head ? model.head_dim : widths.kv);
+  parts.qk = declaration.saved("attention.qk", Shape::activation, widths.q + widths.kv);
+  parts.q_rstd =
+      declaration.saved("attention.q_rstd", Shape::row, is_of_head ? model.num_attention_heads : 1);
+  parts.k_rstd =
+      declaration.saved("attention.k_rstd", Shape::row, is_of_head ? model.num_key_value_heads : 1);
+  return parts;
+}
+
+AttentionParts declare_attention(Declaration& declaration, const ModelConfig& model,
+                                 const AttentionSpec& spec) {
+  const HeadWidths widths(model);
+  const std::int64_t qkv_width = widths.q + 2 * widths.kv;
+  AttentionParts parts;
+  parts.heads = model.num_attention_heads;
+  parts.kv_heads = model.num_key_value_heads;
+  parts.head_dim = model.head_dim;
+  parts.window = spec.window;
+  parts.is_rotated = model.positions == PositionKind::rope;
+  parts.epsilon = static_cast<float>(model.rms_norm_eps);
+  parts.qkv = declaration.linear("attention.qkv", model.hidden_size,
+                                 {{"q", widths.q}, {"k", widths.kv}, {"v", widths.kv}},
+                                 spec.qkv_bias, model.initializer_range);
+  if (spec.qk_norm != QkNorm::none) {
+    parts.norms = declare_qk_norms(declaration, model, spec.qk_norm);
+  }
+  parts.o = declaration.linear("attention.o", widths.q, {{"", model.hidden_size}}, spec.o_bias,
+                               residual_deviation(model));
+  parts.qkv_out = declaration.saved("attention.qkv", Shape::activation, qkv_width);
+  parts.attended = declaration.saved("attention.out", Shape::activation, widths.q);
+  parts.lse = declaration.saved("attention.lse", Shape::planes, model.num_attention_heads);
+  parts.d_qkv = declaration.scratch("attention.d_qkv", qkv_width, PassPhase::attention_backward);
+  parts.d_attended =
+      declaration.scratch("attention.d_out", widths.q, PassPhase::attention_backward);
+  declaration.writes_residual(parts.o);
+  return parts;
+}
+
+LinearId declare_up(Declaration& declaration, const ModelConfig& model,
+                    const FeedForwardSpec& spec) {
+  const std::int64_t f = model.intermediate_size;
+  const auto linear = [&](const char* name, std::vector<OutputGroup> outputs) {
+    return declaration.linear(name, model.hidden_size, std::move(outputs), spec.bias,
+                              model.initializer_range);
+  };
+  if (spec.kind != FeedForwardKind::swiglu) return linear("mlp.up", {{"", f}});
+  const LinearId up = linear("mlp.gate_up", {{"gate", f}, {"up", f}});
+  declaration.gate_and_up(up, {0, f, f});
+  return up;
+}
+
+FeedForwardParts declare_feed_forward(Declaration& declaration, const ModelConfig& model,
+                                      const FeedForwardSpec& spec) {
+  FeedForwardParts parts;
+  parts.kind = spec.kind;
+  parts.up = declare_up(declaration, model, spec);
+  parts.inner = declaration.saved("mlp.inner", Shape::activation, declaration.linear(parts.up).out);
+  parts.down = declaration.recomputed_from(Recompute::feed_forward)
+                   .linear("mlp.down", model.intermediate_size, {{"", model.hidden_size}},
+                           spec.bias, residual_deviation(model));
+  parts.activated = declaration.saved("mlp.activated", Shape::activation, model.intermediate_size);
+  declaration.own_x(parts.down, parts.activated);
+  declaration.writes_residual(parts.down);
+  parts.d_activated = declaration.scratch("mlp.d_activated", model.intermediate_size,
+                                          PassPhase::feed_forward_backward);
+  return parts;
+}
+
+/// The linear layer `first` alone reads the output of `norm`.
+void declare_normed(Declaration& declaration, const std::optional<NormParts>& norm,
+                    LinearId first) {
+  if (!norm) return;
+  declaration.normed_linear(norm->vectors(), first);
+  declaration.own_x(first, *norm->y);
+}
+
+LayerParts declare_layer(Declaration& declaration, const ModelConfig& model,
+                         const LayerSpec& layer) {
+  LayerParts parts;
+  const std::string attention = "attention", mlp = "mlp";
+  parts.input =
+      declaration.in_block(Block::attention).saved("input", Shape::activation, model.hidden_size);
+  declaration.recomputed_from(Recompute::layer);
+  parts.attention_norms.before = declare_norm_before(declaration, model, layer, attention);
+  parts.attention = declare_attention(declaration, model, layer.attention);
+  parts.attention_norms.after = declare_norm_after(declaration, model, layer, attention);
+  parts.middle = declaration.saved("middle", Shape::activation, model.hidden_size);
+  declaration.in_block(Block::feed_forward).recomputed_from(Recompute::gate_up);
+  parts.mlp_norms.before = declare_norm_before(declaration, model, layer, mlp);
+  parts.mlp = declare_feed_forward(declaration, model, layer.feed_forward);
+  // The last product of a layer is not repeated.
+  declaration.recomputed_from(Recompute::none);
+  parts.mlp_norms.after = declare_norm_after(declaration, model, layer, mlp);
+  parts.branch = declaration.scratch(kBranch, model.hidden_size, kBranchRange, false);
+  parts.d_branch = declaration.scratch(kBranchGradient, model.hidden_size, kGradientRange);
+  declare_normed(declaration, parts.attention_norms.before, parts.attention.qkv);
+  declare_normed(declaration, parts.mlp_norms.before, parts.mlp.up);
+  return parts;
+}
+
+EmbeddingParts declare_embedding(Declaration& declaration, const ModelConfig& model) {
+  EmbeddingParts parts{table(declaration, model, "embed.weight", model.vocab_size), std::nullopt,
+                       declaration.scratch(kBranch, model.hidden_size, kBranchRange, false)};
+  if (model.positions == PositionKind::learned) {
+    parts.positions = table(declaration, model, "positions.weight", model.max_position_embeddings);
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::vector<ParameterId> NormParts::vectors() const {
+  std::vector<ParameterId> all = {weight};
+  if (bias) all.push_back(*bias);
+  return all;
+}
+
+DecoderParts declare_decoder(Declaration& declaration, const ModelConfig& model) {
+  DecoderParts parts{declare_embedding(declaration, model)};
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    declaration.enter_layer(static_cast<std::int64_t>(i));
+    parts.layers.push_back(declare_layer(declaration, model, model.layers[i]));
+  }
+  declaration.enter_layer(std::nullopt);
+  const std::int64_t width = model.hidden_size;
+  parts.final_input =
+      declaration.in_block(Block::head).saved("final_input", Shape::activation, width);
+  parts.norm = declare_norm(declaration, model, model.final_norm, "norm", true);
+  parts.head = model.tie_word_embeddings
+                   ? declaration.tied_linear("lm_head", parts.embedding.tokens)
+                   : declaration.linear("lm_head", width, {{"", model.vocab_size}}, false,
+                                        model.initializer_range);
+  parts.logits = declaration.saved("logits", Shape::activation, model.vocab_size);
+  parts.token_losses = declaration.saved("token_losses", Shape::row, 1);
+  parts.chosen = declaration.scratch("chosen", width, PassPhase::head, false);
+  parts.d_hidden = declaration.scratch(kHiddenGradient, width, kGradientRange);
+  parts.d_branch = declaration.scratch(kBranchGradient, width, kGradientRange);
+  declaration.own_x(parts.head, *parts.norm.y);
+  declaration.in_chunks(parts.head, parts.logits);
+  return parts;
+}
+
+Declaration declaration_of(const ModelConfig& model) {
+  Declaration declaration;
+  declare_decoder(declaration, model);
+  return declaration;
+}
+
+}  // namespace fp8lab

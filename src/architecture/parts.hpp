@@ -1,0 +1,101 @@
+// The parts of a decoder, declared from its configuration:
+//   h = embedding(tokens);  each layer: attention, then feed-forward, by its LayerSpec;
+//   logits = lm_head(norm(h)).
+// The modules of src/model compute with them. The order of declaration is part of a run's identity
+// (src/architecture/README.md).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/architecture/declaration.hpp"
+#include "src/architecture/model_config.hpp"
+
+namespace fp8lab {
+
+struct EmbeddingParts {
+  ParameterId tokens;
+  std::optional<ParameterId> positions;
+  ScratchId position_rows;  ///< (tokens, C)
+};
+
+/// A norm of rows of C channels. Biases and means are those of a LayerNorm.
+struct NormParts {
+  NormKind kind{};
+  float epsilon = 0.0f;
+  ParameterId weight{};
+  std::optional<ParameterId> bias;
+  std::optional<SavedId> y;     ///< (tokens, C), of a norm that a linear layer reads
+  std::optional<SavedId> mean;  ///< (1, tokens)
+  SavedId rstd{};               ///< (1, tokens)
+
+  std::vector<ParameterId> vectors() const;
+};
+
+/// RMSNorms of queries and keys.
+struct QkNormParts {
+  ParameterId q{}, k{};
+  SavedId qk{};                ///< both after the norms (tokens, columns of q and of k)
+  SavedId q_rstd{}, k_rstd{};  ///< (1, tokens * rows of a token)
+};
+
+struct AttentionParts {
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t window = 0;  ///< AttentionSpec::window
+  bool is_rotated = false;
+  float epsilon = 0.0f;  ///< of the norms
+  LinearId qkv{};
+  std::optional<QkNormParts> norms;
+  LinearId o{};
+  SavedId qkv_out{}, attended{}, lse{};
+  ScratchId d_qkv{}, d_attended{};
+};
+
+struct FeedForwardParts {
+  FeedForwardKind kind{};
+  LinearId up{};    ///< or gate and up
+  SavedId inner{};  ///< its output
+  LinearId down{};
+  SavedId activated{};  ///< its input
+  ScratchId d_activated{};
+};
+
+/// The norms of a block, by NormPlace.
+struct BlockNorms {
+  std::optional<NormParts> before;
+  struct After {
+    SavedId x;  ///< the block's output (tokens, C), which the norm reads
+    NormParts norm;
+  };
+  std::optional<After> after;
+};
+
+struct LayerParts {
+  SavedId input{};  ///< the residual stream (tokens, C)
+  BlockNorms attention_norms;
+  AttentionParts attention;
+  SavedId middle{};  ///< the stream after attention (tokens, C)
+  BlockNorms mlp_norms;
+  FeedForwardParts mlp;
+  ScratchId branch{}, d_branch{};
+};
+
+struct DecoderParts {
+  EmbeddingParts embedding;
+  std::vector<LayerParts> layers;
+  SavedId final_input{};
+  NormParts norm;
+  LinearId head{};
+  SavedId logits{}, token_losses{};
+  ScratchId chosen{}, d_hidden{}, d_branch{};
+};
+
+/// Declares a whole model.
+DecoderParts declare_decoder(Declaration& declaration, const ModelConfig& model);
+
+/// Returns the declaration of a whole model.
+Declaration declaration_of(const ModelConfig& model);
+
+}  // namespace fp8lab

@@ -1,0 +1,254 @@
+// The function of a model whose layers differ, against plain loops over its weights: places and
+// kinds of norms, norms of queries and keys, windows, biases, feed-forward kinds.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/architecture/layer_names.hpp"
+#include "src/architecture/parts.hpp"
+#include "tests/src/model/model_fixture.hpp"
+
+using namespace fp8lab;
+using fp8lab::test::ModelAtWork;
+
+namespace {
+
+using Vector = std::vector<double>;
+using Rows = std::vector<Vector>;  // a vector for each token
+
+class PlainModel {
+ public:
+  PlainModel(ModelAtWork& work, const ModelConfig& model) : model_(model), batch_(work.batch) {
+    for (const Parameter& parameter : work.parameters.all()) {
+      weights_[parameter.name()] = work.read(parameter.master());
+    }
+  }
+
+  /// Mean loss of the trained tokens.
+  double loss() const {
+    Rows stream;
+    for (const std::int32_t token : batch_[kTokens]) stream.push_back(row("embed", token));
+    for (std::size_t i = 0; i < model_.layers.size(); ++i) {
+      const LayerSpec& layer = model_.layers[i];
+      const std::string name = "layers." + std::to_string(i) + ".";
+      add(stream, layer, name + "attention",
+          [&](const Rows& x) { return attention(layer.attention, name + "attention.", x); });
+      add(stream, layer, name + "mlp",
+          [&](const Rows& x) { return feed_forward(layer.feed_forward, name + "mlp.", x); });
+    }
+    double sum = 0, trained = 0;
+    for (std::size_t t = 0; t < stream.size(); ++t) {
+      const double weight = batch_[kTargetWeights][t];
+      if (weight == 0) continue;
+      const Vector logits = linear("embed", normalised(model_.final_norm, "norm", stream[t]));
+      double exponentials = 0;
+      for (const double logit : logits) exponentials += std::exp(logit);
+      const auto target = static_cast<std::size_t>(batch_[kTargets][t]);
+      sum += weight * (std::log(exponentials) - logits[target]);
+      trained += 1;
+    }
+    return sum / trained;
+  }
+
+ private:
+  const Vector& weight(const std::string& name) const { return weights_.at(name); }
+
+  Vector row(const std::string& module, std::int32_t index) const {
+    const auto first = weight(module + ".weight").begin() + index * model_.hidden_size;
+    return {first, first + model_.hidden_size};
+  }
+
+  Vector linear(const std::string& module, const Vector& x) const {
+    const Vector& w = weight(module + ".weight");
+    const auto bias = weights_.find(module + ".bias");
+    Vector y = bias == weights_.end() ? Vector(w.size() / x.size(), 0.0) : bias->second;
+    for (std::size_t i = 0; i < w.size(); ++i) y[i / x.size()] += w[i] * x[i % x.size()];
+    return y;
+  }
+
+  /// x / sqrt(mean(x^2) + epsilon) * w, of the part of a vector from `first` on that is as long as
+  /// w.
+  void scale(const Vector& w, double epsilon, std::size_t first, Vector& x) const {
+    double squares = 0;
+    for (std::size_t i = 0; i < w.size(); ++i) squares += x[first + i] * x[first + i];
+    const double root = std::sqrt(squares / static_cast<double>(w.size()) + epsilon);
+    for (std::size_t i = 0; i < w.size(); ++i) x[first + i] *= w[i] / root;
+  }
+
+  Vector normalised(NormKind kind, const std::string& module, Vector x) const {
+    if (kind == NormKind::rmsnorm) {
+      scale(weight(module + ".weight"), model_.rms_norm_eps, 0, x);
+      return x;
+    }
+    double mean = 0;
+    for (const double value : x) mean += value / static_cast<double>(x.size());
+    for (double& value : x) value -= mean;
+    scale(weight(module + ".weight"), model_.layer_norm_eps, 0, x);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] += weight(module + ".bias")[i];
+    return x;
+  }
+
+  template <class Block>
+  void add(Rows& stream, const LayerSpec& layer, const std::string& name,
+           const Block& block) const {
+    const bool before = layer.norm_place == NormPlace::pre || layer.norm_place == NormPlace::both;
+    const bool after = layer.norm_place == NormPlace::post || layer.norm_place == NormPlace::both;
+    Rows x = stream;
+    if (before) {
+      for (Vector& token : x) token = normalised(layer.norm, name + ".norm", token);
+    }
+    x = block(x);
+    for (std::size_t t = 0; t < stream.size(); ++t) {
+      const Vector y = after ? normalised(layer.norm, name + ".post_norm", x[t]) : x[t];
+      for (std::size_t c = 0; c < y.size(); ++c) stream[t][c] += y[c];
+    }
+  }
+
+  void rotate(std::int32_t position, std::size_t first, Vector& x) const {
+    const std::int64_t half = model_.head_dim / 2;
+    for (std::int64_t i = 0; i < half; ++i) {
+      const double angle = position * std::pow(model_.rope_theta,
+                                               -static_cast<double>(i) / static_cast<double>(half));
+      double& a = x[first + static_cast<std::size_t>(i)];
+      double& b = x[first + static_cast<std::size_t>(i + half)];
+      const double turned = a * std::cos(angle) - b * std::sin(angle);
+      b = b * std::cos(angle) + a * std::sin(angle);
+      a = turned;
+    }
+  }
+
+  /// The norms of queries, or of keys, `heads` of them from `first` on.
+  void normalise_heads(QkNorm kind, const std::string& module, std::size_t first,
+                       std::int64_t heads, Vector& x) const {
+    if (kind == QkNorm::none) return;
+    const Vector& w = weight(module + ".weight");
+    const std::int64_t together = kind == QkNorm::head ? 1 : heads;
+    REQUIRE(w.size() == static_cast<std::size_t>(together * model_.head_dim));
+    const auto end = first + static_cast<std::size_t>(heads * model_.head_dim);
+    for (; first < end; first += w.size()) scale(w, model_.rms_norm_eps, first, x);
+  }
+
+  Rows attention(const AttentionSpec& spec, const std::string& name, const Rows& x) const {
+    const auto d = static_cast<std::size_t>(model_.head_dim);
+    const auto heads = static_cast<std::size_t>(model_.num_attention_heads);
+    const auto kv_heads = static_cast<std::size_t>(model_.num_key_value_heads);
+    Rows qkv;
+    for (std::size_t t = 0; t < x.size(); ++t) {
+      Vector one = linear(name + "qkv", x[t]);
+      normalise_heads(spec.qk_norm, name + "q_norm", 0, model_.num_attention_heads, one);
+      normalise_heads(spec.qk_norm, name + "k_norm", heads * d, model_.num_key_value_heads, one);
+      for (std::size_t h = 0; h < heads + kv_heads; ++h) {
+        rotate(batch_[kPositions][t], h * d, one);
+      }
+      qkv.push_back(one);
+    }
+    Rows out;
+    const auto length = static_cast<std::size_t>(batch_.sequence_length);
+    for (std::size_t t = 0; t < x.size(); ++t) {
+      const std::size_t sequence = t / length * length;
+      auto first = sequence + static_cast<std::size_t>(batch_[kDocumentStarts][t]);
+      if (spec.window > 0) {
+        first = std::max(first, t + 1 - std::min(t + 1, static_cast<std::size_t>(spec.window)));
+      }
+      Vector attended(heads * d, 0.0);
+      for (std::size_t h = 0; h < heads; ++h) {
+        const std::size_t k = (heads + h / (heads / kv_heads)) * d, v = k + kv_heads * d;
+        double sum = 0;
+        for (std::size_t s = first; s <= t; ++s) {
+          double score = 0;
+          for (std::size_t i = 0; i < d; ++i) score += qkv[t][h * d + i] * qkv[s][k + i];
+          const double share = std::exp(score / std::sqrt(static_cast<double>(d)));
+          sum += share;
+          for (std::size_t i = 0; i < d; ++i) attended[h * d + i] += share * qkv[s][v + i];
+        }
+        for (std::size_t i = 0; i < d; ++i) attended[h * d + i] /= sum;
+      }
+      out.push_back(linear(name + "o", attended));
+    }
+    return out;
+  }
+
+  Rows feed_forward(const FeedForwardSpec& spec, const std::string& name, const Rows& x) const {
+    Rows out;
+    for (const Vector& token : x) {
+      Vector inner;
+      if (spec.kind == FeedForwardKind::swiglu) {
+        const Vector both = linear(name + "gate_up", token);
+        for (std::size_t i = 0; i < both.size() / 2; ++i) {
+          inner.push_back(both[i] / (1 + std::exp(-both[i])) * both[both.size() / 2 + i]);
+        }
+      } else {
+        const double root = std::sqrt(2 / std::acos(-1.0));
+        for (const double u : linear(name + "up", token)) {
+          inner.push_back(0.5 * u * (1 + std::tanh(root * (u + 0.044715 * u * u * u))));
+        }
+      }
+      out.push_back(linear(name + "down", inner));
+    }
+    return out;
+  }
+
+  ModelConfig model_;
+  Batch batch_;
+  std::map<std::string, Vector> weights_;
+};
+
+}  // namespace
+
+TEST_CASE("the loss of a model is that of plain loops over its layers") {
+  const NormPlace place =
+      GENERATE(NormPlace::pre, NormPlace::post, NormPlace::both, NormPlace::none);
+  for (const ModelConfig& model :
+       {test::with_norms(test::small_model(), place), test::with_norms(test::olmo2_model(), place),
+        test::with_norms(test::mixed_model(), place), test::mixed_model()}) {
+    ModelAtWork work("truth", model, load_recipe("fp32"));
+    const double plain = PlainModel(work, model).loss();
+    INFO("place " << static_cast<int>(place) << " plain " << plain);
+    CHECK(std::abs(work.loss() - plain) <= 1e-9 * plain);
+  }
+}
+
+TEST_CASE("each part of a layer's specification changes the function") {
+  const ModelConfig model = test::mixed_model();
+  const auto loss_of = [](const ModelConfig& one) {
+    ModelAtWork work("truth", one, load_recipe("fp32"));
+    return PlainModel(work, one).loss();
+  };
+  ModelConfig wider = model, elsewhere = model, of_heads = model;
+  wider.layers[1].attention.window = 9;
+  elsewhere.layers[2].norm_place = NormPlace::pre;
+  of_heads.layers[1].attention.qk_norm = QkNorm::head;
+  for (const ModelConfig& other : {wider, elsewhere, of_heads}) {
+    CHECK(std::abs(loss_of(other) - loss_of(model)) > 1e-6);
+  }
+}
+
+TEST_CASE("a mixed model declares what its layers say") {
+  const Declaration declaration = declaration_of(test::mixed_model());
+  std::map<std::string, const LinearDeclaration*> linears;
+  for (const LinearDeclaration& linear : declaration.linears()) linears[linear.name] = &linear;
+  CHECK(linears.count("layers.1.mlp.gate_up") == 1);
+  CHECK(linears.count("layers.2.mlp.gate_up") == 0);
+  CHECK(linears.at("layers.2.mlp.up")->bias.has_value());
+  CHECK_FALSE(linears.at("layers.1.mlp.down")->bias.has_value());
+  // A block without a norm in front reads the stream, which others read as well.
+  CHECK(linears.at("layers.0.attention.qkv")->own_x.has_value());
+  CHECK_FALSE(linears.at("layers.1.attention.qkv")->own_x.has_value());
+  CHECK_FALSE(linears.at("layers.3.mlp.gate_up")->own_x.has_value());
+  CHECK(declaration.normed_linears().size() == 4);  // both blocks of layers 0 and 2
+  const std::optional<GateAndUp>& rows =
+      declaration.parameter(linears.at("layers.0.mlp.gate_up")->weight).gate_and_up;
+  REQUIRE(rows);
+  CHECK((rows->gate == 0 && rows->up == 96 && rows->count == 96));
+  CHECK_FALSE(declaration.parameter(linears.at("layers.2.mlp.up")->weight).gate_and_up);
+  CHECK(layer_names(declaration).linears ==
+        std::vector<std::string>{"layers.N.attention.qkv", "layers.N.attention.o",
+                                 "layers.N.mlp.gate_up", "layers.N.mlp.down", "layers.N.mlp.up",
+                                 "lm_head"});
+}
