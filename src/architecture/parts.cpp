@@ -203,7 +203,8 @@ std::vector<ParameterId> NormParts::vectors() const {
 }
 
 DecoderParts declare_decoder(Declaration& declaration, const ModelConfig& model) {
-  DecoderParts parts{declare_embedding(declaration, model)};
+  DecoderParts parts;
+  parts.embedding = declare_embedding(declaration, model);
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     declaration.enter_layer(static_cast<std::int64_t>(i));
     parts.layers.push_back(declare_layer(declaration, model, model.layers[i]));

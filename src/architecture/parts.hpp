@@ -16,9 +16,9 @@
 namespace fp8lab {
 
 struct EmbeddingParts {
-  ParameterId tokens;
+  ParameterId tokens{};
   std::optional<ParameterId> positions;
-  ScratchId position_rows;  ///< (tokens, C)
+  ScratchId position_rows{};  ///< (tokens, C)
 };
 
 /// A norm of rows of C channels. Biases and means are those of a LayerNorm.

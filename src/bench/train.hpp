@@ -19,7 +19,7 @@ struct StepTiming {
   double median() const;
 };
 
-/// Operations of one kind in a step of one micro-batch. Each is waited for, which
+/// Operations of one kind in a step of one micro-batch a shard. Each is waited for, which
 /// overstates the cost of small ones.
 struct KindTiming {
   std::string kind;

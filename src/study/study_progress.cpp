@@ -75,11 +75,11 @@ double StudyProgress::seconds_of_token(const RunConfig& config) const {
 }
 
 double StudyProgress::seconds_left(const std::vector<RunningChild>& children) const {
-  struct Phase {
+  struct RunsOfKind {
     double sum = 0, longest = 0;
     std::size_t runs = 0;
   };
-  std::array<Phase, 2> phases;  // shared runs, then arms
+  std::array<RunsOfKind, 2> kinds;  // shared runs, then arms
   for (const auto& [name, run] : runs_) {
     if (run.is_done) continue;
     const double rate = seconds_of_token(*run.config);
@@ -91,16 +91,16 @@ double StudyProgress::seconds_left(const std::vector<RunningChild>& children) co
       if (at) step = at->step;
     }
     const double seconds = rate * (all_tokens(*run.config) - tokens_of(*run.config, step));
-    Phase& phase = phases[run.is_shared ? 0 : 1];
-    phase.sum += seconds;
-    phase.longest = std::max(phase.longest, seconds);
-    ++phase.runs;
+    RunsOfKind& kind = kinds[run.is_shared ? 0 : 1];
+    kind.sum += seconds;
+    kind.longest = std::max(kind.longest, seconds);
+    ++kind.runs;
   }
   double left = 0;
-  for (const Phase& phase : phases) {
-    if (phase.runs == 0) continue;
-    const auto at_once = static_cast<double>(std::min(jobs_, phase.runs));
-    left += std::max(phase.sum / at_once, phase.longest);
+  for (const RunsOfKind& kind : kinds) {
+    if (kind.runs == 0) continue;
+    const auto at_once = static_cast<double>(std::min(jobs_, kind.runs));
+    left += std::max(kind.sum / at_once, kind.longest);
   }
   return left;
 }

@@ -197,6 +197,11 @@ def test_bench_train(tmp_path: Path) -> None:
     assert sum(kind["class"] == "GEMMs" for kind in kinds.values()) >= 2
     assert all(kind["calls"] > 0 and kind["seconds"] > 0 for kind in kinds.values())
     assert not any(kind["class"] == "measurement" for kind in kinds.values())
+    shards = ["--set", "parallel.shards=4", "--set", "stages.*.micro_batch_sequences=1"]
+    succeeded("bench", "train", *words, *shards, cwd=tmp_path)
+    of_shards = json.loads((tmp_path / "bench.json").read_text())["train"]["kinds"]
+    gemms = {kind["operation"]: kind["calls"] for kind in of_shards if kind["class"] == "GEMMs"}
+    assert gemms == {name: 4 * kinds[name]["calls"] for name in gemms}
     assert "give either --config FILE or --preset NAME" in refused("bench", "train")
     truth = ["bench", "train", "--preset", "quickstart", "--set", "backend=truth"]
     assert "the run has backend truth; accepted: --backend cpu or cuda" in refused(*truth)

@@ -321,7 +321,7 @@ nlohmann::ordered_json print_steps(const TrainBench& bench) {
 nlohmann::ordered_json print_kinds(const TrainBench& bench) {
   constexpr std::size_t kPrinted = 24;
   nlohmann::ordered_json json;
-  fmt::print("a step of one micro-batch by kind of operation, each waited for\n");
+  fmt::print("a step of one micro-batch a shard by kind of operation, each waited for\n");
   fmt::print("  {:<13} {:>6} {:>10} {:>10} {:>9}  {}\n", "class", "calls", "ms", "G work/s",
              "of bound", "operation");
   for (std::size_t i = 0; i < bench.kinds.size(); ++i) {

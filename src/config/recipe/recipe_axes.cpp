@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kMostCombinations = 64;
 
-struct Axis {
+struct RecipeAxis {
   std::string name;
   std::vector<std::string> values;
 };
@@ -40,10 +40,10 @@ void add_keys(const toml::table& table, const std::string& path, std::set<std::s
 }
 
 // Reads one axis; `owners` has the axis that sets each key so far.
-Axis read_axis(TomlReader& axes, const std::string& name,
-               std::map<std::string, std::string>& owners) {
+RecipeAxis read_axis(TomlReader& axes, const std::string& name,
+                     std::map<std::string, std::string>& owners) {
   TomlReader reader = *axes.table(name);
-  Axis axis{name, {}};
+  RecipeAxis axis{name, {}};
   std::set<std::string> keys;
   for (auto&& [value, node] : reader.raw()) {
     axis.values.emplace_back(value.str());
@@ -59,8 +59,8 @@ Axis read_axis(TomlReader& axes, const std::string& name,
   return axis;
 }
 
-std::vector<Axis> read_axes(TomlReader& document) {
-  std::vector<Axis> found;
+std::vector<RecipeAxis> read_recipe_axes(TomlReader& document) {
+  std::vector<RecipeAxis> found;
   std::map<std::string, std::string> owners;
   std::optional<TomlReader> axes = document.table("axis");
   if (!axes) return found;
@@ -91,10 +91,10 @@ std::string composed(std::string text, const Combination& words) {
 
 // Returns the combinations by the names that `document` composes for them.
 std::map<std::string, Combination> combinations(TomlReader& document) {
-  const std::vector<Axis> axes = read_axes(document);
+  const std::vector<RecipeAxis> axes = read_recipe_axes(document);
   if (axes.empty()) return {};
   std::vector<Combination> all = {{}};
-  for (const Axis& axis : axes) {
+  for (const RecipeAxis& axis : axes) {
     std::vector<Combination> longer;
     for (const Combination& shorter : all) {
       for (const std::string& value : axis.values) {
@@ -105,7 +105,7 @@ std::map<std::string, Combination> combinations(TomlReader& document) {
     all = std::move(longer);
   }
   const std::string pattern = document.text("name", "");
-  for (const Axis& axis : axes) {
+  for (const RecipeAxis& axis : axes) {
     if (pattern.find("{" + axis.name + "}") != std::string::npos) continue;
     document.refuse("name", fmt::format("'{}', which lacks {{{}}}", pattern, axis.name),
                     "a name that contains every axis");

@@ -175,7 +175,8 @@ WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recip
   {
     StandaloneStep step(timing, config, stage, recipe);
     fill_with_noise(step.memory.parameters);
-    const std::vector<Batch> batches(1, random_batch(stage, config.model.vocab_size));
+    const std::vector<Batch> batches(static_cast<std::size_t>(config.parallel.shards),
+                                     random_batch(stage, config.model.vocab_size));
     take(step, config, batches, statistics);
     timing.clear_log();
     int steps = 0;

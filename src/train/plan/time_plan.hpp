@@ -36,10 +36,10 @@ WorkLog record_step(const RunConfig& config, const StageConfig& stage, const Rec
 WorkLog record_held_out(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                         const Backend& backend);
 
-/// Times the operations of a step of one micro-batch on `backend`: the mean of each kind over steps
-/// of some tenths of a second, at least three, after one warm-up step. A mean, since other load on
-/// the machine slows the run down as well. Weights and tokens are random, with one document a
-/// sequence. Frees its memory.
+/// Times the operations of a step of one micro-batch a shard on `backend`: the mean of each kind
+/// over steps of some tenths of a second, at least three, after one warm-up step. A mean, since
+/// other load on the machine slows the run down as well. Weights and tokens are random, with one
+/// document a sequence. Frees its memory.
 WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                   Backend& backend, bool statistics = false);
 
