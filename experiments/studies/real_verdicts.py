@@ -1,0 +1,91 @@
+"""Verdicts on the study real_10m from the losses that real_summary.py has gathered, as Markdown.
+
+PYTHONPATH=analysis python3 experiments/studies/real_verdicts.py \
+    experiments/results/real_checkpoint/losses.csv
+
+Gaps are relative to the run of the same seed in `--baseline` (bf16). Verdicts are those of a report
+on the run files: the margin that real_10m.toml states, variance pooled over the arms, Holm's
+correction over them. The noise of the held-out text needs the run files and is not in them. Arms
+whose losses are equal in every digit are judged once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from fp8lab_analysis.judge.inference import relative_gaps
+from fp8lab_analysis.judge.verdicts import Evidence, Verdict, judge
+from fp8lab_analysis.read.design import Design
+
+MARGIN = Design(margin=0.005, stated="in real_10m.toml, before the first run")
+STAGES = ("cpt", "sft")
+# An arm and the recipe that it has in CPT, where its losses are those of that recipe's runs.
+SFT_ALONE = {"bf16_then_infir2": "bf16", "infir2_then_bf16": "infir2"}
+
+Losses = dict[str, dict[int, float]]  # by arm and seed
+
+
+def read_losses(path: Path, stage: str, column: str = "loss") -> Losses:
+    """Losses after a stage of real_10m; none where the column is empty."""
+    found: Losses = defaultdict(dict)
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["study"] != "real_10m" or row["stage"] != stage or not row[column]:
+                continue
+            arm = re.sub(r"^seed\d+-|-seed\d+$", "", row["arm"])
+            found[arm][int(row["seed"])] = float(row[column])
+    return found
+
+
+def without_copies(losses: Losses) -> Losses:
+    """The arms, of those with equal losses only the first; a copy may have fewer seeds."""
+    kept: Losses = {}
+    for arm in sorted(losses, key=lambda name: (-len(losses[name]), name)):
+        own = losses[arm].items()
+        if not any(own <= other.items() for other in kept.values()):
+            kept[arm] = losses[arm]
+    return kept
+
+
+def evidence(own: dict[int, float], baseline: dict[int, float]) -> Evidence:
+    """The gaps of an arm, by the seeds that both have."""
+    seeds = sorted(own.keys() & baseline.keys())
+    gaps = relative_gaps([own[s] for s in seeds], [baseline[s] for s in seeds])
+    return Evidence(list(gaps), [False] * len(seeds), [False] * len(seeds), seeds)
+
+
+def verdicts(losses: Losses, baseline: str) -> dict[str, Verdict]:
+    """The verdict on each other arm, smallest gap first."""
+    arms = [arm for arm in losses if arm != baseline]
+    results = judge([evidence(losses[arm], losses[baseline]) for arm in arms], MARGIN)
+    return dict(sorted(zip(arms, results), key=lambda pair: pair[1].gap.mean))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the verdicts after each stage."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("losses", type=Path, metavar="losses.csv")
+    parser.add_argument("--baseline", default="bf16", metavar="RECIPE")
+    options = parser.parse_args(arguments)
+    for stage in STAGES:
+        losses = without_copies(read_losses(options.losses, stage))
+        if stage == "cpt":
+            losses = {arm: own for arm, own in losses.items() if arm not in SFT_ALONE}
+        print(f"\n| after {stage} | gaps of the seeds, % of the loss | mean | verdict |")
+        print("|---|---|---|---|")
+        for arm, verdict in verdicts(losses, options.baseline).items():
+            own = evidence(losses[arm], losses[options.baseline])
+            gaps = " ".join(f"{100 * gap:+.2f}" for gap in own.gaps)
+            mean = f"{100 * verdict.gap.mean:+.2f} ± {100 * verdict.half_width:.2f}"
+            print(f"| {arm} | {gaps} | {mean} | {verdict.sentence} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
