@@ -87,7 +87,8 @@ def written(text: str) -> Iterator[str]:
 def test_documents_name_keys_that_exist(
     run_keys: dict[str, str], recipe_keys: dict[str, str]
 ) -> None:
-    whole = {key.partition(".")[0] for key in run_keys}  # --set model=tiny
+    # --set model=tiny, --set optimizer.group=[...]
+    whole = {key[: dot.start()] for key in run_keys for dot in re.finditer(r"\.", key)}
     names = set(run_keys) | whole | {"KEY", "model.base", "stages.base", "stages.KEY"}
     slots = {re.sub(r"^slots\.OPERAND", "slots", key) for key in recipe_keys}
     found = 0
