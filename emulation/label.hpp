@@ -1,4 +1,4 @@
-// What an operation is part of: the label that the model gives it.
+// Where an operation belongs in a training step.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ enum class Phase : std::uint8_t {
 };
 std::string_view name_of(Phase phase);
 
-/// The place of an operation in a training step. The model sets it (Backend::enter); observers,
-/// traces, error reports and profilers read it. It changes no result.
+/// The place of an operation in a training step. Model and training step set it (Backend::enter);
+/// observers, traces, error reports and profilers read it. It changes no result.
 struct Label {
-  std::int64_t micro_batch = 0;  ///< of the step, from 0; in an update that of the last one
+  std::int64_t micro_batch = 0;  ///< index in the step; during the update, the last one's
   Phase phase = Phase::load;
-  /// The linear layer ("layers.0.mlp.down"), which includes the operation that computes the tensor
-  /// it quantizes; else the parameter ("layers.0.attention.norm.weight") or the module
-  /// ("layers.0.attention"). Empty: no layer.
+  /// A linear layer ("layers.0.mlp.down"), a parameter ("layers.0.attention.norm.weight") or a
+  /// module ("layers.0.attention"); empty: none of them. An operation that computes the x of one
+  /// linear layer alone (ops::ProduceQuantize) has that layer's name.
   std::string layer{};
-  std::string gemm{};    ///< of the product of a linear layer: "fprop", "dgrad" or "wgrad"
-  std::string tensor{};  ///< of a linear layer: "x", "w" or "dy"; of an upload: its contents
+  std::string gemm{};    ///< "fprop", "dgrad" or "wgrad" in a GEMM of a linear layer, else empty
+  std::string tensor{};  ///< the quantized tensor, "x", "w" or "dy"; of an upload: its contents
   bool operator==(const Label&) const = default;
 
-  /// The same micro-batch in another phase, in no layer.
+  /// The label of another phase of the same micro-batch, without a layer.
   Label in_phase(Phase other) const { return {micro_batch, other}; }
   Label in_layer(std::string name) const { return {micro_batch, phase, std::move(name)}; }
   Label in_gemm(std::string role) const { return {micro_batch, phase, layer, std::move(role)}; }

@@ -1,8 +1,8 @@
 // The tensors of an operation as data.
 //
 // Every operation and composite has for_each_tensor(visit), which calls visit(OperationTensor) for
-// its inputs and then for its outputs, in the order in which it computes them; a composite whose
-// parts all keep their results, part by part. A backend may read and write no other memory of the
+// its inputs, then for its outputs in the order of their computation. A composite that keeps the
+// results of all its parts visits part after part. A backend accesses no other memory of the
 // caller. Observers, traces and tests read this table.
 #pragma once
 
@@ -42,7 +42,7 @@ constexpr OperationTensor updates(std::string_view name, const TensorView& view)
   return {name, Access::update, view};
 }
 
-/// Visits the number of the step that `key` reads from memory.
+/// Visits the step number in memory, if `key` reads it there.
 template <class Visit>
 void visit_key(const Visit& visit, const RandomKey& key) {
   if (key.step_counter == nullptr) return;
@@ -79,7 +79,7 @@ void visit_written_operand(const Visit& visit, const QuantizedOperand& operand) 
 
 }  // namespace ops
 
-/// All tensors of `op` that are not empty.
+/// Returns all tensors of `op` that are not empty.
 template <class Op>
 std::vector<OperationTensor> tensors_of(const Op& op) {
   std::vector<OperationTensor> tensors;
@@ -89,9 +89,9 @@ std::vector<OperationTensor> tensors_of(const Op& op) {
   return tensors;
 }
 
-/// Those that it writes. Omits what nothing may read afterwards: without
-/// ProduceQuantize::keeps_output the producer's output, dx of a gradient that is added, and what a
-/// product holds before its last operation.
+/// Returns the nonempty tensors that `op` writes. Tables of composites omit outputs that nothing
+/// may read afterwards: the producer's output without ProduceQuantize::keeps_output, and dx of
+/// NormBackwardAdd. A tensor that several parts write is listed once; its last contents count.
 template <class Op>
 std::vector<OperationTensor> outputs_of(const Op& op) {
   std::vector<OperationTensor> outputs;

@@ -18,26 +18,26 @@
 
 namespace fp8lab {
 
-/// The iteration X <- a X + (b A + c A A) X with A = X X^T, which moves all singular values of an X
-/// of norm 1 towards 1.
+/// The iteration X <- a X + (b A + c A A) X with A = X X^T. For an X of Frobenius norm 1 it moves
+/// the singular values to about 1; it does not converge to 1.
 struct NewtonSchulz {
   static constexpr int kSteps = 5;
   static constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
   static constexpr float kSmallestNorm = 1e-7f;
 };
 
-/// Returns Nesterov's look-ahead of the momentum m with the clipped gradient g.
+/// Returns Nesterov's look-ahead from the momentum m after the step and the clipped gradient g.
 FP8LAB_HD inline float look_ahead(float momentum, float m, float g) {
   return (momentum * m) + ((1.0f - momentum) * g);
 }
 
-/// Returns the divisor of the direction.
+/// Returns the divisor of X: its norm, bounded from below.
 FP8LAB_HD inline float direction_norm(float square_sum) {
   const float norm = __builtin_sqrtf(square_sum);
   return norm < NewtonSchulz::kSmallestNorm ? NewtonSchulz::kSmallestNorm : norm;
 }
 
-/// Returns the factor of the update of a matrix, beside the learning rate.
+/// Returns the factor by which a matrix's learning rate is multiplied.
 inline float update_factor(UpdateScale scale, std::int64_t rows, std::int64_t cols) {
   if (scale == UpdateScale::adamw_rms) {
     return 0.2f * __builtin_sqrtf(static_cast<float>(std::max(rows, cols)));
@@ -48,16 +48,16 @@ inline float update_factor(UpdateScale scale, std::int64_t rows, std::int64_t co
 
 namespace ops {
 
-/// update (R, C), of numbers in bf16, from the gradient and the momentum of this step. s is the
-/// smaller of R and C, and bf16(.) rounds to nearest even:
+/// Computes update (R, C), f32 with bf16 values, from the gradient and the momentum after this
+/// step. clip is the step's gradient factor, s = min(R, C), and bf16(.) rounds to nearest even:
 ///   X = bf16((momentum * m) + ((1 - momentum) * (gradient * clip)));
 ///   n = max(sqrt(tree_sum(X * X)), 1e-7);  X = bf16(X / n);
-/// then NewtonSchulz::kSteps times, with Gemm of bf16 operands and the accumulator sm90_bf16:
+/// then NewtonSchulz::kSteps times, by Gemm with bf16 operands and the accumulator sm90_bf16:
 ///   A = bf16(X X^T), or bf16(X^T X) if R > C;  P = A A^T;   (s, s), P in FP32
 ///   A = bf16((b * A) + (c * P));
 ///   Q = A X, or X A^T if R > C;                             (R, C) in FP32
 ///   X = bf16((a * X) + Q);
-/// at last update = X. for_each_part() has the order.
+/// and finally update = X. for_each_part() defines the order.
 struct Orthogonalize {
   static constexpr std::string_view kName = "orthogonalize";
   static constexpr WorkClass kClass = WorkClass::optimizer;
@@ -65,8 +65,8 @@ struct Orthogonalize {
   const UpdateSpec& spec;
   TensorView scalars;
   TensorView gradient;      ///< (R, C) f32 or bf16
-  TensorView first_moment;  ///< f32, R * C elements: the momentum, which contains the gradient
-  TensorView update;        ///< f32 (R, C); in between the products P and Q
+  TensorView first_moment;  ///< f32, R * C elements: the momentum after this step
+  TensorView update;        ///< f32 (R, C); holds P and Q during the iteration
   // Scratch memory.
   TensorView x;        ///< bf16 (R, C)
   TensorView gram;     ///< bf16 (s, s)
@@ -117,7 +117,7 @@ void Orthogonalize::for_each_part(const Visit& visit) const {
   const bool is_tall = x.rows > x.cols;
   const std::int64_t small = gram.rows, large = is_tall ? x.rows : x.cols;
   const QuantSpec values;
-  // X or its transpose as `small` vectors along its long extent, and the other way round.
+  // X or its transpose: long_rows is (small, large), short_rows is (large, small).
   QuantizedOperand long_rows{values, small, large, x, {}}, short_rows{values, large, small, x, {}};
   (is_tall ? long_rows : short_rows).order = StorageOrder::rows_contiguous;
   const QuantizedOperand polynomial{values, small, small, gram, {}};
