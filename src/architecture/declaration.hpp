@@ -1,5 +1,5 @@
-// The parts of a model. Its modules declare each part once, in a fixed order. Initialization,
-// optimizer, names in files and checkpoints, memory and recipes walk this record.
+// The parts of a model, each declared once, in a fixed order (parts.hpp). Initialization,
+// optimizer, names in files and checkpoints, memory and recipes iterate over this record.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +51,7 @@ struct ParameterDeclaration {
   std::vector<OutputGroup> groups;
   std::optional<GateAndUp> gate_and_up = std::nullopt;  ///< of a fused SwiGLU weight
   std::optional<std::int64_t> layer =
-      std::nullopt;  ///< the one that it belongs to, set by Declaration
+      std::nullopt;  ///< index of its layer, set by Declaration; empty: in no layer
 
   std::int64_t size() const { return rows * cols; }
 };
@@ -63,12 +63,12 @@ struct LinearDeclaration {
   ParameterId weight{};
   std::optional<ParameterId> bias;
   bool is_tied = false;  ///< the weight belongs to another module, which adds to its gradient
-  std::optional<SavedId> own_x;  ///< the tensor that a Producer makes for this layer alone
+  std::optional<SavedId> own_x;  ///< its x, if an ops::Producer computes it for this layer alone
   bool writes_residual = false;  ///< the output is what its block adds to the residual stream
   std::string module;            ///< its name within the layer: "mlp.down"
   Block block{};
-  Recompute recomputed = Recompute::none;  ///< as SavedDeclaration::recomputed, of its x
-  bool in_chunks = false;                  ///< works on MemoryConfig::loss_chunk tokens at once
+  Recompute recomputed = Recompute::none;  ///< of its x, as SavedDeclaration::recomputed
+  bool in_chunks = false;                  ///< processes MemoryConfig::loss_chunk tokens at a time
 };
 
 /// A tensor that the forward pass computes for a micro-batch of T tokens and saves for the backward
@@ -98,9 +98,9 @@ struct ScratchDeclaration {
   bool in_training_only = true;
 };
 
-/// A norm and the linear layer that alone reads its output.
+/// A norm, and the only linear layer that reads its output.
 struct NormedLinear {
-  std::vector<ParameterId> norm;  ///< its vectors; each scales or shifts one channel an element
+  std::vector<ParameterId> norm;  ///< its weight and bias: element c scales or shifts channel c
   LinearId linear{};
 };
 

@@ -16,7 +16,7 @@ struct LayerNames {
   std::vector<std::string> unquantized;  ///< embeddings, norms, and "attention.core": the products
                                          ///< of attention itself
 
-  /// Return the names, and the spellings of N and of lists, as an error or help text says them.
+  /// Return the names for errors and help texts, with the accepted spellings of N and of lists.
   std::string accepted_linears() const;
   std::string accepted_modules() const;
 };
@@ -26,8 +26,9 @@ LayerNames layer_names(const Declaration& declaration);
 /// The names of all models that a LayerSpec can describe.
 const LayerNames& layer_names_of_any_model();
 
-/// Returns true if `pattern` matches one of `names` for some N. "first" and "last" are tried as the
-/// same layer, and each index up to 999 separately. Lists of more than 256 choices match nothing.
+/// Returns true if `pattern` matches one of `names` for some N. The model's number of layers is not
+/// known here: an index up to 999 matches, and "first" and "last" are the same layer. A pattern
+/// that expands to more than 256 choices matches nothing.
 bool names_one_of(const std::string& pattern, const std::vector<std::string>& names);
 
 /// Throws Error "WHERE: recipe NAME: ..." with the names of the model if an override or a kept

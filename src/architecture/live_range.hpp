@@ -1,4 +1,4 @@
-// The phases of a micro-batch, when a shared buffer is live, and what is computed twice.
+// The phases of a micro-batch, the phases in which a buffer is live, and levels of recomputation.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace fp8lab {
 ///     weights -> (attention -> feed_forward) of each layer -> head
 ///       -> (recompute -> feed_forward_backward -> attention_backward) of each layer
 ///
-/// The phase of a block includes its norm; that of the head includes both passes and the loss.
+/// The phase of a block includes its norms; that of the head includes both passes and the loss.
 enum class PassPhase : std::uint8_t {
   weights,       ///< the step's weights are quantized
   attention,     ///< forward
@@ -26,9 +26,9 @@ enum class PassPhase : std::uint8_t {
 /// instead of keeping them in every layer.
 enum class Recompute : std::uint8_t {
   none,
-  gate_up,       ///< each layer's inputs of the activation function, and the norm before them
-  feed_forward,  ///< also the outputs of the activation function: everything after the residual sum
-                 ///< that follows attention
+  gate_up,       ///< inputs of the activation function, and the output of the norm before them
+  feed_forward,  ///< also outputs of the activation function: everything after the residual sum
+                 ///< behind attention
   layer,         ///< everything in a layer except its input
 };
 

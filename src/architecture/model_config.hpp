@@ -10,14 +10,14 @@ namespace fp8lab {
 enum class RopeType : std::uint8_t {
   unscaled,  ///< "default"
   linear,    ///< every frequency divided by `factor`
-  dynamic,   ///< unscaled up to max_position_embeddings, the longest sequence that is accepted
+  dynamic,   ///< unscaled, since max_position_embeddings is the longest sequence accepted
   yarn,      ///< Peng et al. 2023 (arXiv:2309.00071): by parts, from beta_fast to beta_slow
   llama3,    ///< by parts, from high_freq_factor to low_freq_factor
 };
 
-/// How rotary frequencies are scaled to sequences beyond the pre-training length. Names, formulas
-/// and defaults are those of transformers 5 (modeling_rope_utils.py). Rotations are counted over
-/// the pre-training length.
+/// How rotary frequencies are scaled for sequences beyond the pre-training length. Names, formulas
+/// and defaults are those of transformers 5 (modeling_rope_utils.py). "Rotations" are those of a
+/// frequency over the pre-training length.
 struct RopeScaling {
   RopeType type = RopeType::unscaled;
   double factor = 1.0;
@@ -36,7 +36,7 @@ enum class NormKind : std::uint8_t {
   layernorm,  ///< Ba et al. 2016 (arXiv:1607.06450), with weight and bias
 };
 
-/// Where a block (attention or feed-forward) f of a layer has norms. The residual stream x becomes
+/// Where a block f (attention or feed-forward) has norms; the new value of the residual stream x.
 enum class NormPlace : std::uint8_t {
   pre,   ///< x + f(norm(x))        (GPT-2, Llama)
   post,  ///< x + norm(f(x))        (OLMo 2, arXiv:2501.00656)

@@ -1,4 +1,4 @@
-// The words of files for the kinds of an architecture.
+// The words in files for the enums of model_config.hpp.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ inline constexpr std::array<Named<NormPlace>, 4> kNormPlaceNames = {{
     {"none", NormPlace::none},
 }};
 
-/// Of QkNorm::none there is no word: qk_norm = false.
+/// QkNorm::none has no word; a file says qk_norm = false.
 inline constexpr std::array<Named<QkNorm>, 2> kQkNormNames = {{
     {"head", QkNorm::head},
     {"all_heads", QkNorm::all_heads},
@@ -40,7 +40,7 @@ inline constexpr std::array<Named<FeedForwardKind>, 2> kFeedForwardKindNames = {
     {"gelu_tanh", FeedForwardKind::gelu_tanh},
 }};
 
-/// Layers without and with AttentionSpec::window, as layer_types of config.json names them.
+/// Words of layer_types in config.json: a layer without and with AttentionSpec::window.
 inline constexpr std::string_view kFullAttention = "full_attention";
 inline constexpr std::string_view kSlidingAttention = "sliding_attention";
 

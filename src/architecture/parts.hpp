@@ -1,8 +1,8 @@
 // The parts of a decoder, declared from its configuration:
 //   h = embedding(tokens);  each layer: attention, then feed-forward, by its LayerSpec;
 //   logits = lm_head(norm(h)).
-// The modules of src/model compute with them. The order of declaration is part of a run's identity
-// (src/architecture/README.md).
+// The modules of src/model compute with these ids. The order of declaration is part of a run's
+// identity (src/architecture/README.md).
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@ struct EmbeddingParts {
   ScratchId position_rows{};  ///< (tokens, C)
 };
 
-/// A norm of rows of C channels. Biases and means are those of a LayerNorm.
+/// A norm over the C channels of each token. Only a LayerNorm has `bias` and `mean`.
 struct NormParts {
   NormKind kind{};
   float epsilon = 0.0f;
   ParameterId weight{};
   std::optional<ParameterId> bias;
-  std::optional<SavedId> y;     ///< (tokens, C), of a norm that a linear layer reads
+  std::optional<SavedId> y;     ///< (tokens, C), if a linear layer reads the output
   std::optional<SavedId> mean;  ///< (1, tokens)
   SavedId rstd{};               ///< (1, tokens)
 
@@ -37,15 +37,15 @@ struct NormParts {
 /// RMSNorms of queries and keys.
 struct QkNormParts {
   ParameterId q{}, k{};
-  SavedId qk{};                ///< both after the norms (tokens, columns of q and of k)
-  SavedId q_rstd{}, k_rstd{};  ///< (1, tokens * rows of a token)
+  SavedId qk{};                ///< normalized q beside k (tokens, columns of q and of k)
+  SavedId q_rstd{}, k_rstd{};  ///< (1, tokens * heads), or (1, tokens) with QkNorm::all_heads
 };
 
 struct AttentionParts {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t window = 0;  ///< AttentionSpec::window
   bool is_rotated = false;
-  float epsilon = 0.0f;  ///< of the norms
+  float epsilon = 0.0f;  ///< of `norms`
   LinearId qkv{};
   std::optional<QkNormParts> norms;
   LinearId o{};
@@ -55,10 +55,10 @@ struct AttentionParts {
 
 struct FeedForwardParts {
   FeedForwardKind kind{};
-  LinearId up{};    ///< or gate and up
-  SavedId inner{};  ///< its output
+  LinearId up{};    ///< with swiglu gate and up, fused
+  SavedId inner{};  ///< output of `up`
   LinearId down{};
-  SavedId activated{};  ///< its input
+  SavedId activated{};  ///< input of `down`
   ScratchId d_activated{};
 };
 

@@ -1,4 +1,5 @@
-// Explains single words: keys of files, and names of what comes with the program.
+// Explains single words: keys of files, and names of the recipes, presets, models, studies,
+// optimizers and stages of the program.
 #pragma once
 
 #include <string>
@@ -6,7 +7,8 @@
 
 namespace fp8lab::cli {
 
-/// Returns what `word` is and how it is used, once for each meaning; empty if it has none.
+/// Returns what `word` is and how it is used, for each of its meanings; empty if it has none. A key
+/// is found by its full path and by its last part.
 std::string help_on(const std::string& word);
 
 /// Returns all words that help_on explains.

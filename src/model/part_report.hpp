@@ -1,4 +1,4 @@
-// Reports long work part by part.
+// Progress of long work, reported part by part.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace fp8lab {
 
-/// Called before a part begins: its name, and how many of `total` units ("batches", "tokens") are
-/// complete; 0 at the beginning of the work.
+/// Called before each part, with its name: `done` of `total` units ("batches", "tokens") are
+/// complete. `done` is 0 at the beginning of the work.
 using PartReport = std::function<void(const std::string& part, std::size_t done, std::size_t total,
                                       const char* unit)>;
 

@@ -1,4 +1,4 @@
-// Recipe files with axes: one file for all combinations of a few settings.
+// Recipe files with axes: one file holds a recipe for each combination of the axes' values.
 #pragma once
 
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace fp8lab {
 
-/// Returns the names of the recipes of a file with axes, one for each combination of their values;
-/// empty without [axis]. Throws Error with file:line if an axis has no values, if the file's name
-/// does not contain every axis as "{AXIS}", if a name is unusable or that of two combinations, if
-/// two axes set one key, and for more than 64 combinations.
+/// Returns the names of the recipes of a file with axes, one for each combination of values; empty
+/// without [axis]. Throws Error with file:line if an axis has no values, a value sets `name`, two
+/// axes set the same key, the key `name` lacks an axis ("{AXIS}"), a composed name has other
+/// characters than recipe names or occurs twice, or there are more than 64 combinations.
 std::vector<std::string> names_by_axes(const toml::table& document, const std::string& origin);
 
-/// Turns a document with axes into that of its recipe `name`: sets the keys of its values, name and
-/// summary. Leaves a document without axes as it is. Throws Error that lists the recipes if none
-/// has that name.
+/// Turns a document with axes into the document of its recipe `name`: removes [axis], sets the keys
+/// of the recipe's values, `name` and `summary`. Does nothing without axes. Throws Error that lists
+/// the recipes if none has that name.
 void choose_by_axes(toml::table& document, const std::string& name, const std::string& origin);
 
 }  // namespace fp8lab
