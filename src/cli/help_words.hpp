@@ -8,7 +8,7 @@
 namespace fp8lab::cli {
 
 /// Returns what `word` is and how it is used, for each of its meanings; empty if it has none. A key
-/// is found by its full path and by its last part.
+/// is found by its path or the end of it: "parallel.shards", "shards".
 std::string help_on(const std::string& word);
 
 /// Returns all words that help_on explains.
