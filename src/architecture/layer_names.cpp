@@ -86,6 +86,28 @@ std::string at_layer(const std::string& name, int index) {
   return fmt::format("{}{}.{}", kLayers, index, name.substr(kAnyLayer.size()));
 }
 
+/// Returns true if `pattern` matches one of `names` in one of the model's layers.
+bool names_one_of(const std::string& pattern, const std::vector<std::string>& names,
+                  const ModelConfig& model) {
+  const auto layers = static_cast<int>(model.layer_count());
+  const std::vector<std::string> choices = without_braces(pattern);
+  for (int layer = 0; layer < layers; ++layer) {
+    for (const std::string& name : names) {
+      const std::string own = at_layer(name, layer);
+      const bool found = std::any_of(choices.begin(), choices.end(), [&](const std::string& plain) {
+        return layer_pattern_matches(plain, own, layers);
+      });
+      if (found) return true;
+    }
+  }
+  return false;
+}
+
+/// Returns the range of N for errors.
+std::string range_of_layers(const ModelConfig& model) {
+  return fmt::format("; N is at most {}", model.layer_count() - 1);
+}
+
 LayerNames make_names_of_any_model() {
   LayerNames names;
   for (const auto& kind : kFeedForwardKindNames) {
@@ -140,18 +162,21 @@ void check_layer_names(const Recipe& recipe, const ModelConfig& model, const std
   if (recipe.overrides.empty() && recipe.keep_high_precision.empty()) return;
   const LayerNames names = layer_names(declaration_of(model));
   for (const RecipeOverride& exception : recipe.overrides) {
-    if (names_one_of(exception.match, names.linears)) continue;
+    if (names_one_of(exception.match, names.linears, model)) continue;
     throw Error(fmt::format(
         "{}: recipe {}: 'override.match' is '{}', which names no linear layer of the model; "
         "accepted: {}",
-        where, recipe.name, exception.match, names.accepted_linears()));
+        where, recipe.name, exception.match, names.accepted_linears() + range_of_layers(model)));
   }
   for (const std::string& pattern : recipe.keep_high_precision) {
-    if (names_one_of(pattern, names.linears) || names_one_of(pattern, names.unquantized)) continue;
+    if (names_one_of(pattern, names.linears, model) ||
+        names_one_of(pattern, names.unquantized, model)) {
+      continue;
+    }
     throw Error(fmt::format(
         "{}: recipe {}: 'keep_high_precision.modules' holds '{}', which names no module of the "
         "model; accepted: {}",
-        where, recipe.name, pattern, names.accepted_modules()));
+        where, recipe.name, pattern, names.accepted_modules() + range_of_layers(model)));
   }
 }
 

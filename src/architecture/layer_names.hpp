@@ -32,7 +32,8 @@ const LayerNames& layer_names_of_any_model();
 bool names_one_of(const std::string& pattern, const std::vector<std::string>& names);
 
 /// Throws Error "WHERE: recipe NAME: ..." with the names of the model if an override or a kept
-/// module of the recipe matches none of its modules.
+/// module of the recipe matches none of its modules: another kind of block, or a layer beyond the
+/// last one.
 void check_layer_names(const Recipe& recipe, const ModelConfig& model, const std::string& where);
 
 }  // namespace fp8lab

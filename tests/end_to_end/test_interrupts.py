@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import time
@@ -65,9 +66,11 @@ def start(
 
 def wait_for_phase(terminal: int, phase: str) -> None:
     """Reads what a terminal shows until it names the phase."""
-    shown = b""
+    shown, end = b"", time.monotonic() + 120
     while phase.encode() not in shown:
-        shown += os.read(terminal, 4096)
+        assert time.monotonic() < end, shown[-500:]
+        if select.select([terminal], [], [], 1)[0]:
+            shown += os.read(terminal, 4096)
 
 
 def wait_for(process: subprocess.Popen[str], words: str) -> None:
@@ -157,7 +160,7 @@ def test_an_interrupted_eval_ends_by_its_signal(tmp_path: Path) -> None:
     terminal, shown = pty.openpty()
     evaluation = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=shown, cwd=tmp_path)
     os.close(shown)
-    wait_for_phase(terminal, "evaluating (")
+    wait_for_phase(terminal, ": evaluating")
     evaluation.send_signal(signal.SIGINT)
     assert evaluation.wait(10) == -signal.SIGINT
     assert succeeded("eval", "run", cwd=tmp_path)

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <system_error>
 
 #include "emulation/base/error.hpp"
@@ -21,7 +22,6 @@
 #include "src/cli/run_choice.hpp"
 #include "src/cli/version.hpp"
 #include "src/config/config.hpp"
-#include "src/io/files/file_kind.hpp"
 #include "src/io/hdf5/run_reader.hpp"
 #include "src/io/shell_word.hpp"
 #include "src/study/step_slot.hpp"
@@ -164,9 +164,15 @@ std::string resuming_command(const std::vector<std::string>& arguments) {
   return command + " --resume";
 }
 
-/// The commands that show what stopped a run; empty if it wrote no run file.
+/// Returns the time at which the run file was last written; nothing without a run file.
+std::optional<fs::file_time_type> written_at(const fs::path& directory) {
+  std::error_code error;
+  const fs::file_time_type time = fs::last_write_time(directory / "run.h5", error);
+  return error ? std::nullopt : std::optional(time);
+}
+
+/// Returns the commands that show what stopped a run.
 std::string failure_commands(const fs::path& directory) {
-  if (!is_file(directory / "run.h5")) return {};
   const std::string run = shell_word(directory.string());
   return fmt::format("fp8lab report {0}/run.h5 | fp8lab doctor {0}", run);
 }
@@ -265,12 +271,15 @@ int train(const std::vector<std::string>& arguments) {
   print_notes(trainer.notes());
   catch_stop_signals();
   RunOutcome outcome = RunOutcome::complete;
+  const auto before = written_at(options.directory);
   try {
     outcome = trainer.run();
   } catch (const std::exception&) {
     phase.begin("");
-    const std::string next = failure_commands(options.directory);
-    if (!next.empty()) printer.tell("next: " + next);
+    // A run that is refused writes nothing.
+    if (written_at(options.directory) != before) {
+      printer.tell("next: " + failure_commands(options.directory));
+    }
     throw;
   }
   phase.begin("");

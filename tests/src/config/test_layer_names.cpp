@@ -70,6 +70,26 @@ TEST_CASE("a run accepts the layer names of its model in its recipes") {
                                       Contains("'layers.*.mlp.gate_up'") && Contains(kGpt2Names));
 }
 
+TEST_CASE("a run accepts no layer beyond its last one") {
+  const ScratchDirectory scratch;
+  const std::string four = kLlama + "num_hidden_layers = 4\n";
+  const auto run = [&](const std::string& keys) {
+    return outcome("recipe = " + recipe_file(scratch, "deep", keys) + "\n", four, "");
+  };
+  for (const char* module : {"layers.3.mlp", "layers.last.mlp.down", "layers.{3,4}.mlp.down"}) {
+    INFO(module);
+    CHECK(run(override_of(module)) == "accepted");
+  }
+  for (const char* module : {"layers.4.mlp", "layers.900.mlp.down", "layers.1*.attention.o"}) {
+    INFO(module);
+    CHECK_THAT(run(override_of(module)), Contains(module) && Contains("N is at most 3"));
+    const std::string kept = "[keep_high_precision]\nmodules = [\"" + std::string(module) + "\"]\n";
+    CHECK_THAT(run(kept), Contains(module) && Contains("N is at most 3"));
+  }
+  CHECK_THAT(run("[keep_high_precision]\nmodules = [\"layers.4.mlp.norm\"]\n"),
+             Contains("N is at most 3"));
+}
+
 TEST_CASE("so in every place of a run that names a recipe") {
   const ScratchDirectory scratch;
   const std::string up = recipe_file(scratch, "up", override_of("layers.*.mlp.up"));
