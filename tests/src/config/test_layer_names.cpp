@@ -80,7 +80,7 @@ TEST_CASE("a run accepts no layer beyond its last one") {
     INFO(module);
     CHECK(run(override_of(module)) == "accepted");
   }
-  for (const char* module : {"layers.4.mlp", "layers.900.mlp.down", "layers.1*.attention.o"}) {
+  for (const char* module : {"layers.4.mlp", "layers.900.mlp.down", "layers.4*.attention.o"}) {
     INFO(module);
     CHECK_THAT(run(override_of(module)), Contains(module) && Contains("N is at most 3"));
     const std::string kept = "[keep_high_precision]\nmodules = [\"" + std::string(module) + "\"]\n";

@@ -15,7 +15,7 @@
 namespace fp8lab {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 constexpr const char* kGrid = R"(base = "bf16"
 name = "cut_{bits}_{mode}"
