@@ -113,6 +113,21 @@ def test_a_stopped_run_says_how_its_loss_went(tmp_path: Path) -> None:
     assert "layers.0." in event
 
 
+def test_a_study_names_the_commands_that_show_its_runs(tmp_path: Path) -> None:
+    config(tmp_path, "bf16")
+    study = 'name = "two"\nbase = "first.toml"\n[[axis]]\nkey = "seed"\nvalues = [1, 2]\n'
+    (tmp_path / "two.toml").write_text(study)
+    words = ("ablate", "--study", "two.toml", "--jobs", 1, "--out")
+    (tmp_path / "one/seed2/run.h5.lock").mkdir(parents=True)  # this run cannot begin
+    for out, status, following in (
+        ("none", 0, "fp8lab report none"),
+        ("one", 1, "fp8lab report one | fp8lab doctor one"),
+    ):
+        result = run(*words, out, cwd=tmp_path)
+        assert result.returncode == status, result.stderr
+        assert (result.stdout + result.stderr).splitlines()[-1] == f"next: {following}"
+
+
 def test_a_dry_run_prints_each_recipe_once_and_notes_shards(tmp_path: Path) -> None:
     result = run("train", "--config", config(tmp_path), "--out", "r", "--dry-run", cwd=tmp_path)
     assert result.returncode == 0, result.stderr

@@ -102,6 +102,9 @@ int submit(const Values& values, const StudyConfig& study, StudyOptions options)
   const SubmittedStudy result = submit_study(study, plan_study(study), options, job);
   fmt::print("{} complete, {} submitted, {} in the queue already\n", result.complete,
              result.submitted, result.queued);
+  fmt::print("next: {}fp8lab report {}\n",
+             result.submitted + result.queued > 0 ? "when the jobs have ended, " : "",
+             shell_word(options.directory.string()));
   return stop_requested().load() ? ExitCode::kInterrupted : ExitCode::kSuccess;
 }
 
@@ -120,6 +123,14 @@ std::optional<std::string> chosen_run_of(const Values& values, const StudyPlan& 
   const auto arms = static_cast<std::int64_t>(plan.arms.size());
   if (index >= 0 && index < arms) return plan.arms[static_cast<std::size_t>(index)].name;
   throw Error(fmt::format("--index {}: the study has arms 0 to {}", index, arms - 1));
+}
+
+/// Returns the commands that show what a study found, and what stopped its failed runs.
+std::string commands_after(const StudyResult& result, const std::filesystem::path& directory) {
+  const std::string folder = shell_word(directory.string());
+  if (result.failed == 0) return "fp8lab report " + folder;
+  if (result.complete == 0) return "fp8lab doctor " + folder;
+  return fmt::format("fp8lab report {0} | fp8lab doctor {0}", folder);
 }
 
 /// Returns the command that continues a study: the same one.
@@ -148,17 +159,11 @@ int run_here(const Values& values, const StudyConfig& study, StudyOptions option
   const StudyResult result = run_study(study, plan, options);
   options.say(fmt::format("{} complete, {} failed, {} interrupted", result.complete, result.failed,
                           result.interrupted));
-  const bool is_whole = !options.only && !options.rank;
-  const std::string folder = shell_word(options.directory.string());
   if (result.interrupted > 0 || stop_requested().load()) {
     if (!options.rank) options.say("next: " + same_command(arguments));
     return ExitCode::kInterrupted;
   }
-  if (is_whole && result.complete > 0) {
-    options.say("next: fp8lab report " + folder);
-  } else if (!options.rank) {
-    options.say(fmt::format("next: fp8lab {} {}", result.failed > 0 ? "doctor" : "report", folder));
-  }
+  if (!options.rank) options.say("next: " + commands_after(result, options.directory));
   const bool speaks_for_all = !options.rank || options.rank->place == 0;
   return result.failed > 0 && speaks_for_all ? ExitCode::kRuntimeFailure : ExitCode::kSuccess;
 }
