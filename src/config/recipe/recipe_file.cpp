@@ -234,7 +234,7 @@ Recipe load_recipe(const std::string& name, const RecipeTexts& recorded) {
 
 std::vector<std::string> builtin_recipe_names() {
   std::vector<std::string> names;
-  for (RecipeSource& source : builtin_recipes()) names.push_back(std::move(source.name));
+  for (const RecipeSource& source : builtin_recipes()) names.push_back(source.name);
   return names;
 }
 

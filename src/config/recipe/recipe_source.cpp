@@ -55,20 +55,22 @@ std::vector<RecipeSource> recipe_sources(const fs::path& directory) {
   return sources;
 }
 
-std::vector<RecipeSource> builtin_recipes() {
-  return recipe_sources(experiments_directory() / "recipes");
+const std::vector<RecipeSource>& builtin_recipes() {
+  static const std::vector<RecipeSource> sources =
+      recipe_sources(experiments_directory() / "recipes");
+  return sources;
 }
 
 RecipeSource find_recipe(const std::string& name_or_path, const std::string& where) {
   if (is_experiment_path(name_or_path)) {
     return {"", "", existing_experiment("recipes", name_or_path, where)};
   }
-  std::vector<RecipeSource> sources = builtin_recipes();
+  const std::vector<RecipeSource>& sources = builtin_recipes();
   const auto found = std::find_if(sources.begin(), sources.end(),
                                   [&](const auto& source) { return source.name == name_or_path; });
-  if (found != sources.end()) return std::move(*found);
+  if (found != sources.end()) return *found;
   std::vector<std::string> names;
-  for (RecipeSource& source : sources) names.push_back(std::move(source.name));
+  for (const RecipeSource& source : sources) names.push_back(source.name);
   refuse_experiment("recipes", name_or_path, names, where);
 }
 

@@ -20,8 +20,8 @@ struct RecipeSource {
 /// or the names by the axes of a file that has some. Throws Error if two recipes have one name.
 std::vector<RecipeSource> recipe_sources(const std::filesystem::path& directory);
 
-/// Returns recipe_sources of experiments/recipes.
-std::vector<RecipeSource> builtin_recipes();
+/// Returns recipe_sources of experiments/recipes, which are read once in a process.
+const std::vector<RecipeSource>& builtin_recipes();
 
 /// Finds a recipe by name or by path (anything that ends in .toml or contains a slash). Throws
 /// Error that starts with `where`, if not empty, for an unknown name and a missing file.
