@@ -269,6 +269,59 @@ def test_the_range_after_training() -> None:
         assert stage.replace("#", low, 1).replace("#", high, 1) in TEXT
 
 
+def test_the_verdicts_after_training() -> None:
+    """The rows of the page are what the script says of the table of losses."""
+    page = (RESULTS / "real_checkpoint" / "README.md").read_text(encoding="utf-8")
+    script = ROOT / "experiments/studies/real_verdicts.py"
+    words = [sys.executable, str(script), str(RESULTS / "real_checkpoint/losses.csv")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "analysis")}
+
+    def rows(*more: str) -> list[tuple[str, str, str, str]]:
+        """Stage, arm, mean and verdict."""
+        command = [*words, *more]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+        return [
+            (part.split(" ", 1)[0], arm, mean, verdict[0].lower() + verdict[1:])
+            for part in done.stdout.split("| after ")[1:]
+            for arm, mean, verdict in re.findall(
+                r"(?m)^\| (\w+) \| [^|]*\| ([^|]*) \| ([^(|]*) \(", part
+            )
+        ]
+
+    names = {
+        "infir2_1x32": "infir2_1x32, mxfp8",
+        "infir2_then_bf16": "CPT in infir2, SFT in bf16",
+        "bf16_then_infir2": "CPT in bf16, SFT in infir2",
+        "nvfp4_switch": "nvfp4, BF16 for the last 18 %",
+    }
+    cells = {
+        row[0]: {"cpt": row[2], "sft": row[3]}
+        for line in page.splitlines()
+        if len(row := [cell.strip() for cell in line.strip("|").split("|")]) == 4
+        and row[1].isdigit()
+    }
+    judged = rows()
+    assert len(judged) == 13 + 15
+    for stage, arm, _, verdict in judged:
+        assert cells[names.get(arm, arm)][stage] == verdict, (arm, stage)
+    means = {
+        stage: mean
+        for stage, arm, mean, _ in rows("--baseline", "infir2_fp32scale")
+        if arm == "infir2"
+    }
+    told = " ".join(page.split())
+    for stage, words_of in (("cpt", "after CPT"), ("sft", "after SFT")):
+        value, _, half_width = means[stage].lstrip("+").split(" ")
+        assert f"{value} % ± {half_width} %" in told and words_of in told
+
+
+def test_the_number_of_systems_with_results() -> None:
+    text = (ROOT / "experiments/README.md").read_text(encoding="utf-8")
+    table = text.split("| system | runs as | experiments |")[1].split("\n\n")[0]
+    assert sum("`results/" in row.split("|")[3] for row in table.splitlines()[2:]) == 16
+    assert "Sixteen published systems run and have their claim" in TEXT
+
+
 def test_the_range_of_the_checkpoint() -> None:
     text = (RESULTS / "smollm2.md").read_text(encoding="utf-8")
     costs = {
