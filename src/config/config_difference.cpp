@@ -22,8 +22,9 @@ bool is_list_of_tables(const toml::node& node) {
          node.as_array()->is_homogeneous<toml::table>();
 }
 
+/// Returns a value in words. An empty list is what its key means when it is not there.
 std::string text_of(const toml::node* node) {
-  if (node == nullptr) return "(none)";
+  if (node == nullptr || (node->is_array() && node->as_array()->empty())) return "(none)";
   if (node->is_table()) return "(table)";
   if (is_list_of_tables(*node)) return "(tables)";
   if (const std::optional<FieldValue> value = value_of(*node)) return toml_text(*value);

@@ -270,9 +270,12 @@ void Trainer::record_nonfinite(const StepRecord& record) {
       return;
     }
   }
-  log_->append(EventRecord{record.step, "nan",
-                           fmt::format("{}loss {} or gradient norm {} is not finite", before,
-                                       record.loss, record.grad_norm)});
+  const std::string found =
+      std::isfinite(record.loss)
+          ? fmt::format("gradient norm {} overflows FP32: loss {} and all gradients are finite",
+                        record.grad_norm, record.loss)
+          : fmt::format("loss {} is not finite, all gradients are", record.loss);
+  log_->append(EventRecord{record.step, "nan", before + found});
 }
 
 void Trainer::train_step(const Stage& stage) {

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -287,3 +288,14 @@ def test_catch2_3_has_the_names_that_the_tests_use() -> None:
     assert not [
         name for name in sorted(names) if f"::{name};" not in shim and f" {name}(" not in shim
     ]
+
+
+@pytest.mark.parametrize("module", ["tokens", "gguf"])
+def test_a_python_without_numpy_gets_one_line(module: str) -> None:
+    # -S: without the folders in which packages are installed.
+    words = [sys.executable, "-S", "-m", f"fp8lab.{module}", "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src/python")}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    expected = f"fp8lab.{module}: numpy is not installed: {sys.executable} -m pip install numpy\n"
+    assert done.stderr == expected

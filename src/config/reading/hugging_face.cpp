@@ -63,14 +63,16 @@ const Family& family_of(const ModelConfig& model) {
     accepted += fmt::format("{}{}", accepted.empty() ? "" : "; ", described(*family));
   }
   const LayerSpec& layer = model.layers.front();
+  const QkNorm qk_norm = layer.attention.qk_norm;
   throw Error(fmt::format(
       "no family of transformers has layers with norm = {}, norm_place = {}, feed_forward = {}, "
-      "positions = {}, qkv_bias = {}, o_bias = {}, mlp_bias = {}, qk_norm = {} and {} key-value "
+      "positions = {}, qkv_bias = {}, o_bias = {}, mlp_bias = {}, qk_norm = {}{} and {} key-value "
       "heads of {} beside {} heads, sliding_window = {}; accepted: {}",
       word_for(kNormKindNames, layer.norm), word_for(kNormPlaceNames, layer.norm_place),
       word_for(kFeedForwardKindNames, layer.feed_forward.kind),
       word_for(kPositionKindNames, model.positions), layer.attention.qkv_bias,
-      layer.attention.o_bias, layer.feed_forward.bias, layer.attention.qk_norm != QkNorm::none,
+      layer.attention.o_bias, layer.feed_forward.bias, qk_norm != QkNorm::none,
+      qk_norm == QkNorm::none ? "" : fmt::format(" over {}", word_for(kQkNormNames, qk_norm)),
       model.num_key_value_heads, model.head_dim, model.num_attention_heads, layer.attention.window,
       accepted));
 }

@@ -123,6 +123,10 @@ toml::table parse_toml(const std::string& text, const std::string& origin) {
   } catch (const toml::parse_error& error) {
     std::string reason(error.description());
     std::replace(reason.begin(), reason.end(), '\n', ' ');
+    // Keys such as model are a name or a table.
+    if (reason.find("cannot redefine existing string") != std::string::npos) {
+      reason += "; a name goes into its table, as base = \"NAME\"";
+    }
     throw Error(fmt::format("{}: not TOML: {}", format_location(error.source(), origin), reason));
   }
 }

@@ -22,6 +22,7 @@ constexpr std::size_t kMostCombinations = 64;
 struct RecipeAxis {
   std::string name;
   std::vector<std::string> values;
+  bool has_summaries = false;
 };
 
 /// The value of each axis, by the axis' name.
@@ -47,12 +48,16 @@ RecipeAxis read_axis(TomlReader& axes, const std::string& name,
   std::set<std::string> keys;
   for (auto&& [value, node] : reader.raw()) {
     axis.values.emplace_back(value.str());
-    add_keys(reader.table(axis.values.back())->raw(), "", keys);
+    TomlReader own = *reader.table(axis.values.back());
+    add_keys(own.raw(), "", keys);
+    if (!own.text("summary", "").empty()) axis.has_summaries = true;
   }
   if (axis.values.empty()) axes.refuse(name, "an axis without values", "[axis.NAME.VALUE]");
   keys.erase("summary");
   for (const std::string& key : keys) {
-    if (key == "name") axes.fail(name, "a value sets 'name', which the file composes");
+    if (key == "name" || key.starts_with("name.")) {
+      axes.fail(name, "a value sets 'name', which the file composes");
+    }
     const auto [owner, is_new] = owners.emplace(key, name);
     if (!is_new) axes.fail(name, fmt::format("sets '{}', as axis '{}' does", key, owner->second));
   }
@@ -66,27 +71,49 @@ std::vector<RecipeAxis> read_recipe_axes(TomlReader& document) {
   if (!axes) return found;
   std::size_t combinations = 1;
   for (auto&& [name, node] : axes->raw()) {
-    found.push_back(read_axis(*axes, std::string(name.str()), owners));
-    combinations *= found.back().values.size();
+    const toml::table* const values = node.as_table();
+    combinations *= values == nullptr ? 1 : std::max<std::size_t>(values->size(), 1);
     if (combinations > kMostCombinations) {
       document.refuse("axis", fmt::format("at least {} combinations", combinations),
                       fmt::format("at most {}", kMostCombinations));
     }
+    found.push_back(read_axis(*axes, std::string(name.str()), owners));
   }
   if (found.empty()) document.refuse("axis", "without axes", "[axis.NAME.VALUE]");
   return found;
 }
 
-// Returns `text` with "{AXIS}" replaced by the axis' word.
-std::string composed(std::string text, const Combination& words) {
-  for (const auto& [axis, word] : words) {
-    const std::string mark = "{" + axis + "}";
-    for (std::size_t at = text.find(mark); at != std::string::npos;
-         at = text.find(mark, at + word.size())) {
-      text.replace(at, mark.size(), word);
+// Returns `text` with each "{AXIS}" replaced by the axis' word. Words are not searched again.
+std::string composed(const std::string& text, const Combination& words) {
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text[at] == '{' ? text.find('}', at) : std::string::npos;
+    const auto word =
+        end == std::string::npos ? words.end() : words.find(text.substr(at + 1, end - at - 1));
+    if (word == words.end()) {
+      result += text[at++];
+    } else {
+      result += word->second;
+      at = end + 1;
     }
   }
-  return text;
+  return result;
+}
+
+bool contains_mark(const std::string& text, const RecipeAxis& axis) {
+  return text.find("{" + axis.name + "}") != std::string::npos;
+}
+
+// Throws if a summary of a value would not be used.
+void check_summary(const TomlReader& document, const std::vector<RecipeAxis>& axes,
+                   const std::string& summary) {
+  for (const RecipeAxis& axis : axes) {
+    if (!axis.has_summaries || contains_mark(summary, axis)) continue;
+    document.refuse(
+        "summary",
+        fmt::format("'{}', which lacks {{{}}}, whose values have summaries", summary, axis.name),
+        "a summary that contains it");
+  }
 }
 
 // Returns the combinations by the names that `document` composes for them.
@@ -106,10 +133,11 @@ std::map<std::string, Combination> combinations(TomlReader& document) {
   }
   const std::string pattern = document.text("name", "");
   for (const RecipeAxis& axis : axes) {
-    if (pattern.find("{" + axis.name + "}") != std::string::npos) continue;
+    if (contains_mark(pattern, axis)) continue;
     document.refuse("name", fmt::format("'{}', which lacks {{{}}}", pattern, axis.name),
                     "a name that contains every axis");
   }
+  check_summary(document, axes, document.text("summary", ""));
   std::map<std::string, Combination> named;
   for (const Combination& combination : all) {
     const std::string name = composed(pattern, combination);
@@ -148,8 +176,9 @@ void choose_by_axes(toml::table& document, const std::string& name, const std::s
   const std::map<std::string, Combination> named = combinations(reader);
   const auto chosen = named.find(name);
   if (chosen == named.end()) {
-    reader.refuse("axis", fmt::format("of {} recipes and none of them is named", named.size()),
-                  fmt::format("a name, of the program's recipes: {}",
+    reader.refuse("axis", fmt::format("of {} recipes, none of which a path names", named.size()),
+                  fmt::format("a file without [axis]; recipes of a file with axes have names in "
+                              "experiments/recipes alone: {}",
                               join_names(names_by_axes(document, origin))));
   }
   toml::table axes = std::move(*document.get_as<toml::table>("axis"));

@@ -286,10 +286,14 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
                              stage.micro_batch_sequences, micro_batches, kMostChunks));
     }
     if (config.optimizer.gradients == plain_state(DType::bf16) && micro_batches > 1) {
+      const std::string cause =
+          config.parallel.shards > 1
+              ? fmt::format("with parallel.shards = {}, a step has", config.parallel.shards)
+              : fmt::format("{} makes", stage.micro_batch_sequences);
       table.fail("micro_batch_sequences",
-                 fmt::format("{} makes {} micro-batches a step, whose gradients are added: "
+                 fmt::format("{} {} micro-batches, whose gradients are added: "
                              "optimizer.gradients = \"fp32\" goes with it",
-                             stage.micro_batch_sequences, micro_batches));
+                             cause, micro_batches));
     }
     if (stage.fallback && stage.fallback->when.saturation > 0 &&
         config.logging.statistics_every_steps == 0) {

@@ -21,7 +21,7 @@ std::optional<std::size_t> part_of(const StepContext& context) {
 }
 
 void upload_scalars(Backend& backend, const TensorView& view, std::span<const double> values) {
-  const LabelScope scope(backend, backend.label().on_tensor("step scalars"));
+  const LabelScope scope(backend, backend.label().on_tensor(kStepScalars));
   if (view.dtype == DType::f64) return backend.upload(view, values.data());
   std::vector<float> singles;
   for (const double value : values) singles.push_back(static_cast<float>(value));

@@ -21,6 +21,9 @@
 
 namespace fp8lab {
 
+/// Label::tensor of the upload of StepBlock::scalars.
+inline constexpr const char* kStepScalars = "step scalars";
+
 /// Sets the learning rate and 1 / trained_tokens (0 if there are none), and clears loss and norm.
 void begin_step(Backend& backend, const TensorView& scalars, double learning_rate,
                 std::int64_t trained_tokens);

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "emulation/numerics/codec.hpp"
+#include "src/train/step/training_step.hpp"
 
 namespace fp8lab {
 namespace {
@@ -88,6 +89,8 @@ void FaultFinder::after(const AnyOperation& op, const Label& label) {
     look_at(**measured, label);
   } else if (const auto* const* both = std::get_if<const ops::MeasureBoth*>(&op)) {
     (*both)->for_each_part([&](const auto& part) { look_at(part, label); });
+  } else if (std::holds_alternative<const Upload*>(op) && label.tensor == kStepScalars) {
+    // A repeated step ends with the scalars of the first one, which it does not compute.
   } else if (kind_ == FaultKind::nonfinite && !written_ && !blamed_) {
     look_at_outputs(op, label);
   }

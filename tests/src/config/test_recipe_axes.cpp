@@ -69,6 +69,13 @@ TEST_CASE("each combination of values is a recipe with the keys of both") {
   CHECK(recipes["cut_m4_zero"].summary == "cut to 4 bits, zero");
 }
 
+TEST_CASE("the word of an axis is not searched for other axes") {
+  const std::string text = replaced(kGrid, "\"4 bits\"", "\"{mode} {bits} {\"");
+  for (const Recipe& recipe : parse_recipes(text, "grid.toml")) {
+    if (recipe.name == "cut_m4_zero") CHECK(recipe.summary == "cut to {mode} {bits} {, zero");
+  }
+}
+
 TEST_CASE("the text of one recipe of a grid reads as that recipe") {
   for (const Recipe& recipe : parse_recipes(kGrid, "grid.toml")) {
     INFO(recipe.text);
@@ -101,6 +108,11 @@ TEST_CASE("axes that do not name recipes are refused") {
   refuses(replaced(kGrid, "zero = { slots.default.rounding", "zero = { slots.default.format"),
           "sets 'slots.default.format', as axis 'bits' does");
   refuses(replaced(kGrid, "even = {", "even = { name = \"mine\","), "a value sets 'name'");
+  refuses(replaced(kGrid, "even = {", "even = { name.of = \"mine\","), "a value sets 'name'");
+  refuses(replaced(kGrid, "summary = \"4 bits\"", "summary = 4"), "'axis.bits.m4.summary'");
+  refuses(replaced(kGrid, "summary = \"4 bits\"", "summary = [\"4\"]"), "'axis.bits.m4.summary'");
+  refuses(replaced(kGrid, "cut to {bits}", "cut"), "'cut, {mode}', which lacks {bits}");
+  refuses(replaced(kGrid, "zero =", "\"{bits}\" ="), "'cut_m3_{bits}' for one combination");
   refuses("name = \"a{b}\"\n[axis.b]\n", "an axis without values");
   refuses("name = \"a\"\n[axis]\n", "without axes");
   refuses("name = \"a{b}\"\n[axis.b]\nc = 3\n", "'axis.b.c'");

@@ -10,6 +10,10 @@ refused. Needs the packages gguf and tokenizers, not the compiled module.
 
 from __future__ import annotations
 
-from fp8lab.gguf.folder import Summary, convert
+from fp8lab.packages import require_when_run
+
+require_when_run("fp8lab.gguf", "numpy")
+
+from fp8lab.gguf.folder import Summary, convert  # noqa: E402
 
 __all__ = ["Summary", "convert"]

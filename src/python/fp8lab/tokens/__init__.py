@@ -11,6 +11,10 @@ templates and pyarrow for Parquet, not the compiled module.
 
 from __future__ import annotations
 
-from fp8lab.tokens.shards import Shard, ShardWriter, TokenError, read_shard
+from fp8lab.packages import require_when_run
+
+require_when_run("fp8lab.tokens", "numpy")
+
+from fp8lab.tokens.shards import Shard, ShardWriter, TokenError, read_shard  # noqa: E402
 
 __all__ = ["Shard", "ShardWriter", "TokenError", "read_shard"]
