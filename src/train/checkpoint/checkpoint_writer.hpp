@@ -33,7 +33,7 @@ class CheckpointWriter {
   /// file is complete on the disk when end() returns. Precondition: no checkpoint is being written.
   /// `identity`: of the run (identity.hpp). `recipe`: of the quantizers. `to_come`: bytes of host
   /// memory that the run has yet to allocate. Every tensor and the header have an XXH3-64 in the
-  /// file. Throws what makes writing fail during the copy.
+  /// file. Throws Error if writing fails during the copy.
   void begin(const CheckpointScope& scope, const RunPosition& position, const std::string& identity,
              const Recipe& recipe, std::int64_t to_come);
 
