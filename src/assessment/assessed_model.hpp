@@ -9,9 +9,9 @@
 
 #include "src/assessment/linear_products.hpp"
 #include "src/config/config.hpp"
-#include "src/model/model_tensors.hpp"
-#include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
+#include "src/model/weights/model_tensors.hpp"
+#include "src/model/weights/parameters.hpp"
 #include "src/train/step/amax_history.hpp"
 
 namespace fp8lab {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "src/model/parameters.hpp"
+#include "src/model/weights/parameters.hpp"
 #include "src/train/step/training_step.hpp"
 
 namespace fp8lab {

@@ -11,8 +11,8 @@
 #include "emulation/spec/recipe.hpp"
 #include "src/config/config.hpp"
 #include "src/data/batch.hpp"
-#include "src/model/model_tensors.hpp"
 #include "src/model/transformer.hpp"
+#include "src/model/weights/model_tensors.hpp"
 #include "src/train/step/amax_history.hpp"
 
 namespace fp8lab {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "src/cli/options.hpp"
+#include "src/cli/options/options.hpp"
 
 namespace fp8lab::cli {
 

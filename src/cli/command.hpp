@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
-#include "src/cli/options.hpp"
+#include "src/cli/options/options.hpp"
 #include "src/config/config.hpp"
 #include "src/study/process.hpp"
 

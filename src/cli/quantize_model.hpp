@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "src/cli/options.hpp"
+#include "src/cli/options/options.hpp"
 
 namespace fp8lab::cli {
 

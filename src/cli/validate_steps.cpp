@@ -14,9 +14,9 @@
 
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/located.hpp"
-#include "src/cli/option_assignments.hpp"
-#include "src/cli/output_path.hpp"
+#include "src/cli/inputs/located.hpp"
+#include "src/cli/options/option_assignments.hpp"
+#include "src/cli/options/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/hash.hpp"

@@ -1,7 +1,7 @@
 // fp8lab validate step: compares whole training steps between two backends, or with recorded ones.
 #pragma once
 
-#include "src/cli/options.hpp"
+#include "src/cli/options/options.hpp"
 
 namespace fp8lab::cli {
 

@@ -7,7 +7,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/gemm/f64_product.hpp"
-#include "src/model/parameters.hpp"
+#include "src/model/weights/parameters.hpp"
 
 namespace fp8lab {
 namespace {

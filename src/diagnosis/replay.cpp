@@ -9,7 +9,7 @@
 #include "src/diagnosis/layer_choice.hpp"
 #include "src/diagnosis/operand_capture.hpp"
 #include "src/error_sources/switches.hpp"
-#include "src/model/linear_function.hpp"
+#include "src/model/linear/linear_function.hpp"
 #include "src/train/plan/memory_plan.hpp"
 #include "src/train/step/amax_history.hpp"
 

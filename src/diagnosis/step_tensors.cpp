@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "emulation/recording/observed_backend.hpp"
-#include "src/model/parameters.hpp"
+#include "src/model/weights/parameters.hpp"
 
 namespace fp8lab {
 namespace {

@@ -9,7 +9,7 @@
 #include "emulation/ops/quantize/operand_statistics.hpp"
 #include "emulation/reference/operand_decode.hpp"
 #include "emulation/reference/transform.hpp"
-#include "src/model/linear.hpp"
+#include "src/model/linear/linear.hpp"
 
 namespace fp8lab {
 namespace {

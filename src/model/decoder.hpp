@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "src/architecture/parts.hpp"
-#include "src/model/attention.hpp"
-#include "src/model/feed_forward.hpp"
-#include "src/model/norm.hpp"
-#include "src/model/residual.hpp"
+#include "src/model/blocks/attention.hpp"
+#include "src/model/blocks/feed_forward.hpp"
+#include "src/model/blocks/norm.hpp"
+#include "src/model/blocks/residual.hpp"
 #include "src/model/work.hpp"
 
 namespace fp8lab {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "src/model/parameters.hpp"
+#include "src/model/weights/parameters.hpp"
 
 namespace fp8lab {
 

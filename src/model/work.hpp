@@ -14,10 +14,10 @@
 #include "src/architecture/declaration.hpp"
 #include "src/config/config.hpp"
 #include "src/data/batch.hpp"
-#include "src/model/kv_cache.hpp"
-#include "src/model/linear.hpp"
-#include "src/model/parameters.hpp"
-#include "src/model/rope.hpp"
+#include "src/model/blocks/kv_cache.hpp"
+#include "src/model/blocks/rope.hpp"
+#include "src/model/linear/linear.hpp"
+#include "src/model/weights/parameters.hpp"
 #include "src/model/workspace.hpp"
 
 namespace fp8lab {

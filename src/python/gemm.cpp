@@ -9,7 +9,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/gemm/library_gemm.hpp"
 #include "src/backend/factory.hpp"
-#include "src/cli/matrices.hpp"
+#include "src/cli/inputs/matrices.hpp"
 #include "src/config/reading/library_call.hpp"
 #include "src/config/recipe/spec_words.hpp"
 #include "src/python/arrays.hpp"

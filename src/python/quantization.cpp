@@ -13,7 +13,7 @@
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/spec_fields.hpp"
 #include "src/backend/factory.hpp"
-#include "src/cli/matrices.hpp"
+#include "src/cli/inputs/matrices.hpp"
 #include "src/config/recipe/spec_words.hpp"
 #include "src/io/hdf5/run_schema.hpp"
 #include "src/python/arrays.hpp"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "src/backend/factory.hpp"
-#include "src/cli/checkpoint_source.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/output_path.hpp"
+#include "src/cli/inputs/checkpoint_source.hpp"
+#include "src/cli/options/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/recipe/model_recipe.hpp"
 #include "src/diagnosis/attribution.hpp"

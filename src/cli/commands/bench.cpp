@@ -19,10 +19,10 @@
 #include "src/bench/model_load.hpp"
 #include "src/bench/quantize.hpp"
 #include "src/bench/train.hpp"
-#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/output_path.hpp"
-#include "src/cli/run_choice.hpp"
+#include "src/cli/options/backend_option.hpp"
+#include "src/cli/options/output_path.hpp"
+#include "src/cli/options/run_choice.hpp"
 #include "src/config/reading/hub_cache.hpp"
 
 namespace fp8lab::cli {

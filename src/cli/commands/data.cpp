@@ -5,7 +5,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/output_path.hpp"
+#include "src/cli/options/output_path.hpp"
 #include "src/data/token_shard.hpp"
 #include "src/data/vocabulary.hpp"
 #include "src/io/files/file_kind.hpp"

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "src/cli/command.hpp"
-#include "src/cli/model_source.hpp"
-#include "src/cli/output_path.hpp"
+#include "src/cli/inputs/model_source.hpp"
+#include "src/cli/options/output_path.hpp"
 #include "src/train/checkpoint/doctor.hpp"
 
 namespace fp8lab::cli {

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
-#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/evaluation_data.hpp"
-#include "src/cli/loaded_model.hpp"
-#include "src/cli/model_source.hpp"
-#include "src/cli/output_path.hpp"
+#include "src/cli/inputs/evaluation_data.hpp"
+#include "src/cli/inputs/loaded_model.hpp"
+#include "src/cli/inputs/model_source.hpp"
+#include "src/cli/options/backend_option.hpp"
+#include "src/cli/options/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
 #include "src/config/reading/toml_text.hpp"

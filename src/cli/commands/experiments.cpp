@@ -8,7 +8,7 @@
 
 #include "src/architecture/parts.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/output_path.hpp"
+#include "src/cli/options/output_path.hpp"
 #include "src/config/config.hpp"
 #include "src/config/reading/experiments.hpp"
 #include "src/config/tables/model_table.hpp"

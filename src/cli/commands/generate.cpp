@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
-#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/generation_options.hpp"
-#include "src/cli/loaded_model.hpp"
-#include "src/cli/model_source.hpp"
+#include "src/cli/inputs/loaded_model.hpp"
+#include "src/cli/inputs/model_source.hpp"
+#include "src/cli/options/backend_option.hpp"
+#include "src/cli/options/generation_options.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
 #include "src/evaluation/generator.hpp"

@@ -11,7 +11,7 @@
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/tensor_core.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/output_path.hpp"
+#include "src/cli/options/output_path.hpp"
 #include "src/cli/version.hpp"
 #include "src/config/config.hpp"
 #include "src/config/reading/experiments.hpp"

@@ -7,7 +7,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/output_path.hpp"
+#include "src/cli/options/output_path.hpp"
 #include "src/config/reading/examples.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"

@@ -12,7 +12,7 @@
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/spec_fields.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/output_path.hpp"
+#include "src/cli/options/output_path.hpp"
 #include "src/config/config.hpp"
 #include "src/config/recipe/recipe_source.hpp"
 #include "src/io/files/atomic_file.hpp"

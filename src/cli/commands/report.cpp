@@ -15,7 +15,7 @@
 #include "emulation/base/error.hpp"
 #include "src/cli/analysis_package.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/output_path.hpp"
+#include "src/cli/options/output_path.hpp"
 #include "src/config/config.hpp"
 #include "src/io/files/file_descriptor.hpp"
 #include "src/io/files/file_kind.hpp"

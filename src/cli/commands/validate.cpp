@@ -12,9 +12,9 @@
 
 #include "emulation/base/error.hpp"
 #include "src/backend/factory.hpp"
-#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/output_path.hpp"
+#include "src/cli/options/backend_option.hpp"
+#include "src/cli/options/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/cli/validate_steps.hpp"
 #include "src/cli/version.hpp"

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/model_source.hpp"
-#include "src/cli/output_path.hpp"
+#include "src/cli/inputs/model_source.hpp"
+#include "src/cli/options/backend_option.hpp"
+#include "src/cli/options/output_path.hpp"
+#include "src/cli/options/replay_options.hpp"
 #include "src/cli/progress.hpp"
-#include "src/cli/replay_options.hpp"
 #include "src/io/hash.hpp"
 #include "src/replay/verify_run.hpp"
 

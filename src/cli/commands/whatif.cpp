@@ -11,10 +11,10 @@
 
 #include "src/architecture/layer_names.hpp"
 #include "src/backend/factory.hpp"
-#include "src/cli/backend_option.hpp"
-#include "src/cli/checkpoint_source.hpp"
 #include "src/cli/command.hpp"
-#include "src/cli/output_path.hpp"
+#include "src/cli/inputs/checkpoint_source.hpp"
+#include "src/cli/options/backend_option.hpp"
+#include "src/cli/options/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/cli/sqnr_summary.hpp"
 #include "src/config/recipe/spec_words.hpp"

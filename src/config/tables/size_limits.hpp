@@ -18,7 +18,7 @@ inline constexpr double kMostEvaluatedTokens = 0x1p32;
 inline constexpr double kMostAnswers = 0x1p24;          ///< answers of one evaluation
 inline constexpr std::int64_t kMostProblems = 1 << 24;  ///< problems of a corpus, held in memory
 /// Micro-batches, or chunks of the loss, per step for which random keys are
-/// distinct (src/model/linear.cpp).
+/// distinct (src/model/linear/linear.cpp).
 inline constexpr std::int64_t kMostChunks = 4096;
 inline constexpr std::int64_t kMostSteps = 0xffffffff;  ///< steps of a run: 32 bits of random keys
 

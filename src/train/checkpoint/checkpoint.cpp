@@ -14,8 +14,8 @@
 #include "src/config/recipe/stage_recipes.hpp"
 #include "src/config/tables/model_table.hpp"
 #include "src/io/tensors/safetensors.hpp"
-#include "src/model/growth.hpp"
-#include "src/model/weight_names.hpp"
+#include "src/model/weights/growth.hpp"
+#include "src/model/weights/weight_names.hpp"
 #include "src/train/checkpoint/checkpoint_format.hpp"
 
 namespace fp8lab {

@@ -12,9 +12,9 @@
 
 #include "emulation/backend.hpp"
 #include "src/data/mixture.hpp"
-#include "src/model/linear.hpp"
-#include "src/model/model_tensors.hpp"
-#include "src/model/parameters.hpp"
+#include "src/model/linear/linear.hpp"
+#include "src/model/weights/model_tensors.hpp"
+#include "src/model/weights/parameters.hpp"
 #include "src/train/checkpoint/checkpoint_file.hpp"
 #include "src/train/step/amax_history.hpp"
 #include "src/train/step/fallback.hpp"

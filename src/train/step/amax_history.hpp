@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "emulation/backend.hpp"
-#include "src/model/linear.hpp"
+#include "src/model/linear/linear.hpp"
 
 namespace fp8lab {
 

@@ -6,8 +6,8 @@
 
 #include "src/config/config.hpp"
 #include "src/evaluation/generator.hpp"
-#include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
+#include "src/model/weights/parameters.hpp"
 #include "src/train/step/training_step.hpp"
 
 namespace fp8lab {

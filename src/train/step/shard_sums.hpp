@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/model/parameters.hpp"
+#include "src/model/weights/parameters.hpp"
 #include "src/train/step/ranks.hpp"
 
 namespace fp8lab {

@@ -13,8 +13,8 @@
 
 #include "emulation/backend.hpp"
 #include "src/data/batch.hpp"
-#include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
+#include "src/model/weights/parameters.hpp"
 #include "src/objectives/objective.hpp"
 #include "src/train/step/shard_sums.hpp"
 #include "src/train/step/update_errors.hpp"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/model/parameters.hpp"
+#include "src/model/weights/parameters.hpp"
 
 namespace fp8lab {
 

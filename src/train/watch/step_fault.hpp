@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "emulation/recording/observed_backend.hpp"
-#include "src/model/linear.hpp"
+#include "src/model/linear/linear.hpp"
 #include "src/model/transformer.hpp"
 
 namespace fp8lab {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "emulation/backend.hpp"
-#include "src/model/parameters.hpp"
+#include "src/model/weights/parameters.hpp"
 
 namespace fp8lab {
 

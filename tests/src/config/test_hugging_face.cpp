@@ -17,8 +17,8 @@
 #include "src/config/reading/hugging_face.hpp"
 #include "src/config/tables/model_table.hpp"
 #include "src/io/tensors/tensor_store.hpp"
-#include "src/model/model_export.hpp"
-#include "src/model/weight_names.hpp"
+#include "src/model/weights/model_export.hpp"
+#include "src/model/weights/weight_names.hpp"
 #include "tests/scratch_directory.hpp"
 
 using namespace fp8lab;

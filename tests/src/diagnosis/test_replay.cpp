@@ -9,7 +9,7 @@
 #include "src/diagnosis/operand_capture.hpp"
 #include "src/diagnosis/product_error.hpp"
 #include "src/diagnosis/replay.hpp"
-#include "src/model/operand.hpp"
+#include "src/model/linear/operand.hpp"
 #include "tests/src/diagnosis/diagnosed_run.hpp"
 
 using namespace fp8lab;

@@ -3,7 +3,7 @@
 
 #include "src/backend/factory.hpp"
 #include "src/error_sources/partial_quantization.hpp"
-#include "src/model/operand.hpp"
+#include "src/model/linear/operand.hpp"
 
 using namespace fp8lab;
 

@@ -7,8 +7,8 @@
 #include "src/backend/factory.hpp"
 #include "src/data/dataset.hpp"
 #include "src/data/tokenizer.hpp"
-#include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
+#include "src/model/weights/parameters.hpp"
 #include "src/objectives/objective.hpp"
 
 namespace fp8lab::test {

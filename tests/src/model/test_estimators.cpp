@@ -11,7 +11,7 @@
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/estimator.hpp"
 #include "src/config/config.hpp"
-#include "src/model/linear.hpp"
+#include "src/model/linear/linear.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;

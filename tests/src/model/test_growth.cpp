@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "src/model/growth.hpp"
+#include "src/model/weights/growth.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;

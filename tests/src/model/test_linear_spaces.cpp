@@ -11,7 +11,7 @@
 
 #include "src/backend/factory.hpp"
 #include "src/config/config.hpp"
-#include "src/model/linear.hpp"
+#include "src/model/linear/linear.hpp"
 
 using namespace fp8lab;
 

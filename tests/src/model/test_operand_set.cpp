@@ -7,8 +7,8 @@
 
 #include "src/backend/factory.hpp"
 #include "src/config/recipe/spec_words.hpp"
-#include "src/model/operand.hpp"
-#include "src/model/operand_set.hpp"
+#include "src/model/linear/operand.hpp"
+#include "src/model/linear/operand_set.hpp"
 
 using namespace fp8lab;
 

@@ -10,7 +10,7 @@
 #include "src/backend/factory.hpp"
 #include "src/config/config.hpp"
 #include "src/config/recipe/spec_words.hpp"
-#include "src/model/operand.hpp"
+#include "src/model/linear/operand.hpp"
 
 using namespace fp8lab;
 

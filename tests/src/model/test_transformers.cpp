@@ -11,7 +11,7 @@
 
 #include "src/backend/factory.hpp"
 #include "src/config/reading/hugging_face.hpp"
-#include "src/model/weight_names.hpp"
+#include "src/model/weights/weight_names.hpp"
 #include "src/train/step/session.hpp"
 
 using namespace fp8lab;

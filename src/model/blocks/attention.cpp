@@ -1,0 +1,128 @@
+#include "src/model/blocks/attention.hpp"
+
+namespace fp8lab {
+
+AttentionShape Attention::attention_shape(const Work& work) const {
+  const BatchShape& shape = work.shape();
+  return {shape.sequences, shape.sequence_length,   parts_.heads,           parts_.kv_heads,
+          parts_.head_dim, shape.attention.kv_tile, shape.attention.q_tile, parts_.window};
+}
+
+Attention::QkvViews Attention::split(const TensorView& qkv) const {
+  const std::int64_t q = parts_.heads * parts_.head_dim, kv = parts_.kv_heads * parts_.head_dim;
+  return {qkv.columns(0, q), qkv.columns(q, kv), qkv.columns(q + kv, kv), qkv.columns(0, q + kv)};
+}
+
+Attention::QkvViews Attention::inputs(const Work& work) const {
+  QkvViews views = split(work.saved(parts_.qkv_out));
+  if (!parts_.norms) return views;
+  views.qk = work.saved(parts_.norms->qk);
+  views.q = views.qk.columns(0, views.q.cols);
+  views.k = views.qk.columns(views.q.cols, views.k.cols);
+  return views;
+}
+
+void Attention::normalise_heads(Work& work) const {
+  const QkvViews from = split(work.saved(parts_.qkv_out)), to = inputs(work);
+  const Parameter& q_norm = work.parameter(parts_.norms->q);
+  const Parameter& k_norm = work.parameter(parts_.norms->k);
+  work.run(q_norm.name(), ops::RmsNormForward{.x = from.q,
+                                              .weight = q_norm.working(),
+                                              .epsilon = parts_.epsilon,
+                                              .y = to.q,
+                                              .rstd = work.saved(parts_.norms->q_rstd)});
+  work.run(k_norm.name(), ops::RmsNormForward{.x = from.k,
+                                              .weight = k_norm.working(),
+                                              .epsilon = parts_.epsilon,
+                                              .y = to.k,
+                                              .rstd = work.saved(parts_.norms->k_rstd)});
+}
+
+void Attention::normalise_heads_backward(Work& work, const QkvViews& gradients) const {
+  const Parameter& q_norm = work.parameter(parts_.norms->q);
+  const Parameter& k_norm = work.parameter(parts_.norms->k);
+  const QkvViews inputs = split(work.saved(parts_.qkv_out));
+  work.run(q_norm.name(), ops::RmsNormBackward{.dy = gradients.q,
+                                               .x = inputs.q,
+                                               .weight = q_norm.working(),
+                                               .rstd = work.saved(parts_.norms->q_rstd),
+                                               .dx = gradients.q,
+                                               .dweight = q_norm.gradient()});
+  work.run(k_norm.name(), ops::RmsNormBackward{.dy = gradients.k,
+                                               .x = inputs.k,
+                                               .weight = k_norm.working(),
+                                               .rstd = work.saved(parts_.norms->k_rstd),
+                                               .dx = gradients.k,
+                                               .dweight = k_norm.gradient()});
+}
+
+void Attention::rotate(Work& work, const QkvViews& views, bool inverse) const {
+  if (!parts_.is_rotated) return;
+  const RotaryTables& tables = work.rotary();
+  work.run(name_, ops::Rope{.x = views.qk,
+                            .positions = work.column(kPositions),
+                            .cosine = tables.cosine,
+                            .sine = tables.sine,
+                            .head_dim = parts_.head_dim,
+                            .inverse = inverse});
+}
+
+void Attention::attend(Work& work, const QkvViews& views) const {
+  AttentionShape shape = attention_shape(work);
+  const KvCache* cache = work.cache();
+  if (cache == nullptr) {
+    work.run(name_, ops::AttentionForward{.shape = shape,
+                                          .q = views.q,
+                                          .k = views.k,
+                                          .v = views.v,
+                                          .document_start = work.column(kDocumentStarts),
+                                          .out = work.saved(parts_.attended),
+                                          .lse = work.saved(parts_.lse)});
+    return;
+  }
+  shape.batch = cache->sequences();
+  shape.sequence = cache->capacity();
+  work.run(name_, ops::AttentionCached{.shape = shape,
+                                       .q = views.q,
+                                       .k = views.k,
+                                       .v = views.v,
+                                       .query_start = cache->query_start(),
+                                       .cached = cache->cached(),
+                                       .k_cache = cache->layer(layer_).keys,
+                                       .v_cache = cache->layer(layer_).values,
+                                       .out = work.saved(parts_.attended)});
+}
+
+void Attention::forward(Work& work, const BlockInput& input, const TensorView& out) const {
+  forward_linear(work, parts_.qkv, input, work.saved(parts_.qkv_out));
+  if (parts_.norms) normalise_heads(work);
+  const QkvViews views = inputs(work);
+  rotate(work, views, false);
+  attend(work, views);
+  work.linear(parts_.o).forward(work.context(), work.saved(parts_.attended), out);
+}
+
+void Attention::backward(Work& work, const TensorView& x, const TensorView& dout,
+                         const TensorView& dx) const {
+  const TensorView attended = work.saved(parts_.attended),
+                   d_attended = work.scratch(parts_.d_attended);
+  const TensorView d_qkv = work.scratch(parts_.d_qkv);
+  work.linear(parts_.o).backward(work.context(), attended, dout, d_attended);
+  const QkvViews views = inputs(work), gradients = split(d_qkv);
+  work.run(name_, ops::AttentionBackward{.shape = attention_shape(work),
+                                         .q = views.q,
+                                         .k = views.k,
+                                         .v = views.v,
+                                         .document_start = work.column(kDocumentStarts),
+                                         .out = attended,
+                                         .lse = work.saved(parts_.lse),
+                                         .dout = d_attended,
+                                         .dq = gradients.q,
+                                         .dk = gradients.k,
+                                         .dv = gradients.v});
+  rotate(work, gradients, true);
+  if (parts_.norms) normalise_heads_backward(work, gradients);
+  work.linear(parts_.qkv).backward(work.context(), x, d_qkv, dx);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,47 @@
+// The attention half of a layer: queries, keys and values from one linear layer, norms of their
+// heads and rotation where the model has them, attention, and a linear layer back.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "src/architecture/parts.hpp"
+#include "src/model/blocks/block_input.hpp"
+#include "src/model/work.hpp"
+
+namespace fp8lab {
+
+class Attention {
+ public:
+  /// `layer` is its index in a cache.
+  Attention(AttentionParts parts, std::int64_t layer)
+      : parts_(parts), layer_(layer), name_("layers." + std::to_string(layer) + ".attention") {}
+
+  /// out (tokens, C) from `input`; appends keys and values to the cache if there is one.
+  void forward(Work& work, const BlockInput& input, const TensorView& out) const;
+  /// dx from dout and x, the block's input; accumulates weight gradients. dx may be dout.
+  void backward(Work& work, const TensorView& x, const TensorView& dout,
+                const TensorView& dx) const;
+
+ private:
+  struct QkvViews {
+    TensorView q, k, v;
+    TensorView qk;  ///< q and k, which lie side by side
+  };
+
+  AttentionShape attention_shape(const Work& work) const;
+  /// The columns of q, k and v.
+  QkvViews split(const TensorView& qkv) const;
+  /// The saved q, k and v of the forward pass, q and k after norms and rotation.
+  QkvViews inputs(const Work& work) const;
+  void normalise_heads(Work& work) const;
+  void normalise_heads_backward(Work& work, const QkvViews& gradients) const;
+  void rotate(Work& work, const QkvViews& views, bool inverse) const;
+  void attend(Work& work, const QkvViews& views) const;
+
+  AttentionParts parts_;
+  std::int64_t layer_;
+  std::string name_;  ///< "layers.0.attention"
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,43 @@
+#include "src/model/blocks/feed_forward.hpp"
+
+namespace fp8lab {
+
+ops::Producer FeedForward::activation(const Work& work) const {
+  const TensorView inner = work.saved(parts_.inner), activated = work.saved(parts_.activated);
+  switch (parts_.kind) {
+    case FeedForwardKind::swiglu: return ops::SwigluForward{inner, activated};
+    case FeedForwardKind::gelu_tanh: break;
+  }
+  return ops::GeluForward{inner, activated};
+}
+
+ops::Producer FeedForward::activation_backward(const Work& work) const {
+  const TensorView inner = work.saved(parts_.inner), dout = work.scratch(parts_.d_activated);
+  switch (parts_.kind) {
+    case FeedForwardKind::swiglu:
+      return ops::SwigluBackward{.gate_up = inner, .dout = dout, .dgate_up = inner};
+    case FeedForwardKind::gelu_tanh: break;
+  }
+  return ops::GeluBackward{.x = inner, .dout = dout, .dx = inner};
+}
+
+void FeedForward::forward(Work& work, const BlockInput& input, const TensorView& out) const {
+  forward_linear(work, parts_.up, input, work.saved(parts_.inner));
+  work.linear(parts_.down).forward(work.context(), activation(work), out);
+}
+
+void FeedForward::recompute(Work& work, const BlockInput& input) const {
+  forward_linear(work, parts_.up, input, work.saved(parts_.inner));
+  if (!work.recomputes(Recompute::feed_forward)) return;
+  work.linear(parts_.down).recompute_x(work.context(), activation(work));
+}
+
+void FeedForward::backward(Work& work, const TensorView& x, const TensorView& dout,
+                           const TensorView& dx) const {
+  work.linear(parts_.down)
+      .backward(work.context(), work.saved_x(parts_.activated), dout,
+                work.scratch(parts_.d_activated));
+  work.linear(parts_.up).backward(work.context(), x, activation_backward(work), dx);
+}
+
+}  // namespace fp8lab
