@@ -1,0 +1,195 @@
+"""Turns the linear layers of a model into those of a recipe."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fp8lab.errors import Error
+from fp8lab.torch.layer import (
+    FORWARDS,
+    HIGH_PRECISION,
+    Layer,
+    ModuleName,
+    Recipe,
+    match_modules,
+    recipe_of,
+)
+from fp8lab.torch.operators import apply
+
+
+class Converted:
+    """What conversion adds to a module. Its class becomes a subclass of the one it had."""
+
+    fp8lab: Layer
+    fp8lab_clock: Tensor
+    training: bool
+    weight: Tensor
+    bias: Tensor | None
+
+    def extra_repr(self) -> str:
+        """Shown by print(model)."""
+        return f"{super().extra_repr()}, recipe={self.fp8lab.recipe.name}"  # type: ignore[misc]
+
+
+class ConvertedLinear(Converted, nn.Linear):
+    """nn.Linear by the GEMMs of a recipe."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """y (..., out) of x (..., in)."""
+        layer = self.fp8lab
+        return apply(x, self.weight, self.bias, self.fp8lab_clock, layer.number, self.training)
+
+
+class ConvertedConv1D(Converted, nn.Module):
+    """Conv1D of transformers, a linear layer with its weight as (in, out)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """y (..., out) of x (..., in)."""
+        w = self.weight.t().contiguous()
+        return apply(x, w, self.bias, self.fp8lab_clock, self.fp8lab.number, self.training)
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    kind = type(module)
+    return kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
+
+
+_classes: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: ConvertedLinear}
+
+
+def _converted_class(module: nn.Module) -> type[nn.Module]:
+    kind = type(module)
+    if kind not in _classes:
+        base = ConvertedConv1D if _is_conv1d(module) else ConvertedLinear
+        _classes[kind] = type(f"Converted{kind.__name__}", (base, kind), {})
+    return _classes[kind]
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """True for a layer whose forward is that of nn.Linear, or of Conv1D."""
+    return _is_conv1d(module) or type(module).forward is nn.Linear.forward
+
+
+def _is_bypassed(module: nn.Module, parent: nn.Module) -> bool:
+    """True for a linear layer whose parent uses its weight without calling it."""
+    return isinstance(parent, nn.MultiheadAttention)
+
+
+def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
+        if isinstance(module, Converted):
+            raise Error(f"{name} is converted already; accepted: a model that is not")
+        parent = modules[name.rpartition(".")[0]] if name else model
+        if isinstance(module, nn.Linear) and (
+            not _is_linear(module) or _is_bypassed(module, parent)
+        ):
+            warnings.warn(
+                f"fp8lab.torch.convert: {name} ({type(module).__name__}) is left as it is: its "
+                "product is not computed by nn.Linear.forward",
+                stacklevel=3,
+            )
+        elif _is_linear(module):
+            yield name, module
+
+
+def _head(model: nn.Module) -> nn.Module | None:
+    """The module whose outputs are the logits of a language model, of a model of transformers."""
+    find = getattr(model, "get_output_embeddings", None)
+    return find() if callable(find) else None
+
+
+def _features(module: nn.Module) -> tuple[int, int]:
+    rows, cols = module.weight.shape
+    return (rows, cols) if _is_conv1d(module) else (cols, rows)
+
+
+class Layers(dict[str, Layer]):
+    """The converted layers of a model by the names of their modules."""
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {layer.recipe.name}" for name, layer in self.items()]
+        return "\n".join(lines) or "no layer is converted"
+
+
+def convert(
+    model: nn.Module,
+    recipe: str | Recipe = "infir2",
+    *,
+    overrides: Mapping[str, str | Recipe | None] | None = None,
+    seed: int = 1,
+) -> nn.Module:
+    """Makes every nn.Linear, and Conv1D of transformers, compute by the GEMMs of a recipe.
+
+    `recipe` is a name, a path or TOML. Its [[override]] and keep_high_precision are matched with
+    the names of modules, and with what they are in the names of recipes: q_proj in
+    model.layers.3.self_attn is layers.3.attention.qkv. What the recipe keeps in high precision,
+    `lm_head` for one, keeps its class and computes as before. `overrides` comes first: patterns
+    with a recipe of their own, or None for a module that stays as it is; the first match wins. So
+    {"lm_head": "infir2"} converts the head too, and {"layers.last": None} leaves the last layer.
+
+    The model changes in place and is returned. Parameters, their names, hooks and the state_dict
+    stay. x must be float32 or bfloat16 (autocast included), weights of the same type, or float32.
+    `seed` is for recipes with random words.
+    """
+    whole = recipe_of(recipe)
+    named = list(_linears(model))
+    if not named:
+        raise Error(f"{type(model).__name__} has no nn.Linear")
+    head = _head(model)
+    names = [ModuleName(name, module is head) for name, module in named]
+    patterns = list(overrides or {})
+    others = [None if other is None else recipe_of(other) for other in (overrides or {}).values()]
+    found = match_modules(patterns, names)
+    for index, pattern in enumerate(patterns):
+        if index not in found and not _is_shadowed(pattern, names):
+            raise Error(
+                f"overrides: '{pattern}' matches no linear layer; the first are "
+                + ", ".join(name.name for name in names[:4])
+            )
+    clock = torch.tensor([seed, 0, 0, 0])
+    chosen = whole.choose(names)
+    is_random = False
+    for index, (name, module) in enumerate(named):
+        own, numerics = whole, chosen[index]
+        if found[index] >= 0:
+            other = others[found[index]]
+            if other is None:
+                continue
+            # A module that is named gets the recipe even if the recipe keeps it.
+            own, numerics = other, max(other.choose(names)[index], 0)
+        if numerics == HIGH_PRECISION:
+            continue
+        is_random = is_random or own.is_random
+        layer = Layer(own, numerics, name, index, *_features(module))
+        module.__class__ = _converted_class(module)
+        module.fp8lab = layer
+        module.fp8lab_clock = clock
+    model.fp8lab_clock = clock
+    if is_random:
+        model.register_forward_pre_hook(_count_forward)
+    return model
+
+
+def _is_shadowed(pattern: str, names: list[ModuleName]) -> bool:
+    """True for a pattern that matches layers which patterns before it match as well."""
+    return any(place >= 0 for place in match_modules([pattern], names))
+
+
+def _count_forward(model: nn.Module, arguments: Any) -> None:
+    if model.training and torch.is_grad_enabled():
+        model.fp8lab_clock[FORWARDS].add_(1)
+
+
+def converted(model: nn.Module) -> Layers:
+    """Returns the converted layers of a model."""
+    return Layers(
+        (name, module.fp8lab)
+        for name, module in model.named_modules()
+        if isinstance(module, Converted)
+    )
