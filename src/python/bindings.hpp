@@ -5,8 +5,6 @@
 
 namespace fp8lab::python {
 
-/// encode, decode.
-void bind_codec(pybind11::module_& module);
 /// QuantSpec, quantize, dequantize.
 void bind_quantization(pybind11::module_& module);
 /// gemm.

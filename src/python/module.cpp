@@ -68,7 +68,6 @@ PYBIND11_MODULE(_fp8lab, module) {
   module.doc() = "Bindings of the fp8lab emulator; use the package fp8lab.";
   module.attr("__version__") = FP8LAB_VERSION;
   register_exceptions(module);
-  fp8lab::python::bind_codec(module);
   fp8lab::python::bind_quantization(module);
   fp8lab::python::bind_gemm(module);
   fp8lab::python::bind_model(module);

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fp8lab._emulator import QuantSpec, _fp8lab
+from fp8lab._library import call, numpy_array
 
 
 class Quantized(NamedTuple):
@@ -44,7 +46,13 @@ def encode(
     magnitude, also for infinity) or `special` (infinity if the format has one, else NaN). NaN
     becomes the positive canonical NaN, or the maximum if the format has no NaN.
     """
-    return _fp8lab.encode(x, format, rounding, overflow, seed)
+    bits = ctypes.c_int32()
+    call("format_bits", format, ctypes.byref(bits))
+    source = numpy_array(x, "x")
+    type_of_codes = np.uint8 if bits.value <= 8 else np.uint16 if bits.value <= 16 else np.uint32
+    codes = np.empty(x.shape, type_of_codes)
+    call("encode", source, format, rounding, overflow, seed, numpy_array(codes, "codes"))
+    return codes
 
 
 def decode(codes: NDArray[Any], format: str = "e4m3fn") -> NDArray[np.float32]:
@@ -54,7 +62,10 @@ def decode(codes: NDArray[Any], format: str = "e4m3fn") -> NDArray[np.float32]:
     such as `ml_dtypes.float8_e5m2` for e5m2. Codes of another format's type, or with more bits than
     the format, are refused. NaN becomes the canonical 0x7FFFFFFF.
     """
-    return _fp8lab.decode(codes, format)
+    source = numpy_array(codes, "codes")
+    values = np.empty(codes.shape, np.float32)
+    call("decode", source, format, numpy_array(values, "values"))
+    return values
 
 
 def quantize(
