@@ -111,7 +111,7 @@ cpu::LibraryEpilogue read_epilogue(const Values& values, Backend& backend,
   }
   const auto read = [&](const char* name) {
     NpyArray array = read_matrix(values[name].as<std::string>());
-    return upload(backend, array);
+    return upload(backend, array.view());
   };
   if (has_c) epilogue.c = read("c");
   if (values.count("bias") != 0) epilogue.bias = read("bias");

@@ -30,10 +30,10 @@ void upload_scales(Backend& backend, NpyArray scales, const std::string& name,
 
 }  // namespace
 
-TensorView upload(Backend& backend, NpyArray& array) {
-  const TensorView view = backend.allocate(array.dtype, array.rows, array.cols);
-  backend.upload(view, array.data.data());
-  return view;
+TensorView upload(Backend& backend, const TensorView& matrix) {
+  const TensorView copy = backend.allocate(matrix.dtype, matrix.rows, matrix.cols);
+  backend.upload(copy, matrix.data);
+  return copy;
 }
 
 NpyArray read_back(Backend& backend, const TensorView& view) {
@@ -56,7 +56,7 @@ NpyArray read_back(Backend& backend, const TensorView& view) {
   return wide;
 }
 
-MatrixOperand make_operand(Backend& backend, NpyArray& values, const std::string& name,
+MatrixOperand make_operand(Backend& backend, const TensorView& values, const std::string& name,
                            const std::optional<NpyArray>& scales, const std::string& scale_name,
                            const QuantSpec& spec, std::uint64_t seed) {
   if (values.dtype != DType::u8) {
@@ -77,10 +77,10 @@ MatrixOperand make_operand(Backend& backend, NpyArray& values, const std::string
                                 ? "needs scales"
                                 : "has no scales; give one with scales by --operand-a/-b"));
   }
-  check_given_codes(name, values.view(), spec.format);
+  check_given_codes(name, values, spec.format);
   QuantizedOperand operand = allocate_operand(backend, spec, values.rows, values.cols);
   operand.key.seed = seed;
-  backend.upload(operand.codes, values.data.data());
+  backend.upload(operand.codes, values.data);
   if (scales) upload_scales(backend, *scales, scale_name, operand);
   return {operand, TensorView{}, name};
 }

@@ -56,7 +56,7 @@ MatrixOperand read_operand(Backend& backend, const std::string& file,
   NpyArray values = read_matrix(file);
   std::optional<NpyArray> scales;
   if (scale_file) scales = read_matrix(*scale_file);
-  return make_operand(backend, values, file, scales, scale_file.value_or(""), spec, seed);
+  return make_operand(backend, values.view(), file, scales, scale_file.value_or(""), spec, seed);
 }
 
 }  // namespace fp8lab::cli
