@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fp8lab._library import CPU, CUDA, call
+from fp8lab._library import (
+    CPU,
+    CUDA,
+    Handle,
+    LinearDescription,
+    LinearPass,
+    Module,
+    Moment,
+    call,
+    text,
+)
 from fp8lab.errors import Error
 
 HIGH_PRECISION = -1
@@ -25,45 +35,6 @@ passes of the model in it, and whether operands are measured."""
 _TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
-class _Module(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("is_head", ctypes.c_int32)]
-
-
-class _Description(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("activation", ctypes.c_char_p),
-        ("weight", ctypes.c_char_p),
-        ("in", ctypes.c_int64),
-        ("out", ctypes.c_int64),
-        ("rows", ctypes.c_int64),
-        ("index", ctypes.c_uint32),
-        ("numerics", ctypes.c_int32),
-        ("has_backward", ctypes.c_int32),
-    ]
-
-
-class _Moment(ctypes.Structure):
-    _fields_ = [
-        ("seed", ctypes.c_uint64),
-        ("step", ctypes.c_uint32),
-        ("micro_batch", ctypes.c_uint32),
-        ("is_measured", ctypes.c_int32),
-        ("is_training", ctypes.c_int32),
-    ]
-
-
-class _Pass(ctypes.Structure):
-    _fields_ = [
-        ("moment", _Moment),
-        ("rows", ctypes.c_int64),
-        ("workspace", ctypes.c_void_p),
-        ("stream", ctypes.c_void_p),
-        ("x", ctypes.c_void_p),
-        ("w", ctypes.c_void_p),
-    ]
-
-
 class ModuleName(NamedTuple):
     """A linear layer by its full name in a model."""
 
@@ -72,12 +43,12 @@ class ModuleName(NamedTuple):
 
 
 def _modules(modules: Sequence[ModuleName]) -> Any:
-    return (_Module * len(modules))(*[(m.name.encode(), m.is_head) for m in modules])
+    return (Module * len(modules))(*[(text(m.name), m.is_head) for m in modules])
 
 
 def match_modules(patterns: Sequence[str], modules: Sequence[ModuleName]) -> list[int]:
     """Returns for each module the index of the first pattern that matches it, or -1."""
-    texts = (ctypes.c_char_p * len(patterns))(*[pattern.encode() for pattern in patterns])
+    texts = (ctypes.c_char_p * len(patterns))(*[text(pattern) for pattern in patterns])
     found = (ctypes.c_int32 * len(modules))()
     call("match_modules", texts, len(patterns), _modules(modules), len(modules), found)
     return list(found)
@@ -87,10 +58,7 @@ class Recipe:
     """A recipe by its name, the path of its file, or its TOML."""
 
     def __init__(self, source: str) -> None:
-        handle = ctypes.c_void_p()
-        call("recipe_new", source, ctypes.byref(handle))
-        self.handle = handle
-        weakref.finalize(self, call, "recipe_free", handle)
+        handle = self.handle = Handle("recipe_new", source)
         self.name: str = call("recipe_name", handle).decode()
         self.text: str = call("recipe_text", handle).decode()
         """TOML that needs no other files."""
@@ -145,17 +113,15 @@ def _where(device: torch.device) -> _Where:
     raise Error(f"tensors on {device.type}; accepted: cpu, cuda")
 
 
-_devices: dict[_Where, ctypes.c_void_p] = {}
+_devices: dict[_Where, Handle] = {}
 _devices_lock = threading.Lock()
 
 
-def _device(where: _Where) -> ctypes.c_void_p:
+def _device(where: _Where) -> Handle:
     with _devices_lock:
         if where not in _devices:
-            handle = ctypes.c_void_p()
             kind = CUDA if where.type == "cuda" else CPU
-            call("device_new", kind, where.index, where.threads, ctypes.byref(handle))
-            _devices[where] = handle
+            _devices[where] = Handle("device_new", kind, where.index, where.threads)
         return _devices[where]
 
 
@@ -179,8 +145,8 @@ class _Handle:
         for what, dtype in (("activations", form.activation), ("weights", form.weight)):
             if dtype not in _TYPES:
                 raise Error(f"{layer.name}: {what} of {dtype}; accepted: float32, bfloat16")
-        description = _Description(
-            layer.name.encode(),
+        description = LinearDescription(
+            text(layer.name),
             _TYPES[form.activation].encode(),
             _TYPES[form.weight].encode(),
             layer.in_features,
@@ -190,16 +156,10 @@ class _Handle:
             layer.numerics,
             has_backward,
         )
-        self.pointer = ctypes.c_void_p()
-        call(
-            "linear_new",
-            _device(form.where),
-            layer.recipe.handle,
-            ctypes.byref(description),
-            stream,
-            ctypes.byref(self.pointer),
+        self.device = _device(form.where)
+        self.pointer = Handle(
+            "linear_new", self.device, layer.recipe.handle, ctypes.byref(description), stream
         )
-        weakref.finalize(self, call, "linear_free", self.pointer)
         self.workspace_bytes: int = call("linear_workspace_bytes", self.pointer)
         self.states = self._state_names()
 
@@ -325,8 +285,8 @@ class Layer:
         x, w = _ready(x), _ready(w)
         workspace = torch.empty(handle.workspace_bytes + 256, dtype=torch.uint8, device=x.device)
         start = workspace.data_ptr()
-        arguments = _Pass(
-            _Moment(seed, step, max(forwards - 1, 0), measured, training),
+        arguments = LinearPass(
+            Moment(seed, step, max(forwards - 1, 0), measured, training),
             x.shape[0],
             start + -start % 256,
             _stream(x.device),

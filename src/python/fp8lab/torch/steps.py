@@ -21,7 +21,7 @@ def _clock(model: nn.Module) -> Tensor:
 
 
 def _share_amaxes(layers: Layers) -> None:
-    """Gives every process the largest amaxes of all. They are compared as bits, so that NaN wins."""
+    """Gives every process the largest amaxes of all. Compared as bits: NaN wins."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
     own = [layer.amaxes() for layer in layers.values() if layer.is_stateful]
