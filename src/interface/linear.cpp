@@ -105,10 +105,15 @@ Moment moment_of(const fp8lab_moment& given) {
           given.is_training != 0};
 }
 
+void require(const void* memory, const char* name) {
+  if (memory == nullptr) throw Error(std::string(name) + ": is NULL");
+}
+
 const fp8lab_linear_pass& checked(const fp8lab_linear_pass* pass) {
   const fp8lab_linear_pass& whole = given(pass, "pass");
-  given(whole.x, "x");
-  given(whole.w, "w");
+  require(whole.workspace, "workspace");
+  require(whole.x, "x");
+  require(whole.w, "w");
   return whole;
 }
 
@@ -126,7 +131,8 @@ fp8lab_status fp8lab_device_new(int32_t kind, int32_t index, int32_t threads,
           fmt::format("device of kind {}; accepted: FP8LAB_CPU, FP8LAB_CUDA", kind));
     }
     const char* const name = kind == FP8LAB_CUDA ? "cuda" : "cpu";
-    given(device, "device") = new fp8lab_device{{name, index, threads}};
+    fp8lab_device*& result = given(device, "device");
+    result = new fp8lab_device{{name, index, threads}};
   });
 }
 
@@ -213,7 +219,7 @@ fp8lab_status fp8lab_linear_forward(fp8lab_linear* linear, const fp8lab_linear_p
                                     const void* bias, void* y) {
   return guarded([&] {
     const auto& [moment, rows, workspace, stream, x, w] = interface::checked(pass);
-    given(y, "y");
+    interface::require(y, "y");
     given(linear, "linear")
         .layer->forward(interface::moment_of(moment), rows, {x, w, bias, y}, workspace, stream);
   });
@@ -223,7 +229,7 @@ fp8lab_status fp8lab_linear_backward(fp8lab_linear* linear, const fp8lab_linear_
                                      const void* dy, void* dx, void* dw, void* dbias) {
   return guarded([&] {
     const auto& [moment, rows, workspace, stream, x, w] = interface::checked(pass);
-    given(dy, "dy");
+    interface::require(dy, "dy");
     given(linear, "linear")
         .layer->backward(interface::moment_of(moment), rows, {x, w, dy, dx, dw, dbias}, workspace,
                          stream);

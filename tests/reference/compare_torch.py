@@ -4,9 +4,9 @@
     PYTHONPATH=build/cpu-release/python python tests/reference/compare_torch.py [--model NAME]...
 
 Needs torch and transformers. Each model of torch_models.py has random weights and takes three steps
-of AdamW. The products of every linear layer, forward and backward, are computed again by fp8lab.gemm
-from operands of fp8lab.quantize, and must have the same bits; losses must be finite, and every
-linear layer must run. For some models the same steps under torch.compile, with activation
+of AdamW. The products of every linear layer, forward and backward, are computed again by
+fp8lab.gemm from operands of fp8lab.quantize, and must have the same bits; losses must be finite,
+and every linear layer must run. For some models the same steps under torch.compile, with activation
 checkpointing and in two processes (DDP) must give the bits of the plain ones. Exit status 3
 otherwise.
 """

@@ -52,7 +52,7 @@ OperandSet::OperandSet(Backend& backend, Workspace& workspace, const std::string
                        std::vector<OperandDeclaration> declarations)
     : backend_(backend), workspace_(workspace), states_(declarations.size()) {
   for (OperandDeclaration& declaration : declarations) {
-    rows_.push_back({std::move(declaration), {}, {}, {}, {}});
+    rows_.emplace_back().declaration = std::move(declaration);
   }
   pair_orientations();
   for (const OperandId id : ids()) {

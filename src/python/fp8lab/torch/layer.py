@@ -43,7 +43,7 @@ class ModuleName(NamedTuple):
 
 
 def _modules(modules: Sequence[ModuleName]) -> Any:
-    return (Module * len(modules))(*[(text(m.name), m.is_head) for m in modules])
+    return (Module * len(modules))(*[Module(text(m.name), m.is_head) for m in modules])
 
 
 def match_modules(patterns: Sequence[str], modules: Sequence[ModuleName]) -> list[int]:
@@ -100,7 +100,7 @@ class _Where(NamedTuple):
     """The device of a layer's tensors; `threads` are those of torch on the host."""
 
     type: str
-    index: int
+    ordinal: int
     threads: int
 
 
@@ -121,7 +121,7 @@ def _device(where: _Where) -> Handle:
     with _devices_lock:
         if where not in _devices:
             kind = CUDA if where.type == "cuda" else CPU
-            _devices[where] = Handle("device_new", kind, where.index, where.threads)
+            _devices[where] = Handle("device_new", kind, where.ordinal, where.threads)
         return _devices[where]
 
 
@@ -358,7 +358,7 @@ class Layer:
     def _current_stream(self) -> int:
         assert self._handle is not None
         where = self._handle.form.where
-        return _stream(torch.device(where.type, where.index))
+        return _stream(torch.device(where.type, where.ordinal))
 
 
 _FLOATS = ctypes.POINTER(ctypes.c_float)
