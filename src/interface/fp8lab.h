@@ -454,6 +454,47 @@ FP8LAB_EXPORT fp8lab_status fp8lab_linear_read_amaxes(fp8lab_linear* linear, voi
 FP8LAB_EXPORT fp8lab_status fp8lab_linear_write_amaxes(fp8lab_linear* linear, void* stream,
                                                        const float* amaxes);
 
+/* --- run files -------------------------------------------------------------------------------- */
+
+/* A run file (src/io/README.md) of a training that another framework runs: its steps, and the
+ * statistics of the operands of its linear layers. One thread writes it. */
+typedef struct fp8lab_run fp8lab_run;
+
+typedef struct fp8lab_run_description {
+  const char* path;   /* of a file that does not exist */
+  const char* name;   /* of the run */
+  const char* stage;  /* name of its only stage */
+  const char* config; /* what the training was configured by: TOML */
+  const char* device; /* one line */
+  uint64_t seed;
+  int64_t steps, parameters;
+} fp8lab_run_description;
+
+/* Layers of the run, in the order of the model. All have had a pass. */
+FP8LAB_EXPORT fp8lab_status fp8lab_run_new(const fp8lab_run_description* description,
+                                           const fp8lab_recipe* recipe,
+                                           fp8lab_linear* const* layers, size_t count,
+                                           fp8lab_run** run);
+/* Closes the file. Without fp8lab_run_complete it is that of a run that was interrupted. */
+FP8LAB_EXPORT void fp8lab_run_free(fp8lab_run* run);
+
+typedef struct fp8lab_run_step {
+  int64_t step;         /* from 1 */
+  int64_t tokens;       /* trained so far */
+  double loss;          /* nats per token */
+  double gradient_norm; /* before clipping */
+  double learning_rate;
+  double seconds; /* since the start */
+} fp8lab_run_step;
+
+FP8LAB_EXPORT fp8lab_status fp8lab_run_add_step(fp8lab_run* run, const fp8lab_run_step* step);
+/* Adds the statistics of the measured passes of a step, of the layers of fp8lab_run_new. Every layer
+ * waits for its device. */
+FP8LAB_EXPORT fp8lab_status fp8lab_run_add_statistics(fp8lab_run* run, int64_t step,
+                                                      fp8lab_linear* const* layers, size_t count,
+                                                      void* stream);
+FP8LAB_EXPORT fp8lab_status fp8lab_run_complete(fp8lab_run* run);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

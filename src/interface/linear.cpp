@@ -11,20 +11,8 @@
 #include "src/config/config.hpp"
 #include "src/interface/guard.hpp"
 #include "src/interface/handles.hpp"
-#include "src/interface/linear_layer.hpp"
+#include "src/interface/layer_handles.hpp"
 #include "src/interface/module_names.hpp"
-
-struct fp8lab_device {
-  fp8lab::interface::Device device;
-};
-
-struct fp8lab_recipe {
-  fp8lab::Recipe recipe;
-};
-
-struct fp8lab_linear {
-  std::unique_ptr<fp8lab::interface::LinearLayer> layer;
-};
 
 namespace fp8lab::interface {
 namespace {

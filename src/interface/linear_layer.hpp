@@ -97,6 +97,10 @@ class LinearLayer {
   /// The statistics of the six operands, in the order of kSlots, of the last measured passes.
   void read_statistics(OperandStatistics* statistics, void* stream);
 
+  const std::string& name() const { return description_.name; }
+  /// The six operands, in the order of kSlots: their declarations and histories.
+  const OperandSet& operands() const { return operands_; }
+
  private:
   void find_states();
   /// Reserves the buffers of a pass besides those of operands.

@@ -171,6 +171,34 @@ class LinearPass(ctypes.Structure):
     ]
 
 
+class RunDescription(ctypes.Structure):
+    """fp8lab_run_description."""
+
+    _fields_ = [
+        ("path", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("stage", ctypes.c_char_p),
+        ("config", ctypes.c_char_p),
+        ("device", ctypes.c_char_p),
+        ("seed", ctypes.c_uint64),
+        ("steps", ctypes.c_int64),
+        ("parameters", ctypes.c_int64),
+    ]
+
+
+class RunStep(ctypes.Structure):
+    """fp8lab_run_step."""
+
+    _fields_ = [
+        ("step", ctypes.c_int64),
+        ("tokens", ctypes.c_int64),
+        ("loss", ctypes.c_double),
+        ("gradient_norm", ctypes.c_double),
+        ("learning_rate", ctypes.c_double),
+        ("seconds", ctypes.c_double),
+    ]
+
+
 _TEXT, _INTEGER, _REAL = 1, 2, 3
 """Kinds of a value."""
 
@@ -269,6 +297,11 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "linear_histories": (_size, (_handle,)),
     "linear_read_amaxes": (_status, (_handle, _memory, _floats)),
     "linear_write_amaxes": (_status, (_handle, _memory, _floats)),
+    "run_new": (_status, (_to(RunDescription), _handle, _to(_handle), _size, _to(_handle))),
+    "run_free": (None, (_handle,)),
+    "run_add_step": (_status, (_handle, _to(RunStep))),
+    "run_add_statistics": (_status, (_handle, _int64, _to(_handle), _size, _memory)),
+    "run_complete": (_status, (_handle,)),
 }
 """Result and argument types of every function of fp8lab.h, without the prefix fp8lab_."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fp8lab.errors import Error
+from fp8lab.torch import experts
+from fp8lab.torch.experts import ConvertedExperts
 from fp8lab.torch.layer import (
     FORWARDS,
     HIGH_PRECISION,
@@ -65,7 +67,9 @@ _classes: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: ConvertedLinear}
 def _converted_class(module: nn.Module) -> type[nn.Module]:
     kind = type(module)
     if kind not in _classes:
-        base = ConvertedConv1D if _is_conv1d(module) else ConvertedLinear
+        base: type = ConvertedConv1D if _is_conv1d(module) else ConvertedLinear
+        if experts.is_experts(module):
+            base = ConvertedExperts
         _classes[kind] = type(f"Converted{kind.__name__}", (base, kind), {})
     return _classes[kind]
 
@@ -80,10 +84,31 @@ def _is_bypassed(module: nn.Module, parent: nn.Module) -> bool:
     return isinstance(parent, nn.MultiheadAttention)
 
 
-def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+class _Found(NamedTuple):
+    """A layer to convert: a module, or an expert's slice of a parameter of one."""
+
+    name: str
+    module: nn.Module
+    in_features: int
+    out_features: int
+    parameter: str = ""
+    """Of experts: the 3-D parameter."""
+
+
+def _found_in(name: str, module: nn.Module) -> Iterator[_Found]:
+    if experts.is_experts(module):
+        for own, parameter, in_features, out in experts.parameters(module):
+            for expert in range(len(parameter)):
+                yield _Found(f"{name}.{expert}.{own}", module, in_features, out, own)
+    elif _is_linear(module):
+        rows, cols = module.weight.shape
+        yield _Found(name, module, *((rows, cols) if _is_conv1d(module) else (cols, rows)))
+
+
+def _linears(model: nn.Module) -> Iterator[_Found]:
     modules = dict(model.named_modules())
     for name, module in modules.items():
-        if isinstance(module, Converted):
+        if isinstance(module, (Converted, ConvertedExperts)):
             raise Error(f"{name} is converted already; accepted: a model that is not")
         parent = modules[name.rpartition(".")[0]] if name else model
         if isinstance(module, nn.Linear) and (
@@ -94,19 +119,14 @@ def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                 "product is not computed by nn.Linear.forward",
                 stacklevel=3,
             )
-        elif _is_linear(module):
-            yield name, module
+        else:
+            yield from _found_in(name, module)
 
 
 def _head(model: nn.Module) -> nn.Module | None:
     """The module whose outputs are the logits of a language model, of a model of transformers."""
     find = getattr(model, "get_output_embeddings", None)
     return find() if callable(find) else None
-
-
-def _features(module: nn.Module) -> tuple[int, int]:
-    rows, cols = module.weight.shape
-    return (rows, cols) if _is_conv1d(module) else (cols, rows)
 
 
 class Layers(dict[str, Layer]):
@@ -138,47 +158,63 @@ def convert(
     `seed` is for recipes with random words.
     """
     whole = recipe_of(recipe)
-    named = list(_linears(model))
-    if not named:
+    found = list(_linears(model))
+    if not found:
         raise Error(f"{type(model).__name__} has no nn.Linear")
     head = _head(model)
-    names = [ModuleName(name, module is head) for name, module in named]
-    patterns = list(overrides or {})
-    others = [None if other is None else recipe_of(other) for other in (overrides or {}).values()]
-    found = match_modules(patterns, names)
-    for index, pattern in enumerate(patterns):
-        if index not in found and not _is_shadowed(pattern, names):
-            raise Error(
-                f"overrides: '{pattern}' matches no linear layer; the first are "
-                + ", ".join(name.name for name in names[:4])
-            )
+    names = [ModuleName(layer.name, layer.module is head) for layer in found]
     clock = torch.tensor([seed, 0, 0, 0])
-    chosen = whole.choose(names)
     is_random = False
-    for index, (name, module) in enumerate(named):
-        own, numerics = whole, chosen[index]
-        if found[index] >= 0:
-            other = others[found[index]]
-            if other is None:
-                continue
-            # A module that is named gets the recipe even if the recipe keeps it.
-            own, numerics = other, max(other.choose(names)[index], 0)
-        if numerics == HIGH_PRECISION:
+    for index, (layer, choice) in enumerate(zip(found, _choices(whole, names, overrides or {}))):
+        if choice is None:
             continue
+        own, numerics = choice
         is_random = is_random or own.is_random
-        layer = Layer(own, numerics, name, index, *_features(module))
-        module.__class__ = _converted_class(module)
-        module.fp8lab = layer
-        module.fp8lab_clock = clock
+        made = Layer(own, numerics, layer.name, index, layer.in_features, layer.out_features)
+        _install(layer, made, clock)
     model.fp8lab_clock = clock
     if is_random:
         model.register_forward_pre_hook(_count_forward)
     return model
 
 
-def _is_shadowed(pattern: str, names: list[ModuleName]) -> bool:
-    """True for a pattern that matches layers which patterns before it match as well."""
-    return any(place >= 0 for place in match_modules([pattern], names))
+def _choices(
+    whole: Recipe, names: list[ModuleName], overrides: Mapping[str, str | Recipe | None]
+) -> Iterator[tuple[Recipe, int] | None]:
+    """The recipe and the numerics of each layer, or None for one that stays as it is."""
+    patterns = list(overrides)
+    others = [None if other is None else recipe_of(other) for other in overrides.values()]
+    found = match_modules(patterns, names)
+    for index, pattern in enumerate(patterns):
+        if index not in found and not any(place >= 0 for place in match_modules([pattern], names)):
+            raise Error(
+                f"overrides: '{pattern}' matches no linear layer; the first are "
+                + ", ".join(name.name for name in names[:4])
+            )
+    chosen = {id(recipe): recipe.choose(names) for recipe in (whole, *others) if recipe}
+    for index, place in enumerate(found):
+        own = whole if place < 0 else others[place]
+        if own is None:
+            yield None
+            continue
+        numerics = chosen[id(own)][index]
+        if place >= 0:
+            numerics = max(numerics, 0)  # a layer that is named gets it even if the recipe keeps it
+        yield None if numerics == HIGH_PRECISION else (own, numerics)
+
+
+def _install(layer: _Found, made: Layer, clock: Tensor) -> None:
+    module = layer.module
+    if not isinstance(module, (Converted, ConvertedExperts)):
+        module.__class__ = _converted_class(module)
+        module.fp8lab_clock = clock
+        if layer.parameter:
+            module.fp8lab = {}
+    if not layer.parameter:
+        module.fp8lab = made
+        return
+    expert = int(layer.name.split(".")[-2])
+    module.fp8lab.setdefault(layer.parameter, {})[expert] = made
 
 
 def _count_forward(model: nn.Module, arguments: Any) -> None:
@@ -187,9 +223,13 @@ def _count_forward(model: nn.Module, arguments: Any) -> None:
 
 
 def converted(model: nn.Module) -> Layers:
-    """Returns the converted layers of a model."""
-    return Layers(
-        (name, module.fp8lab)
-        for name, module in model.named_modules()
-        if isinstance(module, Converted)
-    )
+    """Returns the converted layers of a model; those of experts as NAME.EXPERT.PARAMETER."""
+    layers = Layers()
+    for name, module in model.named_modules():
+        if isinstance(module, Converted):
+            layers[name] = module.fp8lab
+        elif isinstance(module, ConvertedExperts):
+            for parameter, slices in module.fp8lab.items():
+                for expert, layer in slices.items():
+                    layers[f"{name}.{expert}.{parameter}"] = layer
+    return layers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +12,7 @@ from torch.overrides import TorchFunctionMode
 from fp8lab.torch.layer import Layer
 from fp8lab.torch.operators import apply
 
-_EXPERT = "_fp8lab_expert"
-
-
-class Slices(NamedTuple):
-    """The layers of one parameter (experts, out, in), or (experts, in, out) if transposed."""
-
-    layers: list[Layer]
-    is_transposed: bool
+_LAYER = "_fp8lab_layer"
 
 
 def is_experts(module: nn.Module) -> bool:
@@ -43,7 +36,10 @@ class ConvertedExperts:
     Experts run one after another, whatever implementation the model's configuration names.
     """
 
-    fp8lab: dict[str, Slices]
+    fp8lab: dict[str, dict[int, Layer]]
+    """Layers by parameter, (experts, out, in) or transposed, and expert. Other slices are
+    multiplied as before."""
+    is_transposed: bool
     fp8lab_clock: Tensor
     training: bool
 
@@ -60,28 +56,27 @@ class _Products(TorchFunctionMode):
     def __init__(self, experts: ConvertedExperts) -> None:
         super().__init__()
         self._experts = experts
-        self._names = {id(getattr(experts, name)): name for name in experts.fp8lab}
+        self._layers = {id(getattr(experts, name)): own for name, own in experts.fp8lab.items()}
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         named = kwargs or {}
-        if function is Tensor.__getitem__ and id(args[0]) in self._names:
+        if function is Tensor.__getitem__ and id(args[0]) in self._layers:
             weight = function(*args, **named)
-            if weight.dim() == 2:
-                setattr(weight, _EXPERT, (self._names[id(args[0])], int(args[1])))
+            layers = self._layers[id(args[0])]
+            if weight.dim() == 2 and int(args[1]) in layers:
+                setattr(weight, _LAYER, layers[int(args[1])])
             return weight
-        if function is nn.functional.linear and hasattr(args[1], _EXPERT):
+        if function is nn.functional.linear and hasattr(args[1], _LAYER):
             return self._product(args[0], args[1], *args[2:], **named)
-        if function in _MATMULS and hasattr(args[1], _EXPERT):
+        if function in _MATMULS and hasattr(args[1], _LAYER):
             return self._product(args[0], args[1])
         return function(*args, **named)
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        name, expert = getattr(weight, _EXPERT)
-        slices = self._experts.fp8lab[name]
-        layer = slices.layers[expert]
-        w = weight.t().contiguous() if slices.is_transposed else weight
+        layer = getattr(weight, _LAYER)
+        w = weight.t().contiguous() if self._experts.is_transposed else weight
         clock, training = self._experts.fp8lab_clock, self._experts.training
         return apply(x, w, bias, clock, layer.number, training)
 

@@ -19,7 +19,7 @@ FILE = "fp8lab.pt"
 
 
 class StepCallback(TrainerCallback):
-    """Ends the steps of a converted model, and keeps its state in the checkpoints of the Trainer."""
+    """Ends the steps of a converted model, and keeps its state in the Trainer's checkpoints."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Continues from the checkpoint of the step that the Trainer resumes from."""

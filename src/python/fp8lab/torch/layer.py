@@ -300,7 +300,7 @@ class Layer:
     def end_step(self) -> None:
         """Enters the amaxes of the step into the histories."""
         if self._handle is not None and self.is_stateful:
-            call("linear_end_step", self._handle.pointer, self._current_stream())
+            call("linear_end_step", self._handle.pointer, self.stream())
 
     def state(self) -> dict[str, LayerState]:
         """Returns the amax histories and static smoothing factors; empty before the first pass."""
@@ -310,7 +310,7 @@ class Layer:
         state = {}
         for index, (name, length) in enumerate(handle.states):
             values, steps = torch.empty(length), ctypes.c_int64()
-            stream, to = self._current_stream(), ctypes.cast(values.data_ptr(), _FLOATS)
+            stream, to = self.stream(), ctypes.cast(values.data_ptr(), _FLOATS)
             call("linear_read_state", handle.pointer, index, stream, to, ctypes.byref(steps))
             state[name] = LayerState(values, steps.value)
         return state
@@ -337,7 +337,7 @@ class Layer:
             if name not in state or state[name].values.numel() != length:
                 continue
             values = state[name].values.to("cpu", torch.float32).contiguous()
-            stream, source = self._current_stream(), ctypes.cast(values.data_ptr(), _FLOATS)
+            stream, source = self.stream(), ctypes.cast(values.data_ptr(), _FLOATS)
             call("linear_write_state", handle.pointer, index, stream, source, state[name].steps)
 
     def amaxes(self) -> Tensor:
@@ -346,16 +346,28 @@ class Layer:
             return torch.empty(0)
         amaxes = torch.empty(call("linear_histories", self._handle.pointer))
         to = ctypes.cast(amaxes.data_ptr(), _FLOATS)
-        call("linear_read_amaxes", self._handle.pointer, self._current_stream(), to)
+        call("linear_read_amaxes", self._handle.pointer, self.stream(), to)
         return amaxes
 
     def set_amaxes(self, amaxes: Tensor) -> None:
         """Replaces the amaxes of the step so far."""
         if self._handle is not None:
             source = ctypes.cast(amaxes.contiguous().data_ptr(), _FLOATS)
-            call("linear_write_amaxes", self._handle.pointer, self._current_stream(), source)
+            call("linear_write_amaxes", self._handle.pointer, self.stream(), source)
 
-    def _current_stream(self) -> int:
+    @property
+    def has_run(self) -> bool:
+        """True after the first pass."""
+        return self._handle is not None
+
+    @property
+    def address(self) -> int | None:
+        """The handle that computes, of a layer that has run."""
+        assert self._handle is not None
+        return self._handle.pointer.address
+
+    def stream(self) -> int:
+        """The current stream of the device of a layer that has run; 0 on the host."""
         assert self._handle is not None
         where = self._handle.form.where
         return _stream(torch.device(where.type, where.ordinal))

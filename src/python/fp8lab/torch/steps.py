@@ -12,7 +12,8 @@ from fp8lab.torch.conversion import Layers, converted
 from fp8lab.torch.layer import FORWARDS, STEP, LayerState
 
 
-def _clock(model: nn.Module) -> Tensor:
+def clock_of(model: nn.Module) -> Tensor:
+    """Returns the counters of a converted model (fp8lab.torch.layer)."""
     for module in model.modules():
         if "fp8lab_clock" in module.__dict__:
             clock: Tensor = module.fp8lab_clock
@@ -44,7 +45,7 @@ def end_step(model: nn.Module) -> None:
     together (torch.distributed), the largest counts. The next step draws other random words. For a
     recipe with neither, such as infir2, it only counts.
     """
-    clock = _clock(model)
+    clock = clock_of(model)
     layers = converted(model)
     if any(layer.is_stateful for layer in layers.values()):
         _share_amaxes(layers)
@@ -70,7 +71,7 @@ def state(model: nn.Module) -> dict[str, Any]:
         own = layer.state()
         if own:
             layers[name] = {key: (values, steps) for key, (values, steps) in own.items()}
-    return {"clock": _clock(model).clone(), "layers": layers}
+    return {"clock": clock_of(model).clone(), "layers": layers}
 
 
 def load_state(model: nn.Module, saved: dict[str, Any]) -> None:
@@ -79,7 +80,7 @@ def load_state(model: nn.Module, saved: dict[str, Any]) -> None:
     unknown = [name for name in saved["layers"] if name not in layers]
     if unknown:
         raise Error(f"state of {unknown[0]}, which is not a converted layer of the model")
-    _clock(model).copy_(saved["clock"])
+    clock_of(model).copy_(saved["clock"])
     for name, layer in layers.items():
         own = saved["layers"].get(name, {})
         layer.load_state({key: LayerState(values, steps) for key, (values, steps) in own.items()})
