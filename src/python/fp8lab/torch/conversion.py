@@ -139,16 +139,16 @@ class Layers(dict[str, Layer]):
 
 def convert(
     model: nn.Module,
-    recipe: str | Recipe = "infir2",
+    recipe: Any = "infir2",
     *,
-    overrides: Mapping[str, str | Recipe | None] | None = None,
+    overrides: Mapping[str, Any] | None = None,
     seed: int = 1,
 ) -> nn.Module:
     """Makes every nn.Linear, and Conv1D of transformers, compute by the GEMMs of a recipe.
 
-    `recipe` is a name, a path or TOML. Its [[override]] and keep_high_precision are matched with
-    the names of modules, and with what they are in the names of recipes: q_proj in
-    model.layers.3.self_attn is layers.3.attention.qkv. What the recipe keeps in high precision,
+    `recipe` is a name, a path, TOML, or an object that fp8lab.library_recipes reads. Its
+    [[override]] and keep_high_precision are matched with the names of modules, and with what they
+    are in the names of recipes: model.layers.3.self_attn.q_proj is layers.3.attention.qkv. What the recipe keeps in high precision,
     `lm_head` for one, keeps its class and computes as before. `overrides` comes first: patterns
     with a recipe of their own, or None for a module that stays as it is; the first match wins. So
     {"lm_head": "infir2"} converts the head too, and {"layers.last": None} leaves the last layer.
@@ -179,7 +179,7 @@ def convert(
 
 
 def _choices(
-    whole: Recipe, names: list[ModuleName], overrides: Mapping[str, str | Recipe | None]
+    whole: Recipe, names: list[ModuleName], overrides: Mapping[str, Any]
 ) -> Iterator[tuple[Recipe, int] | None]:
     """The recipe and the numerics of each layer, or None for one that stays as it is."""
     patterns = list(overrides)

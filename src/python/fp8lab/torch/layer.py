@@ -24,6 +24,7 @@ from fp8lab._library import (
     text,
 )
 from fp8lab.errors import Error
+from fp8lab.library_recipes import toml_of
 
 HIGH_PRECISION = -1
 """FP8LAB_HIGH_PRECISION: the recipe keeps the layer in high precision."""
@@ -86,10 +87,12 @@ class Recipe:
 _recipes: dict[str, Recipe] = {}
 
 
-def recipe_of(source: str | Recipe) -> Recipe:
-    """Returns the recipe; one object for each TOML text."""
+def recipe_of(source: Any) -> Recipe:
+    """Returns the recipe of a name, path, TOML or object of another library; one for each TOML."""
     if isinstance(source, Recipe):
         return source
+    if not isinstance(source, str):
+        source = toml_of(source)
     if "\n" in source and source in _recipes:
         return _recipes[source]
     recipe = Recipe(source)

@@ -112,11 +112,11 @@ def _matmul_layer(recipe: Recipe, w: Tensor) -> Layer:
 
 
 def fp8_matmul(
-    x: Tensor, w: Tensor, recipe: str | Recipe = "infir2", *, seed: int = 0, step: int = 0
+    x: Tensor, w: Tensor, recipe: Any = "infir2", *, seed: int = 0, step: int = 0
 ) -> Tensor:
     """Returns x (..., in) w (out, in)^T by the three GEMMs of a recipe, as nn.functional.linear.
 
-    `recipe` is a name, a path or TOML; without its exceptions for layers. x is float32 or bfloat16,
+    `recipe` is as for `convert`, without its exceptions for layers. x is float32 or bfloat16,
     w has the same type, or float32. Random words depend on `seed` and `step`.
     """
     layer = _matmul_layer(recipe_of(recipe), w)
