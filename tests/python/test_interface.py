@@ -222,7 +222,8 @@ def test_messages_belong_to_their_thread() -> None:
 
 def test_an_interrupt_ends_the_program_after_the_call() -> None:
     code = (
-        "import fp8lab, numpy as np; x = np.ones((256, 2048), np.float32); print('ready', flush=True)\n"
+        "import fp8lab, numpy as np; x = np.ones((256, 2048), np.float32)\n"
+        "fp8lab.gemm(x[:4], x[:4], 'infir2:fprop'); print('ready', flush=True)\n"
         "while True: fp8lab.gemm(x, x, 'infir2:fprop', threads=1)"
     )
     words = [sys.executable, "-c", code]
