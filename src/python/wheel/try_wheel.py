@@ -140,9 +140,7 @@ def main() -> None:
         for python in arguments.python
         for packages in arguments.packages or [[]]
     ]
-    print(
-        "| Python | packages | loss in Python, s | loss of a run, s | version, NumPy, loss, digest |"
-    )
+    print("| Python | packages | Python, s | program, s | version, NumPy, loss, digest |")
     print("|---|---|---|---|---|")
     for one in tried:
         times = f"{one.python_loss:.1f} | {one.program_loss:.1f}"
