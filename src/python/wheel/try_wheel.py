@@ -77,7 +77,7 @@ class Tried(NamedTuple):
 
 def first_loss_of_program(program: Path, folder: Path) -> None:
     """Runs the default training run until it prints a loss."""
-    words = [program, "train", "--preset", "quickstart", "--out", folder / "run"]
+    words = [str(program), "train", "--preset", "quickstart", "--out", str(folder / "run")]
     environment = {**os.environ, "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
@@ -101,7 +101,7 @@ def try_in(python: str, wheel: Path, packages: list[str]) -> Tried:
             key: value for key, value in os.environ.items() if not key.startswith("PYTHON")
         }
         began = time.monotonic()
-        install = [interpreter, "-m", "pip", "install", "-q", wheel, *packages]
+        install = [str(interpreter), "-m", "pip", "install", "-q", str(wheel), *packages]
         subprocess.run(install, check=True, env=environment)
 
         def say(code: str, *words: object) -> str:
