@@ -20,14 +20,14 @@
 namespace fp8lab::cli {
 namespace {
 
-/// Returns the package's folder, beside the experiments in both the
-/// installation and the source tree.
+/// Returns the package's folder, beside the experiments in both the installation and the source
+/// tree. Empty for a program in Python's package: the interpreter that has that one has both.
 std::filesystem::path analysis_directory() {
-  const auto directory = experiments_directory().parent_path() / "analysis";
-  if (!is_folder(directory / "fp8lab_analysis")) {
-    throw Error(fmt::format("{}: the analysis package is missing", directory.string()));
-  }
-  return directory;
+  const auto beside = experiments_directory().parent_path();
+  const auto directory = beside / "analysis";
+  if (is_folder(directory / "fp8lab_analysis")) return directory;
+  if (is_folder(beside.parent_path() / "fp8lab_analysis")) return {};
+  throw Error(fmt::format("{}: the analysis package is missing", directory.string()));
 }
 
 /// Runs `words` to completion and returns the status of waitpid.
@@ -80,6 +80,7 @@ void add_python(Options& options, const std::string& needs) {
 
 void set_python_path() {
   std::string path = analysis_directory();
+  if (path.empty()) return;
   const char* before = std::getenv("PYTHONPATH");
   if (before != nullptr && *before != '\0') path += std::string(":") + before;
   setenv("PYTHONPATH", path.c_str(), 1);

@@ -43,12 +43,13 @@ std::string variable(const char* name) {
 }
 
 /// Returns the folder with the Python package: beside the experiments of an installed program,
-/// else in the source tree.
+/// else in the source tree. Empty for a program in that package: the interpreter has it.
 fs::path package_folder() {
   const fs::path beside = experiments_directory().parent_path();
   for (const fs::path& folder : {beside / "python", beside / "src/python"}) {
     if (is_file(folder / "fp8lab/tokens/__main__.py")) return folder;
   }
+  if (is_file(beside / "tokens/__main__.py")) return {};
   throw Error(fmt::format("{}: the Python package fp8lab is missing", beside.string()));
 }
 
@@ -59,13 +60,15 @@ constexpr std::string_view kNote = "fp8lab.tokens: note: ";
 /// with its line for status 2, RuntimeFailure for any other.
 std::string run_tokens(std::vector<std::string> words) {
   words.insert(words.begin(), {python_interpreter(), "-m", "fp8lab.tokens"});
-  std::string path = "PYTHONPATH=" + package_folder().string();
-  if (const std::string before = variable("PYTHONPATH"); !before.empty()) path += ":" + before;
+  std::string path = package_folder().string();
+  if (const std::string before = variable("PYTHONPATH"); !before.empty()) {
+    path += (path.empty() ? "" : ":") + before;
+  }
   const std::string accepted =
       "; accepted: python3 or FP8LAB_PYTHON=INTERPRETER with numpy, tokenizers and xxhash";
   CommandOutput output;
   try {
-    output = run_command(words, {path, "PYTHONDONTWRITEBYTECODE=1"});
+    output = run_command(words, {"PYTHONPATH=" + path, "PYTHONDONTWRITEBYTECODE=1"});
   } catch (const Error& error) {
     throw Error(error.what() + accepted);
   }

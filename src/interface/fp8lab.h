@@ -80,14 +80,14 @@ typedef struct fp8lab_array {
  * eXmY[fn|f][bN] such as e4m3b7. */
 FP8LAB_EXPORT fp8lab_status fp8lab_format_bits(const char* format, int32_t* bits);
 
-/* Writes the codes of `x`, of any shape, to `codes`, of the same shape: uint8, uint16 or uint32, the
- * narrowest that holds the format. `rounding` is nearest (ties to even), toward_zero or stochastic
- * (Philox bits of `seed` and the element's index). `overflow` is saturate (largest finite magnitude,
- * also for infinity) or special (infinity if the format has one, else NaN). NaN becomes the positive
- * canonical NaN, or the maximum if the format has no NaN. */
+/* Writes the codes of `x`, of any shape, to `codes`, of the same shape: uint8, uint16 or uint32,
+ * the narrowest that holds the format. `rounding` is nearest (ties to even), toward_zero or
+ * stochastic (Philox bits of `seed` and the element's index). `overflow` is saturate (largest
+ * finite magnitude, also for infinity) or special (infinity if the format has one, else NaN). NaN
+ * becomes the positive canonical NaN, or the maximum if the format has no NaN. */
 FP8LAB_EXPORT fp8lab_status fp8lab_encode(const fp8lab_array* x, const char* format,
-                                          const char* rounding, const char* overflow,
-                                          uint64_t seed, const fp8lab_array* codes);
+                                          const char* rounding, const char* overflow, uint64_t seed,
+                                          const fp8lab_array* codes);
 
 /* Writes the exact values of `codes` to `values`: float32, of the same shape. `codes` are uint8,
  * uint16 or uint32 by the width of the format, or of the format's own type. NaN becomes 0x7FFFFFFF.
@@ -164,9 +164,9 @@ FP8LAB_EXPORT fp8lab_status fp8lab_quantized_shape(const fp8lab_quantizer* quant
                                                    fp8lab_quantized* shape);
 
 /* Quantizes `x`. `codes` and `scales` have the shapes of fp8lab_quantized_shape; `scales` is NULL
- * for a quantizer without scales. `seed` is for stochastic rounding. `statistics` is NULL, or float64
- * of as many elements as fp8lab_statistics says. Refuses delayed scaling, which needs the amax
- * history of a run. */
+ * for a quantizer without scales. `seed` is for stochastic rounding. `statistics` is NULL, or
+ * float64 of as many elements as fp8lab_statistics says. Refuses delayed scaling, which needs the
+ * amax history of a run. */
 FP8LAB_EXPORT fp8lab_status fp8lab_quantize(fp8lab_backend* backend,
                                             const fp8lab_quantizer* quantizer,
                                             const fp8lab_array* x, int32_t transpose, uint64_t seed,
@@ -174,7 +174,8 @@ FP8LAB_EXPORT fp8lab_status fp8lab_quantize(fp8lab_backend* backend,
                                             const fp8lab_array* statistics);
 
 /* Writes scale * decode(code), rounded to float32, of `codes` (rows, k) to `values`, of the same
- * shape. Refuses scales that the quantizer cannot store, and codes with more bits than the format. */
+ * shape. Refuses scales that the quantizer cannot store, and codes with more bits than the format.
+ */
 FP8LAB_EXPORT fp8lab_status fp8lab_dequantize(fp8lab_backend* backend,
                                               const fp8lab_quantizer* quantizer,
                                               const fp8lab_array* codes, const fp8lab_array* scales,
@@ -193,9 +194,9 @@ FP8LAB_EXPORT void fp8lab_statistic(size_t index, const char** name, size_t* fir
  * once. */
 typedef struct fp8lab_gemm fp8lab_gemm;
 
-/* Makes a GEMM from ACCUMULATOR[/SCHEDULE][/OUTPUT]... such as sm90_wgmma_fp8/promote:128/fp32, from
- * RECIPE:ROLE such as infir2:fprop, or from cublaslt_h200:MODE[/fast][/OUTPUT][/split_k=N], a call
- * of cuBLASLt as measured on an H200. */
+/* Makes a GEMM from ACCUMULATOR[/SCHEDULE][/OUTPUT]... such as sm90_wgmma_fp8/promote:128/fp32,
+ * from RECIPE:ROLE such as infir2:fprop, or from cublaslt_h200:MODE[/fast][/OUTPUT][/split_k=N], a
+ * call of cuBLASLt as measured on an H200. */
 FP8LAB_EXPORT fp8lab_status fp8lab_gemm_new(const char* words, fp8lab_gemm** gemm);
 FP8LAB_EXPORT void fp8lab_gemm_free(fp8lab_gemm* gemm);
 
@@ -311,16 +312,17 @@ FP8LAB_EXPORT fp8lab_status fp8lab_model_generate(fp8lab_model* model,
                                                   const fp8lab_generation* generation,
                                                   fp8lab_completions** completions);
 FP8LAB_EXPORT void fp8lab_completions_free(fp8lab_completions* completions);
-/* Writes the completion of prompt number `index`: its tokens, their log-probabilities in nats without
- * temperature and filters, and whether the end token ended it. Valid as long as the handle. */
+/* Writes the completion of prompt number `index`: its tokens, their log-probabilities in nats
+ * without temperature and filters, and whether the end token ended it. Valid as long as the handle.
+ */
 FP8LAB_EXPORT fp8lab_status fp8lab_completion(const fp8lab_completions* completions, size_t index,
                                               const int32_t** tokens,
                                               const double** log_probabilities, size_t* length,
                                               int32_t* ended);
 
-/* Writes a folder that transformers loads; an existing folder must be empty. `dtype` is BF16, F16 or
- * F32. With a recipe other than NULL the weights of linear layers are FP8 codes with scales, as that
- * recipe quantizes them for the forward pass. */
+/* Writes a folder that transformers loads; an existing folder must be empty. `dtype` is BF16, F16
+ * or F32. With a recipe other than NULL the weights of linear layers are FP8 codes with scales, as
+ * that recipe quantizes them for the forward pass. */
 FP8LAB_EXPORT fp8lab_status fp8lab_model_save(fp8lab_model* model, const char* folder,
                                               const char* dtype, const char* recipe);
 

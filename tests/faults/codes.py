@@ -232,7 +232,7 @@ def command(context: Context, rng: random.Random) -> Outcome:
 def package_of(program: Path) -> Path | None:
     """The compiled package in the build tree of a program, where there is one."""
     folder = program.parent.parent / "python"
-    return folder if list((folder / "fp8lab").glob("_fp8lab*.so")) else None
+    return folder if list((folder / "fp8lab").glob("libfp8lab.so")) else None
 
 
 def typed(codes: Array, name: str, rng: random.Random) -> tuple[Array, str, bool]:

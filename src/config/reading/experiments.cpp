@@ -55,8 +55,11 @@ fs::path experiments_directory() {
   if (package.is_absolute() && is_folder(beside)) return beside;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!error) {
-    const fs::path installed = program.parent_path().parent_path() / "share/fp8lab/experiments";
-    if (is_folder(installed)) return installed;
+    const fs::path above = program.parent_path().parent_path();
+    // An installation, and Python's package, which has the program in fp8lab/bin.
+    for (const fs::path& folder : {above / "share/fp8lab/experiments", above / "experiments"}) {
+      if (is_folder(folder / "recipes")) return folder;
+    }
   }
   // A source tree moved after the build still contains the program: build/PRESET/src/fp8lab.
   for (const fs::path& file : {program, package}) {

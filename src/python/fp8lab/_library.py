@@ -309,7 +309,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 def find_library() -> Path | None:
     """Returns the library that this package uses; None if there is none."""
     if named := os.environ.get(VARIABLE):
-        return Path(named)
+        return Path(named).absolute()  # data are looked for beside it
     beside = Path(__file__).with_name(NAME)
     if beside.is_file():
         return beside

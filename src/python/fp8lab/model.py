@@ -57,8 +57,8 @@ def _completion(completions: Handle, index: int) -> Completion:
     tokens = ctypes.POINTER(ctypes.c_int32)()
     log_probabilities = ctypes.POINTER(ctypes.c_double)()
     length, ended = ctypes.c_size_t(), ctypes.c_int32()
-    places = [ctypes.byref(place) for place in (tokens, log_probabilities, length, ended)]
-    call("completion", completions, index, *places)
+    places = ctypes.byref(tokens), ctypes.byref(log_probabilities)
+    call("completion", completions, index, *places, ctypes.byref(length), ctypes.byref(ended))
     last = length.value
     return Completion(tokens[:last], log_probabilities[:last], bool(ended.value))
 
