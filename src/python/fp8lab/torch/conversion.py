@@ -148,10 +148,11 @@ def convert(
 
     `recipe` is a name, a path, TOML, or an object that fp8lab.library_recipes reads. Its
     [[override]] and keep_high_precision are matched with the names of modules, and with what they
-    are in the names of recipes: model.layers.3.self_attn.q_proj is layers.3.attention.qkv. What the recipe keeps in high precision,
-    `lm_head` for one, keeps its class and computes as before. `overrides` comes first: patterns
-    with a recipe of their own, or None for a module that stays as it is; the first match wins. So
-    {"lm_head": "infir2"} converts the head too, and {"layers.last": None} leaves the last layer.
+    are in the names of recipes: model.layers.3.self_attn.q_proj is layers.3.attention.qkv. What
+    the recipe keeps in high precision, `lm_head` for one, keeps its class and computes as before.
+    `overrides` comes first: patterns with a recipe of their own, or None for a module that stays
+    as it is; the first match wins. So {"lm_head": "infir2"} converts the head too, and
+    {"layers.last": None} leaves the last layer.
 
     The model changes in place and is returned. Parameters, their names, hooks and the state_dict
     stay. x must be float32 or bfloat16 (autocast included), weights of the same type, or float32.
