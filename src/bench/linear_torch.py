@@ -1,14 +1,16 @@
-"""fp8lab.torch on a GPU: the bits of the CPU, and the time of six layers of a 7B model.
+"""fp8lab.torch: bits and time on a GPU, and the time of a small model on the CPU.
 
     python src/bench/linear_torch.py bits                # exit status 3 if a bit differs
     python src/bench/linear_torch.py time --json FILE
+    OMP_WAIT_POLICY=passive python src/bench/linear_torch.py cpu
 
-Needs torch with CUDA and the package fp8lab with its CUDA backend. `bits` runs linear layers on
+`bits` and `time` need torch with CUDA and the package fp8lab with its CUDA backend. `bits` runs linear layers on
 both devices, over recipes, shapes, types, streams and three steps, and compares y, dx, dw and the
 gradient of the bias. `time` measures forward and backward pass of six decoder layers in BF16, of
 the shapes of Llama 2 7B and Qwen2.5 7B: BF16, convert("infir2"), and a linear layer of
-torch._scaled_mm with a scale for each row, as torchao's recipe rowwise has; each eager and under
-torch.compile.
+torch._scaled_mm with a scale for each row, as torchao's recipe rowwise has; eager and under
+torch.compile. `cpu` needs transformers, and measures training steps of SmolLM2-135M in FP32 and
+converted, in processor time too: other programs disturb it less.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import argparse
 import json
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -257,22 +260,75 @@ def measure(tokens: list[int], repeats: int) -> list[dict[str, Any]]:
     return results
 
 
+# --- the processor --------------------------------------------------------------------------------
+
+
+def measure_cpu(tokens: int, repeats: int) -> list[dict[str, Any]]:
+    """Seconds of training steps of SmolLM2-135M from random weights, after one that is not
+    counted, and processor seconds of all threads."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        tie_word_embeddings=True,
+        use_cache=False,
+    )
+    results: list[dict[str, Any]] = []
+    for name in ("fp32", "infir2"):
+        torch.manual_seed(1)
+        model = transformers.LlamaForCausalLM(config)
+        if name != "fp32":
+            fp8lab.torch.convert(model, name)
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+        batch = torch.randint(config.vocab_size, (1, tokens))
+        seconds, processor = [], []
+        for step in range(repeats + 1):
+            began, used = time.perf_counter(), time.process_time()
+            model(input_ids=batch, labels=batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step > 0:
+                seconds.append(time.perf_counter() - began)
+                processor.append(time.process_time() - used)
+        result = {"variant": name, "tokens": tokens, "seconds": seconds, "processor": processor}
+        results.append(result)
+        base = results[0]
+        print(
+            f"{name:8} {statistics.median(seconds):7.2f} s a step, "
+            f"{statistics.median(seconds) / statistics.median(base['seconds']):5.2f} of FP32; "
+            f"processor {statistics.median(processor):7.2f} s, "
+            f"{statistics.median(processor) / statistics.median(base['processor']):5.2f} of FP32",
+            flush=True,
+        )
+    return results
+
+
 def main() -> int:
     """Compares or measures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("bits", "time"))
-    parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 8192, 16384])
-    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("what", choices=("bits", "time", "cpu"))
+    parser.add_argument("--tokens", type=int, nargs="+", help="4096 8192 16384; of cpu: 256")
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
+    on_gpu = options.what != "cpu"
+    device = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} threads"
+    print(f"{device}, torch {torch.__version__}", flush=True)
     if options.what == "bits":
         different = compare_bits()
         print(f"{different} elements differ")
         return 3 if different else 0
-    results = measure(options.tokens, options.repeats)
+    if on_gpu:
+        results = measure(options.tokens or [4096, 8192, 16384], options.repeats)
+    else:
+        results = measure_cpu((options.tokens or [256])[0], options.repeats)
     if options.json:
-        whole = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+        whole = {"device": device, "torch": torch.__version__}
         options.json.write_text(json.dumps({**whole, "results": results}, indent=2) + "\n")
     return 0
 

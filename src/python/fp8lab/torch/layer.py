@@ -7,6 +7,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,9 @@ HIGH_PRECISION = -1
 SEED, STEP, FORWARDS, MEASURED = range(4)
 """Elements of a clock, an int64 tensor on the host: the seed of random words, the step, the forward
 passes of the model in it, and whether operands are measured."""
+
+MOST_HISTORIES = 6
+"""One for each operand of the three GEMMs."""
 
 _TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
@@ -126,6 +130,11 @@ def _device(where: _Where) -> Handle:
             kind = CUDA if where.type == "cuda" else CPU
             _devices[where] = Handle("device_new", kind, where.ordinal, where.threads)
         return _devices[where]
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Restores the current device of the thread, which a call makes that of its tensors."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _stream(device: torch.device) -> int:
@@ -236,7 +245,7 @@ class Layer:
         y = x.new_empty((x.shape[0], self.out_features))
         if x.shape[0] == 0:
             return y
-        with self._lock:
+        with self._lock, _current(x.device):
             handle = self._handle_for(x, w, training)
             arguments, _kept = self._pass(handle, x, w, clock, training)
             kept_bias = None if bias is None else _ready(bias.detach().to(w.dtype))
@@ -260,7 +269,7 @@ class Layer:
         ]
         if x.shape[0] == 0:
             return results[0], results[1].zero_(), results[2].zero_()
-        with self._lock:
+        with self._lock, _current(x.device):
             handle = self._handle_for(x, w, True)
             arguments, _kept = self._pass(handle, x, w, clock, training)
             dy = _ready(dy)
@@ -270,6 +279,7 @@ class Layer:
 
     def _handle_for(self, x: Tensor, w: Tensor, has_backward: bool) -> _Handle:
         form, rows = _Form(_where(x.device), x.dtype, w.dtype), x.shape[0]
+        has_backward = has_backward or self.is_stateful  # else a state would lose its other part
         old = self._handle
         if old is not None and old.form == form:
             if old.rows >= rows and old.has_backward >= has_backward:
@@ -344,12 +354,12 @@ class Layer:
             call("linear_write_state", handle.pointer, index, stream, source, state[name].steps)
 
     def amaxes(self) -> Tensor:
-        """Returns the amaxes of the step so far, float32 on the host."""
-        if self._handle is None:
-            return torch.empty(0)
-        amaxes = torch.empty(call("linear_histories", self._handle.pointer))
-        to = ctypes.cast(amaxes.data_ptr(), _FLOATS)
-        call("linear_read_amaxes", self._handle.pointer, self.stream(), to)
+        """Returns the amaxes of the step so far, float32 on the host, in MOST_HISTORIES places;
+        zeros for what has not run."""
+        amaxes = torch.zeros(MOST_HISTORIES)
+        if self._handle is not None:
+            to = ctypes.cast(amaxes.data_ptr(), _FLOATS)
+            call("linear_read_amaxes", self._handle.pointer, self.stream(), to)
         return amaxes
 
     def set_amaxes(self, amaxes: Tensor) -> None:

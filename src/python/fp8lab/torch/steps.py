@@ -25,16 +25,12 @@ def _share_amaxes(layers: Layers) -> None:
     """Gives every process the largest amaxes of all. Compared as bits: NaN wins."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
-    own = [layer.amaxes() for layer in layers.values() if layer.is_stateful]
-    together = torch.cat(own).view(torch.int32) if own else torch.empty(0, dtype=torch.int32)
-    if torch.distributed.get_backend() == "nccl":
-        there = together.cuda()
-        torch.distributed.all_reduce(there, torch.distributed.ReduceOp.MAX)
-        together = there.cpu()
-    else:
-        torch.distributed.all_reduce(together, torch.distributed.ReduceOp.MAX)
-    parts = together.view(torch.float32).split([len(amaxes) for amaxes in own])
-    for layer, amaxes in zip([layer for layer in layers.values() if layer.is_stateful], parts):
+    stateful = [layer for layer in layers.values() if layer.is_stateful]
+    together = torch.stack([layer.amaxes() for layer in stateful]).view(torch.int32)
+    is_nccl = torch.distributed.get_backend() == "nccl"
+    shared = together.cuda() if is_nccl else together
+    torch.distributed.all_reduce(shared, torch.distributed.ReduceOp.MAX)
+    for layer, amaxes in zip(stateful, shared.cpu().view(torch.float32)):
         layer.set_amaxes(amaxes)
 
 
