@@ -4,13 +4,13 @@
     python src/bench/linear_torch.py time --json FILE
     OMP_WAIT_POLICY=passive python src/bench/linear_torch.py cpu
 
-`bits` and `time` need torch with CUDA and the package fp8lab with its CUDA backend. `bits` runs linear layers on
-both devices, over recipes, shapes, types, streams and three steps, and compares y, dx, dw and the
-gradient of the bias. `time` measures forward and backward pass of six decoder layers in BF16, of
-the shapes of Llama 2 7B and Qwen2.5 7B: BF16, convert("infir2"), and a linear layer of
-torch._scaled_mm with a scale for each row, as torchao's recipe rowwise has; eager and under
-torch.compile. `cpu` needs transformers, and measures training steps of SmolLM2-135M in FP32 and
-converted, in processor time too: other programs disturb it less.
+`bits` and `time` need torch with CUDA and the package fp8lab with its CUDA backend. `bits` runs
+linear layers on both devices, over recipes, shapes, types, streams and three steps, and compares
+y, dx, dw and the gradient of the bias. `time` measures forward and backward pass of six decoder
+layers in BF16, of the shapes of Llama 2 7B and Qwen2.5 7B: BF16, convert("infir2"), and a linear
+layer of torch._scaled_mm with a scale for each row, as torchao's recipe rowwise has; eager and
+under torch.compile. `cpu` needs transformers, and measures training steps of SmolLM2-135M in FP32
+and converted, in processor time too: other programs disturb it less.
 """
 
 from __future__ import annotations

@@ -346,6 +346,51 @@ def test_a_layer_that_is_not_called_is_named() -> None:
     assert list(fp8lab.torch.converted(attention)) == ["b"]
 
 
+class Experts(nn.Module):
+    """Two experts in the form of transformers, whose forward is wrapped by a dispatcher."""
+
+    def __init__(self, is_transposed: bool) -> None:
+        super().__init__()
+        self.is_transposed = is_transposed
+        shapes = ((160, 64), (32, 160)) if is_transposed else ((64, 160), (160, 32))
+        self.gate_up_proj = nn.Parameter(torch.randn(2, *shapes[0]) / 12)
+        self.down_proj = nn.Parameter(torch.randn(2, *shapes[1]) / 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise AssertionError("the experts' own forward runs")
+
+    def _own_forward(self, x: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+        for expert in torch.arange(2)[:, None]:
+            rows = torch.arange(int(expert), len(x), 2)
+            gate_up, down = self.gate_up_proj[expert[0]], self.down_proj[expert[0]]
+            if self.is_transposed:
+                gate, up = (x[rows] @ gate_up).chunk(2, -1)
+                out.index_add_(0, rows, (gate * up) @ down)
+            else:
+                gate, up = nn.functional.linear(x[rows], gate_up).chunk(2, -1)
+                out.index_add_(0, rows, nn.functional.linear(gate * up, down))
+        return out
+
+    forward.__wrapped__ = _own_forward  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_experts_are_layers_by_expert(is_transposed: bool) -> None:
+    torch.manual_seed(0)
+    experts = nn.ModuleDict({"experts": Experts(is_transposed)})
+    overrides = {"experts.1.down_proj": None}
+    fp8lab.torch.convert(experts, overrides=overrides)
+    names = ["experts.0.gate_up_proj", "experts.1.gate_up_proj", "experts.0.down_proj"]
+    assert list(fp8lab.torch.converted(experts)) == names
+    with torch_products.compared_products() as count:
+        experts["experts"](inputs(rows=(9,)).requires_grad_()).square().sum().backward()
+    assert (count.products, count.different) == (9, 0), count.worst
+    assert count.layers == set(names)
+    for name in ("gate_up_proj", "down_proj"):
+        assert getattr(experts["experts"], name).grad.flatten(1).norm(dim=1).all()
+
+
 # --- from step to step ----------------------------------------------------------------------------
 
 
@@ -427,3 +472,47 @@ def test_a_state_of_another_model_is_refused() -> None:
     state["layers"]["layers.9.up_proj"] = state["layers"].pop("layers.0.up_proj")
     with pytest.raises(fp8lab.torch.Error, match="layers.9.up_proj, which is not a converted"):
         fp8lab.torch.load_state(other, state)
+
+
+# --- run files ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["infir2", "te_delayed"])
+def test_a_recorder_writes_what_each_operand_has(recipe: str, tmp_path: Path) -> None:
+    pytest.importorskip("h5py", reason="h5py is not installed")
+    converted = fp8lab.torch.convert(model(), recipe, seed=7)
+    path = tmp_path / "mine" / "run.h5"
+    with fp8lab.torch.Recorder(converted, path, every=2, config='note = "here"') as recorder:
+        for step in range(3):
+            loss = run(converted, inputs(step))["y"].square().mean()
+            recorder.step(loss, tokens=38, learning_rate=0.1)
+            fp8lab.torch.end_step(converted)
+    written = fp8lab.read_run(path)
+    assert written.metrics["step"].tolist() == [1, 2, 3]
+    assert written.metrics["tokens"].tolist() == [38, 76, 114]
+    tensors = written.tensors
+    assert tensors["step"].tolist() == [1, 2]
+    assert len(tensors["layer"]) == 4 * 6 and "layers.0.up_proj" in list(tensors["layer"])
+    sqnr = fp8lab.read_statistic(path, "sqnr_db")
+    assert sqnr.shape == (2, 24)
+    columns = list(zip(tensors["layer"], tensors["slot"]))
+    x = columns.index(("layers.0.up_proj", "fprop.x"))
+    for row, step in enumerate((0, 1)):
+        if recipe == "infir2":
+            same_operand = fp8lab.quantize(inputs(step).flatten(0, 1).numpy(), "infir2:fprop.x")
+            assert sqnr[row, x] == same_operand.statistics["sqnr_db"]
+        amax = fp8lab.read_statistic(path, "amax")[row, x]
+        assert amax == float(inputs(step).abs().max())
+    assert (sqnr > 15).all() or recipe == "te_delayed"
+
+
+def test_a_run_file_is_not_overwritten(tmp_path: Path) -> None:
+    converted = fp8lab.torch.convert(model())
+    (tmp_path / "run.h5").write_bytes(b"mine")
+    recorder = fp8lab.torch.Recorder(converted, tmp_path / "run.h5")
+    with pytest.raises(fp8lab.torch.Error, match="no converted layer has run"):
+        recorder.step(1.0)
+    run(converted, inputs())
+    with pytest.raises(fp8lab.torch.Error, match="run.h5: exists"):
+        recorder.step(1.0)
+    assert (tmp_path / "run.h5").read_bytes() == b"mine"
