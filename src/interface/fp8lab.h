@@ -347,10 +347,10 @@ FP8LAB_EXPORT void fp8lab_recipe_free(fp8lab_recipe* recipe);
 /* Return the name, and the TOML, which needs no other files. Valid as long as the recipe is. */
 FP8LAB_EXPORT const char* fp8lab_recipe_name(const fp8lab_recipe* recipe);
 FP8LAB_EXPORT const char* fp8lab_recipe_text(const fp8lab_recipe* recipe);
-/* Return 1 if a linear layer of the recipe, other than those kept in high precision, carries amax
- * histories or smoothing factors from step to step; if it draws random numbers. Else 0. */
-FP8LAB_EXPORT int32_t fp8lab_recipe_has_state(const fp8lab_recipe* recipe);
-FP8LAB_EXPORT int32_t fp8lab_recipe_is_random(const fp8lab_recipe* recipe);
+/* Writes 1, else 0, if a linear layer of the recipe, other than those kept in high precision, carries
+ * amax histories or smoothing factors from step to step; if it draws random numbers. */
+FP8LAB_EXPORT void fp8lab_recipe_traits(const fp8lab_recipe* recipe, int32_t* has_state,
+                                        int32_t* is_random);
 
 /* A linear layer by its full name in a model, such as model.layers.3.mlp.down_proj. */
 typedef struct fp8lab_module {

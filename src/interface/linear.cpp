@@ -138,15 +138,12 @@ const char* fp8lab_recipe_name(const fp8lab_recipe* recipe) { return recipe->rec
 
 const char* fp8lab_recipe_text(const fp8lab_recipe* recipe) { return recipe->recipe.text.c_str(); }
 
-int32_t fp8lab_recipe_has_state(const fp8lab_recipe* recipe) {
-  return interface::any_quantizer(recipe->recipe, [](const fp8lab::QuantSpec& spec) {
+void fp8lab_recipe_traits(const fp8lab_recipe* recipe, int32_t* has_state, int32_t* is_random) {
+  *has_state = interface::any_quantizer(recipe->recipe, [](const fp8lab::QuantSpec& spec) {
     return spec.scale_source == fp8lab::ScaleSource::delayed ||
            (spec.transform.is_smoothing() && spec.transform.is_static);
   });
-}
-
-int32_t fp8lab_recipe_is_random(const fp8lab_recipe* recipe) {
-  return interface::any_quantizer(recipe->recipe, [](const fp8lab::QuantSpec& spec) {
+  *is_random = interface::any_quantizer(recipe->recipe, [](const fp8lab::QuantSpec& spec) {
     return spec.rounding == fp8lab::numerics::Rounding::stochastic ||
            spec.transform.signs == fp8lab::SignSource::drawn;
   });

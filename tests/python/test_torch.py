@@ -139,6 +139,7 @@ def test_a_frozen_weight_has_no_gradient_and_no_other_changes() -> None:
     converted = fp8lab.torch.convert(model())
     before = run(converted, inputs())
     converted.layers[0].up_proj.weight.requires_grad_(False)
+    converted.zero_grad()
     x = inputs().requires_grad_()
     converted(x).square().mean().backward()
     assert torch.equal(x.grad, before["dx"])

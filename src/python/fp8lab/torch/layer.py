@@ -67,9 +67,11 @@ class Recipe:
         self.name: str = call("recipe_name", handle).decode()
         self.text: str = call("recipe_text", handle).decode()
         """TOML that needs no other files."""
-        self.has_state = bool(call("recipe_has_state", handle))
+        has_state, is_random = ctypes.c_int32(), ctypes.c_int32()
+        call("recipe_traits", handle, ctypes.byref(has_state), ctypes.byref(is_random))
+        self.has_state = bool(has_state.value)
         """True if layers carry amax histories or smoothing factors from step to step."""
-        self.is_random = bool(call("recipe_is_random", handle))
+        self.is_random = bool(is_random.value)
         """True if roundings or transforms draw random words."""
 
     def __repr__(self) -> str:
