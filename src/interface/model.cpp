@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,14 @@
 #include "src/train/step/session.hpp"
 
 namespace fp8lab::interface {
+
+/// A tensor with its name in files: a part of a parameter.
+struct NamedTensor {
+  const Parameter* parameter = nullptr;
+  WeightPart part;
+  Shape shape;  ///< in files
+};
+
 namespace {
 
 /// Weights from the caller's named arrays, which must outlive this.
@@ -57,13 +66,6 @@ class ArrayTensors : public ModelTensors {
 
  private:
   std::vector<Input> values_;
-};
-
-/// A tensor with its name in files: a part of a parameter.
-struct NamedTensor {
-  const Parameter* parameter = nullptr;
-  WeightPart part;
-  Shape shape;  ///< in files
 };
 
 OptimizerConfig optimizer_of(const fp8lab_key* keys, std::size_t count) {

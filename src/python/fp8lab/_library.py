@@ -199,10 +199,14 @@ class RunStep(ctypes.Structure):
     ]
 
 
+class Status(ctypes.c_int32):
+    """fp8lab_status: a type of its own, unlike other results that are int32."""
+
+
 _TEXT, _INTEGER, _REAL = 1, 2, 3
 """Kinds of a value."""
 
-_status = ctypes.c_int32
+_status = Status
 _text = ctypes.c_char_p
 _handle = ctypes.c_void_p
 _size = ctypes.c_size_t
@@ -379,9 +383,11 @@ def call(name: str, *arguments: Any) -> Any:
         result = function(*words)
     except ctypes.ArgumentError as error:
         raise TypeError(f"{name}: {error}") from None
-    if FUNCTIONS[name][0] is not _status or result == 0:
+    if not isinstance(result, Status):
         return result
-    raise _EXCEPTIONS[result](_LIBRARY.fp8lab_last_error().decode(errors="replace"))
+    if result.value != 0:
+        raise _EXCEPTIONS[result.value](_LIBRARY.fp8lab_last_error().decode(errors="replace"))
+    return None
 
 
 class Handle:

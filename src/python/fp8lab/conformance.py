@@ -1,6 +1,6 @@
 """Checks implementations of FP8 arithmetic against the vectors of `fp8lab validate export DIR`.
 
-Needs only NumPy, not the compiled module. In Python:
+Needs only NumPy, not the shared library. In Python:
 
     from fp8lab import conformance
     reports = conformance.check("DIR", encode=my_encode, dot=my_dot)

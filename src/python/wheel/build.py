@@ -1,4 +1,4 @@
-"""Builds the wheel for CPUs: `python3 src/python/wheel/build.py --out dist`.
+"""Builds the wheel for CPUs: `python3 src/python/wheel/build.py`.
 
 The wheel serves every Python from 3.11 on and every NumPy from 1.24 on. It holds all instruction
 sets, of which the processor's best is taken at run time. What the distribution has as archives is
@@ -50,7 +50,7 @@ def repair(built: Path, out: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Builds the wheel of fp8lab for CPUs.")
-    parser.add_argument("--out", type=Path, default=Path("dist"), help="folder of the wheel")
+    parser.add_argument("--out", type=Path, default=ROOT / "build/dist", help="folder of the wheel")
     parser.add_argument("--tree", type=Path, default=ROOT / "build/wheel", help="build tree")
     parser.add_argument("--simd", default="all", help="instruction sets, as FP8LAB_SIMD")
     arguments = parser.parse_args()

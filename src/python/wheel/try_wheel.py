@@ -1,6 +1,6 @@
 """Installs a wheel into bare virtual environments and uses it there.
 
-    try_wheel.py dist/WHEEL --python python3.11 python3.13 --with numpy==1.24.4 --with torch
+    try_wheel.py build/dist/WHEEL --python python3.11 python3.13 --with numpy==1.24.4 --with torch
 
 For each interpreter and each set of further packages (`--with`, repeated): seconds from the start
 of `pip install` to the first loss, of a model in Python and of a training run of the program; a
