@@ -23,7 +23,7 @@ Device::Turn::Turn(Device& device, void* stream) : device_(device), lock_(device
 SmallMemory::SmallMemory(Device& device) : PassThrough(*device.backend_), device_(device) {}
 
 SmallMemory::~SmallMemory() {
-  const std::lock_guard<std::mutex> lock(device_.mutex_);
+  const std::lock_guard<std::recursive_mutex> lock(device_.mutex_);
   for (const TensorView& block : blocks_) {
     device_.free_[static_cast<std::size_t>(block.cols)].push_back(block);
   }

@@ -27,20 +27,21 @@ class Device {
 
    private:
     Device& device_;
-    std::lock_guard<std::mutex> lock_;
+    std::lock_guard<std::recursive_mutex> lock_;
   };
 
  private:
   friend class SmallMemory;
 
   std::unique_ptr<Backend> backend_;
-  std::mutex mutex_;
+  /// Recursive: a layer that is refused gives its memory back during the turn that made it.
+  std::recursive_mutex mutex_;
   std::map<std::size_t, std::vector<TensorView>> free_;  ///< blocks by size in bytes
 };
 
 /// Memory for the few numbers that a layer keeps from call to call: a backend that passes every
 /// operation on, whose allocations are blocks that the device takes back when this is destroyed.
-/// Use it during a Turn only, and destroy it outside of one.
+/// Use it during a Turn only.
 class SmallMemory final : public PassThrough {
  public:
   explicit SmallMemory(Device& device);

@@ -59,12 +59,12 @@ def train(model: Any, batch: dict[str, torch.Tensor], call: Any = None) -> dict[
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     losses = []
     for _ in range(STEPS):
-        loss = (call or model)(**batch).loss
+        loss = (model if call is None else call)(**batch).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         fp8lab.torch.end_step(model)
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     return {"losses": losses, "weights": [p.detach().clone() for p in model.parameters()]}
 
 
@@ -109,6 +109,7 @@ RUNS = {"compile": compiled, "checkpoint": checkpointed, "ddp": distributed}
 
 def compare(name: str, recipe: str) -> dict[str, Any]:
     """The steps of one model, and those of its modes."""
+    torch.set_num_threads(1)  # sums of other operators of torch depend on the number
     began = time.perf_counter()
     model, batch = prepared(name, recipe)
     layers = fp8lab.torch.converted(model)

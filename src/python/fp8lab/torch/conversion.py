@@ -74,14 +74,21 @@ def _converted_class(module: nn.Module) -> type[nn.Module]:
     return _classes[kind]
 
 
+_SAME_PRODUCT = {"FalconLinear"}
+"""Subclasses of nn.Linear in transformers whose own forward computes the same."""
+
+
 def _is_linear(module: nn.Module) -> bool:
     """True for a layer whose forward is that of nn.Linear, or of Conv1D."""
-    return _is_conv1d(module) or type(module).forward is nn.Linear.forward
+    kind = type(module)
+    is_same = kind.__name__ in _SAME_PRODUCT and kind.__module__.startswith("transformers.")
+    return _is_conv1d(module) or is_same or kind.forward is nn.Linear.forward
 
 
 def _is_bypassed(module: nn.Module, parent: nn.Module) -> bool:
     """True for a linear layer whose parent uses its weight without calling it."""
-    return isinstance(parent, nn.MultiheadAttention)
+    is_scan = "Mamba" in type(parent).__name__ and module is getattr(parent, "dt_proj", None)
+    return isinstance(parent, nn.MultiheadAttention) or is_scan
 
 
 class _Found(NamedTuple):
@@ -133,7 +140,10 @@ class Layers(dict[str, Layer]):
     """The converted layers of a model by the names of their modules."""
 
     def __str__(self) -> str:
-        lines = [f"{name}: {layer.recipe.name}" for name, layer in self.items()]
+        lines = [
+            f"{name}: {layer.recipe.name}" + ("" if layer.has_run else ", has not run")
+            for name, layer in self.items()
+        ]
         return "\n".join(lines) or "no layer is converted"
 
 
