@@ -179,7 +179,11 @@ def _torchao(source: Any) -> tuple[str, dict[str, Table], dict[str, Table]]:
             gemms[role].update(accumulator="sm90_bf16", schedule="fast")
         elif "bf16" in formats:
             raise Error(f"Float8LinearConfig: one operand of {role} is disabled; accepted: both")
-    return "torchao_rowwise", slots, gemms
+    return (
+        "torchao_rowwise" if scale["scale_format"] == "pow2" else "torchao_tensorwise",
+        slots,
+        gemms,
+    )
 
 
 _READERS: dict[str, Callable[[Any], tuple[str, dict[str, Table], dict[str, Table]]]] = {
