@@ -35,9 +35,9 @@ import fp8lab.torch  # noqa: E402
 
 STEPS = 3
 MODES = {
-    "compile": ("Llama", "Gemma 2", "GPT-2", "BERT"),
+    "compile": ("Llama", "Qwen2", "Gemma 2", "BERT"),
     "checkpoint": ("Llama", "GPT-NeoX", "ViT", "Qwen3"),
-    "ddp": ("Llama", "GPT-2", "OLMo 2"),
+    "ddp": ("Llama", "Qwen3", "OLMo 2"),
 }
 
 
@@ -62,6 +62,9 @@ def train(model: Any, batch: dict[str, torch.Tensor], call: Any = None) -> dict[
         loss = (model if call is None else call)(**batch).loss
         optimizer.zero_grad()
         loss.backward()
+        for parameter in model.parameters():  # AdamW rounds otherwise where strides are others
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.contiguous()
         optimizer.step()
         fp8lab.torch.end_step(model)
         losses.append(float(loss.detach()))
