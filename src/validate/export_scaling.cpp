@@ -10,6 +10,7 @@
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/few_random_bits.hpp"
 #include "emulation/numerics/scaling.hpp"
+#include "emulation/spec/estimator.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "src/validate/export_parts.hpp"
 #include "src/validate/quantization_cases.hpp"
