@@ -64,8 +64,14 @@ def quantizer(spec: dict[str, Any]) -> Any:
     """QuantSpec of the keys that have an effect."""
     keys = {key: spec[key] for key in ("format", "rounding", "overflow", "scale_source")}
     if spec["scale_source"] == "current":
-        always = ("tile", "scale_format", "scale_arithmetic", "margin", "scale_statistic",
-                  "amax_epsilon")
+        always = (
+            "tile",
+            "scale_format",
+            "scale_arithmetic",
+            "margin",
+            "scale_statistic",
+            "amax_epsilon",
+        )
         keys |= {key: spec[key] for key in always}
         if spec["scale_format"] != "fp32":
             keys["scale_rounding"] = spec["scale_rounding"]
@@ -186,7 +192,8 @@ def test_the_package_conforms(pack: Path) -> None:
         pack,
         decode=fp8lab.decode,
         encode=lambda x, f, r, o, bits: (
-            NotImplemented if r not in ("nearest", "toward_zero") or f == "e8m0"
+            NotImplemented
+            if r not in ("nearest", "toward_zero") or f == "e8m0"
             else fp8lab.encode(x, f, rounding=r, overflow=o)
         ),
         quantize=quantize,

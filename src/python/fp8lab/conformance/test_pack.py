@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from fp8lab.conformance.adapters import load
-from fp8lab.conformance.checks import SECTIONS, Function, check_case, describe, functions_of, name_of
+from fp8lab.conformance.checks import (
+    SECTIONS,
+    Function,
+    check_case,
+    describe,
+    functions_of,
+    name_of,
+)
 from fp8lab.conformance.pack import Pack, PackError
 
 

@@ -42,9 +42,9 @@ def _cast(x: Array, source: int, target: int, **attributes: Any) -> Array:
     )
     opset = helper.make_opsetid("", onnx.defs.onnx_opset_version())
     with np.errstate(all="ignore"):
-        result: Array = ReferenceEvaluator(
-            helper.make_model(graph, opset_imports=[opset])
-        ).run(None, {"x": x})[0]
+        result: Array = ReferenceEvaluator(helper.make_model(graph, opset_imports=[opset])).run(
+            None, {"x": x}
+        )[0]
     return result
 
 
