@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -21,7 +22,11 @@ struct NamedSide {
 };
 constexpr NamedSide kSides[] = {{"a", &RecordedGemm::a}, {"b", &RecordedGemm::b}};
 
-/// Collects readings that differ from the record.
+bool is_same(const RecordedOperand& x, const RecordedOperand& y) {
+  return x.scales == y.scales && x.format == y.format && x.codes == y.codes;
+}
+
+/// Collects readings that differ from the record and from each other.
 class Readings {
  public:
   explicit Readings(const RecordedGemm& gemm) : gemm_(gemm) { list_.push_back({"", gemm}); }
@@ -30,10 +35,10 @@ class Readings {
   void add(const std::string& fault, const Change& change) {
     RecordedGemm changed = gemm_;
     change(changed);
-    const bool same = changed.a.scales == gemm_.a.scales && changed.b.scales == gemm_.b.scales &&
-                      changed.a.codes == gemm_.a.codes && changed.b.codes == gemm_.b.codes &&
-                      changed.a.format == gemm_.a.format && changed.b.format == gemm_.b.format;
-    if (!same) list_.push_back({fault, std::move(changed)});
+    const bool is_new = std::none_of(list_.begin(), list_.end(), [&](const GemmReading& other) {
+      return is_same(changed.a, other.gemm.a) && is_same(changed.b, other.gemm.b);
+    });
+    if (is_new) list_.push_back({fault, std::move(changed)});
   }
 
   std::vector<GemmReading> take() { return std::move(list_); }

@@ -29,29 +29,41 @@ struct Deviation {
   double recorded, exact;
 };
 
-/// Returns the wrong elements in row-major order. An element may deviate by its own rounding and by
-/// a part of the typical size of a sum, since partial sums are rounded too.
+/// Returns the middle one of some numbers.
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Returns the wrong elements in row-major order. Partial sums are rounded too, so an element may
+/// deviate by ten times the usual deviation of this record, in parts of its own and the typical
+/// size, and at least by its rounding. A usual deviation beyond all rounding is not allowed.
 std::vector<Deviation> wrong_elements(const RecordedGemm& gemm) {
   const ElementSample all =
       element_sample(gemm, static_cast<std::size_t>(std::max(gemm.a.rows, gemm.b.rows)));
   const std::vector<double> exact = exact_results(gemm, all);
-  std::vector<double> sizes;
-  for (const double value : exact) sizes.push_back(std::abs(value));
-  std::nth_element(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(sizes.size() / 2),
-                   sizes.end());
-  const double typical = sizes[sizes.size() / 2];
-  const double limit = rounding_limit(gemm), largest = numerics::max_finite(gemm.d_format);
+  std::vector<double> sizes, recorded, deviations;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    sizes.push_back(std::isfinite(exact[i]) ? std::abs(exact[i]) : 0.0);
+    recorded.push_back(numerics::decode(gemm.d_format, gemm.d[i]));
+  }
+  const double typical = median(sizes);
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const double part = std::abs(recorded[i] - exact[i]) / (sizes[i] + typical);
+    deviations.push_back(std::isfinite(part) ? part : 0.0);
+  }
+  const double allowed = std::min(
+      std::max(10.0 * median(deviations), std::ldexp(1.1, -(gemm.d_format.mantissa_bits + 1))),
+      3.0 * rounding_limit(gemm));
+  const double largest = numerics::max_finite(gemm.d_format);
   std::vector<Deviation> wrong;
   for (std::size_t i = 0; i < exact.size(); ++i) {
-    const auto row = static_cast<std::int64_t>(i) / gemm.b.rows;
-    const auto col = static_cast<std::int64_t>(i) % gemm.b.rows;
-    const double recorded = numerics::decode(gemm.d_format, gemm.at(row, col));
-    if (std::isnan(recorded) && std::isnan(exact[i])) continue;
-    if (std::abs(recorded) >= largest && std::abs(exact[i]) >= largest) continue;
-    const double allowed = limit * (2.0 * std::abs(exact[i]) + 4.0 * typical);
-    if (!(std::abs(recorded - exact[i]) <= allowed)) {
-      wrong.push_back({row, col, recorded, exact[i]});
-    }
+    if (std::isnan(recorded[i]) && std::isnan(exact[i])) continue;
+    if (std::abs(recorded[i]) >= largest && std::abs(exact[i]) >= largest) continue;
+    if (std::abs(recorded[i] - exact[i]) <= allowed * (sizes[i] + typical)) continue;
+    const auto index = static_cast<std::int64_t>(i);
+    wrong.push_back({index / gemm.b.rows, index % gemm.b.rows, recorded[i], exact[i]});
   }
   return wrong;
 }
@@ -216,7 +228,8 @@ GemmReplay replay_gemm(const RecordedGemm& gemm) {
   const std::vector<Deviation> wrong = wrong_elements(gemm);
   if (wrong.empty()) return replay;
   replay.wrong = first_wrong(gemm, wrong);
-  if (wrong.size() > kIsolated * static_cast<double>(gemm.d.size()) && !ranked.empty() &&
+  const double share = static_cast<double>(wrong.size()) / static_cast<double>(gemm.d.size());
+  if (share > kIsolated && !ranked.empty() &&
       ranked.front().error * kClearlyBetter <= replay.error && ranked.front().error < 0.5) {
     name_faults(ranked, replay);
   }

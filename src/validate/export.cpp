@@ -56,9 +56,10 @@ ordered_json describe(const GemmSpec& spec) {
 
 // --- codec --------------------------------------------------------------------------------------
 
-/// Formats beside the named ones: those of 8 bits of IEEE P3109, and float8_e3m4 of ml_dtypes.
-constexpr const char* kMoreFormats[] = {"binary8p1se", "binary8p2se", "binary8p3se", "binary8p4se",
-                                        "binary8p5se", "binary8p6se", "binary8p7se", "e3m4ieee"};
+/// Formats beside the named ones: those of 8 bits of IEEE P3109 with a mantissa, and float8_e3m4 of
+/// ml_dtypes.
+constexpr const char* kMoreFormats[] = {"binary8p2se", "binary8p3se", "binary8p4se", "binary8p5se",
+                                        "binary8p6se", "binary8p7se", "e3m4ieee"};
 
 std::vector<FormatSpec> more_formats() {
   std::vector<FormatSpec> formats;

@@ -252,6 +252,7 @@ void scales(CaseWriter& writer, const Implementation& expected) {
   QuantSpec spec;
   spec.format = numerics::kE4M3;
   spec.tile = {1, 128};
+  spec.scale_source = ScaleSource::current;
   spec.scale.format = numerics::ScaleFormat::e8m0;
   spec.scale.rounding = ScaleRounding::ceil;
   QuantSpec floored = spec;

@@ -161,6 +161,23 @@ std::vector<std::pair<std::string, float>> amax_kinds(const FormatSpec& format) 
   return kinds;
 }
 
+constexpr std::int64_t kTensorRows = 12, kTensorColumns = 96, kNvTile = 16;
+
+/// Returns a tensor whose tiles have magnitudes of 2^-11 to 1 times that of the tensor, with a tile
+/// of zeros.
+std::vector<float> ordinary_tensor(CaseGenerator& cases, int index) {
+  std::vector<float> x =
+      cases.values(numerics::kE2M1, ValueKind::gaussian, kTensorRows * kTensorColumns);
+  const float size = numerics::power_of_two(10 * index - 20);
+  for (std::size_t tile = 0; tile < x.size(); tile += kNvTile) {
+    const float factor = numerics::power_of_two(-static_cast<int>(cases.bits() % 12));
+    for (std::size_t i = 0; i < kNvTile; ++i) {
+      x[tile + i] = tile == 5 * kNvTile ? 0.0f : x[tile + i] * factor * size;
+    }
+  }
+  return x;
+}
+
 }  // namespace
 
 std::uint32_t encode_through(const FormatSpec& format, const FormatSpec& between, float value,
@@ -218,35 +235,38 @@ void export_mx_scales(VectorPack& pack) {
 }
 
 void export_nvfp4(VectorPack& pack, CaseGenerator& cases) {
-  constexpr std::int64_t kRows = 12, kColumns = 96, kTile = 16;
-  constexpr int kTensors = 6;
+  constexpr int kTensors = 8;
   const FormatSpec element = numerics::kE2M1;
   for (int index = 0; index < kTensors; ++index) {
-    // The last tensor contains infinities and NaN.
     const std::vector<float> x =
-        cases.matrix(element, kRows, kColumns, 1, kTile, index == kTensors - 1);
+        index < kTensors - 2
+            ? ordinary_tensor(cases, index)
+            : cases.matrix(element, kTensorRows, kTensorColumns, 1, kNvTile, index == kTensors - 1);
     std::uint32_t tensor_amax = 0;
-    for (const float value : x)
+    for (const float value : x) {
       tensor_amax = std::max(tensor_amax, float_bits(value) & 0x7FFFFFFFu);
+    }
     const numerics::ScaleRule rule;
     const float factor = numerics::nv_tensor_factor(rule, element, bits_float(tensor_amax));
     std::vector<std::uint32_t> codes, scales;
-    for (std::size_t tile = 0; tile < x.size(); tile += kTile) {
+    for (std::size_t tile = 0; tile < x.size(); tile += kNvTile) {
       std::uint32_t amax = 0;
-      for (int i = 0; i < kTile; ++i) amax = std::max(amax, float_bits(x[tile + i]) & 0x7FFFFFFFu);
+      for (std::size_t i = 0; i < kNvTile; ++i) {
+        amax = std::max(amax, float_bits(x[tile + i]) & 0x7FFFFFFFu);
+      }
       const float ratio = bits_float(amax) * (factor * (1.0f / numerics::max_finite(element)));
       scales.push_back(numerics::encode(numerics::kE4M3, float_bits(ratio)));
       const numerics::TileScale scale = numerics::nv_tile_scale(element, factor, bits_float(amax));
-      for (int i = 0; i < kTile; ++i) {
+      for (std::size_t i = 0; i < kNvTile; ++i) {
         const float scaled = numerics::scaled_value(scale, x[tile + i]);
         codes.push_back(numerics::encode(element, float_bits(scaled)));
       }
     }
     const std::string name = fmt::format("nvfp4/{}_", index);
     pack.section("nvfp4").push_back(
-        {{"x", pack.add(name + "x", DType::f32, x, kRows)},
-         {"codes", pack.add_code_results(name + "codes", element, codes, kRows)},
-         {"scales", pack.add_code_results(name + "scales", numerics::kE4M3, scales, kRows)},
+        {{"x", pack.add(name + "x", DType::f32, x, kTensorRows)},
+         {"codes", pack.add_code_results(name + "codes", element, codes, kTensorRows)},
+         {"scales", pack.add_code_results(name + "scales", numerics::kE4M3, scales, kTensorRows)},
          {"tensor_scale",
           pack.add_result(name + "tensor_scale", DType::f32, std::vector<float>{1.0f / factor})}});
   }

@@ -1,5 +1,5 @@
-"""FP8 GEMMs of Hopper in NumPy, from emulation/specification.md: sums of 32 products with 13 fraction
-bits, promoted every 128 products or not, scales, BF16 results."""
+"""FP8 GEMMs of Hopper in NumPy, from emulation/specification.md: sums of 32 products with 13
+fraction bits, promoted every 128 products or not, scales, BF16 results."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def number(magnitude: Array, spec: dict[str, Any]) -> Array:
+def grid_values(magnitude: Array, spec: dict[str, Any]) -> Array:
     """The values of magnitude codes as if none of them were special."""
     mantissa_bits = spec["mantissa_bits"]
     field, mantissa = magnitude >> mantissa_bits, magnitude & (1 << mantissa_bits) - 1
@@ -39,7 +39,7 @@ def decode(codes: Array, format: str) -> Any:
     magnitude = codes.astype(np.int64) & (1 << spec["exponent_bits"] + mantissa_bits) - 1
     negative = codes.astype(np.int64) != magnitude
     field, mantissa = magnitude >> mantissa_bits, magnitude & (1 << mantissa_bits) - 1
-    value = number(magnitude, spec)
+    value = grid_values(magnitude, spec)
     top, ones = (1 << spec["exponent_bits"]) - 1, (1 << mantissa_bits) - 1
     if spec["specials"] == "ieee":
         value = np.where(field == top, np.where(mantissa == 0, np.inf, np.nan), value)
@@ -76,7 +76,7 @@ def encode(
         return NotImplemented
     values = decode(np.arange(1 << spec["bits"] - 1, dtype=np.uint8), format).astype(float)
     grid = values[np.isfinite(values)]
-    wide = number(np.arange(len(grid) + 2), spec)  # to decide overflow
+    wide = grid_values(np.arange(len(grid) + 2), spec)  # to decide overflow
     with np.errstate(invalid="ignore"):
         magnitude = np.abs(x.astype(float))
         lower = np.clip(np.searchsorted(wide, magnitude, "right") - 1, 0, len(wide) - 2)
