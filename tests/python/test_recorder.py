@@ -238,7 +238,8 @@ def test_the_first_wrong_element_has_its_k(tmp_path: Path, factor: int) -> None:
     d[16:24, 32:48] += (factor - 1) * step[16:24, 32:48]
     found = verdict(write(tmp_path / "x.safetensors", gemm, hopper_gemm.to_bf16(d)))
     wrong = found["wrong"]
-    assert (wrong["row"], wrong["col"], wrong["count"]) == (16, 32, 8 * 16)
+    assert (wrong["row"], wrong["col"]) == (16, 32)
+    assert 8 * 16 * 0.9 < wrong["count"] <= 8 * 16  # some of the products are hardly any
     assert (wrong["k_begin"], wrong["k_end"]) == (384, 512)
     assert abs(wrong["factor"] - factor) < 0.05
     assert f"[384, 512) are in it {factor} times" in replay(tmp_path / "x.safetensors").stdout

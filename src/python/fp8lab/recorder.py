@@ -23,7 +23,8 @@ FORMATS = {"float8_e4m3fn": "e4m3fn", "float8_e5m2": "e5m2", "float8_e4m3fnuz": 
 STORED = {"uint8": "U8", "float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 WORDS = ("api", "m", "n", "k", "a", "b", "tile_a", "tile_b", "out", "fast")
 Operand = tuple[Any, Any, str]  # codes (rows, K), scales (tile rows, tile columns), format
-Call, Gemm = dict[str, Any], tuple[Operand, Operand, Any, bool]  # A, B, D, fast accumulation
+Call = dict[str, Any]
+Gemm = tuple[Operand, Operand, Any, bool]  # A, B, D, fast accumulation
 
 
 def dtype_name(tensor: Any) -> str:

@@ -23,10 +23,11 @@ _NAMES = {
 _TYPES = {ours: getattr(torch, theirs) for ours, theirs in _NAMES.items() if hasattr(torch, theirs)}
 
 
-def _array(tensor: Any, like: type[np.generic]) -> Array:
+def _array(tensor: Any, like: Any) -> Array:
     """Returns the bits of a tensor."""
     bits = tensor.contiguous().view(torch.uint8).numpy()
-    return np.ascontiguousarray(bits).view(like).reshape(tensor.shape)
+    array: Array = np.ascontiguousarray(bits).view(like)
+    return array.reshape(tensor.shape)
 
 
 def decode(codes: Array, format: str) -> Any:
