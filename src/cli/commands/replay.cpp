@@ -45,12 +45,12 @@ std::vector<fs::path> records_of(const fs::path& folder) {
 
 /// Prints calls.json as a table.
 void print_calls(const ordered_json& calls, const fs::path& file) {
-  constexpr const char* kColumns[] = {"calls", "api",    "m",      "n",   "k",   "a",
-                                      "b",     "tile_a", "tile_b", "out", "fast"};
-  std::vector<std::vector<std::string>> rows{{std::begin(kColumns), std::end(kColumns)}};
+  constexpr const char* kCallKeys[] = {"calls", "api",    "m",      "n",   "k",   "a",
+                                       "b",     "tile_a", "tile_b", "out", "fast"};
+  std::vector<std::vector<std::string>> rows{{std::begin(kCallKeys), std::end(kCallKeys)}};
   for (const ordered_json& call : calls) {
     std::vector<std::string> row;
-    for (const char* column : kColumns) {
+    for (const char* column : kCallKeys) {
       const auto cell = call.find(column);
       if (cell == call.end())
         throw Error(fmt::format("{}: a call has no {}", file.string(), column));
@@ -58,7 +58,7 @@ void print_calls(const ordered_json& calls, const fs::path& file) {
     }
     rows.push_back(std::move(row));
   }
-  std::vector<std::size_t> widths(std::size(kColumns), 0);
+  std::vector<std::size_t> widths(std::size(kCallKeys), 0);
   for (const auto& row : rows) {
     for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }

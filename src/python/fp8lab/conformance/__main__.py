@@ -111,8 +111,11 @@ def _differences(library: Library, pack: Pack) -> list[str]:
 def page(libraries: list[Library], pack: Pack) -> str:
     """Returns the table of differences as a page of Markdown."""
     manifest = pack.manifest
+    arithmetic = ".".join(manifest["version"].split(".")[:2])
     lines = [
         "# What FP8 libraries differ in",
+        "",
+        f"Numbers of this page: arithmetic {arithmetic}.",
         "",
         f"Vectors of fp8lab {manifest['version']}, seed {manifest['seed']}; "
         f"Python {platform.python_version()}, NumPy {metadata.version('numpy')}. Made by",
@@ -130,7 +133,8 @@ def page(libraries: list[Library], pack: Pack) -> str:
         "",
         "A cell counts the results whose bits differ from the vectors; `0` means none, `-` that",
         "the library has no such function. A difference is not always a mistake: the vectors are",
-        "those of NVIDIA's conversions, and a library may define another behaviour.",
+        "those of NVIDIA's conversions, and a library may define another behaviour. The only cast",
+        "to E8M0 of ml_dtypes and PyTorch rounds to nearest.",
         "",
         "## Mistakes that were reported in public",
         "",
