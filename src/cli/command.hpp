@@ -39,6 +39,7 @@ int train(const std::vector<std::string>& arguments);
 int data(const std::vector<std::string>& arguments);
 int compare(const std::vector<std::string>& arguments);
 int verify(const std::vector<std::string>& arguments);
+int replay(const std::vector<std::string>& arguments);
 int doctor(const std::vector<std::string>& arguments);
 int ablate(const std::vector<std::string>& arguments);
 int assess(const std::vector<std::string>& arguments);

@@ -19,7 +19,7 @@ from program import PROGRAM, refused, run, succeeded
 
 COMMANDS = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
 COMMANDS += ["quantize", "bench", "eval", "generate", "doctor", "compare", "verify"]
-COMMANDS += ["whatif", "attribute", "certify", "init", "presets", "models"]
+COMMANDS += ["whatif", "attribute", "certify", "init", "presets", "models", "replay"]
 
 # Options of commands that do several things, with a value each, and which action reads which.
 VALUES = {
