@@ -8,6 +8,14 @@ namespace {
 
 bool is_option(const std::string& key) { return key.starts_with("--"); }
 
+/// Names that are printed without quotes: options, and what usage lines and formulas write in
+/// capitals (SOURCE, K).
+bool is_bare(const ErrorFields& fields) {
+  if (is_option(fields.key)) return true;
+  constexpr std::string_view kCapitals = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  return fields.noun.empty() && fields.key.find_first_not_of(kCapitals) == std::string::npos;
+}
+
 /// Appends `words` to a sentence; a mark of punctuation follows without a space.
 void join(std::string& sentence, const std::string& words) {
   if (words.empty()) return;
@@ -20,7 +28,7 @@ void join(std::string& sentence, const std::string& words) {
 std::string sentence_of(const ErrorFields& fields) {
   std::string sentence = fields.noun;
   if (!fields.key.empty()) {
-    join(sentence, is_option(fields.key) ? fields.key : quoted_word(fields.key));
+    join(sentence, is_bare(fields) ? fields.key : quoted_word(fields.key));
     const bool has_more = !fields.found.empty() || !fields.reason.empty();
     const bool is_colon = fields.verb == ":";
     const bool has_verb = is_colon ? has_more : !fields.found.empty();

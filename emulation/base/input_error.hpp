@@ -19,7 +19,7 @@ struct ErrorFields {
   /// Comes before the key if it is no key of a configuration: "tensor", "unknown recipe".
   std::string noun = {};
   /// The name of what is wrong: a key, "--option", tensor, operand. An option is printed as it is
-  /// typed, with the value behind it; every other name is printed in quotes.
+  /// typed, with the value behind it, capitals (SOURCE, K) as they are, other names in quotes.
   std::string key = {};
   /// Joins key and found: "is", "=", "holds"; ":" joins the key and a sentence.
   std::string verb = "is";
