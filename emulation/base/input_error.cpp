@@ -47,6 +47,12 @@ bool is_complete(const ErrorFields& fields) {
   return !fields.found.empty() && !is_option(fields.key);
 }
 
+/// Returns true for "with NAMES" and the like, which say when the input would be accepted.
+bool is_circumstance(const std::string& accepted) {
+  return accepted.starts_with("with ") || accepted.starts_with("in ") ||
+         accepted.starts_with("without ");
+}
+
 }  // namespace
 
 std::string render(const ErrorFields& fields) {
@@ -55,7 +61,7 @@ std::string render(const ErrorFields& fields) {
   if (!sentence.empty()) message += (message.empty() ? "" : ": ") + sentence;
   if (!fields.accepted.empty()) {
     if (!message.empty()) message += is_complete(fields) ? "; " : ": ";
-    message += "accepted: " + fields.accepted;
+    message += (is_circumstance(fields.accepted) ? "accepted " : "accepted: ") + fields.accepted;
   }
   if (!fields.remedy.empty()) message += (message.empty() ? "" : "; ") + fields.remedy;
   return message;

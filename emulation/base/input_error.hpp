@@ -29,7 +29,8 @@ struct ErrorFields {
   std::string nearest = {};
   /// Why it is refused: the rest of the sentence. Begins with ',', ':' or ';' if one joins it.
   std::string reason = {};
-  /// What would be accepted: one name, several with ", " between them, or words.
+  /// What would be accepted: one name, several with ", " between them, words, or a circumstance
+  /// that begins with "in", "with" or "without".
   std::string accepted = {};
   /// What to do instead.
   std::string remedy = {};

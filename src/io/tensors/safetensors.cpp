@@ -106,7 +106,7 @@ void read_elements(const StoredTensor& tensor, std::int64_t first, std::span<flo
   if (!is_decodable(tensor.type)) {
     throw InputError({.noun = "tensor",
                       .key = tensor.name,
-                      .found = stored_name(tensor.type),
+                      .found = std::string(stored_name(tensor.type)),
                       .accepted = "F32, BF16, F16, F8_E4M3, F8_E5M2"});
   }
   const std::size_t width = size_of(tensor.type);
