@@ -20,11 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+Files = dict[str, str | bytes]
+
 STAGE = '[[stages]]\nname = "s"\nsteps = 30\n'
 STUDY = 'base = "run.toml"\n'
 AXIS = '[[axis]]\nkey = "recipe"\nvalues = ["bf16"]\n'
 RECIPE = 'name = "r"\n'
-LLAMA = {
+LLAMA: dict[str, object] = {
     "model_type": "llama",
     "vocab_size": 272,
     "hidden_size": 64,
@@ -37,7 +39,7 @@ LLAMA = {
     "hidden_act": "silu",
     "rope_theta": 10000.0,
 }
-GPT2 = {
+GPT2: dict[str, object] = {
     "model_type": "gpt2",
     "vocab_size": 272,
     "n_embd": 64,
@@ -75,8 +77,8 @@ def safetensors(header: object, data: bytes = b"") -> bytes:
 
 def shard(tokens: int, documents: int, **fields: int) -> bytes:
     """The header of a token file (src/data/README.md) and nothing behind it."""
-    known = {"version": 1, "bits": 16, "vocabulary": 256, "begin": -1, "end": -1, "flags": 0}
-    known.update(fields)
+    usual = {"version": 1, "bits": 16, "vocabulary": 256, "begin": -1, "end": -1, "flags": 0}
+    known = {**usual, **fields}
     head = b"fp8ltok\n"
     head += struct.pack("<IIQQ", known["version"], known["bits"], tokens, documents)
     head += struct.pack("<IiiI", *(known[k] for k in ("vocabulary", "begin", "end", "flags")))
@@ -214,14 +216,16 @@ def studies() -> Iterator[Case]:
         STUDY + "scale = 0\n" + AXIS,
     ):
         yield Case("ablate --study study.toml --list", {"study.toml": text, "run.toml": STAGE})
-    files = {"study.toml": STUDY + AXIS, "run.toml": STAGE}
+    files: Files = {"study.toml": STUDY + AXIS, "run.toml": STAGE}
     for words in ("--set recipe=bf16", "--set seed", "--index 1 --list", "--launcher slrm", ""):
-        yield Case(f"ablate --study study.toml {words}", files) if words else Case("ablate --study quickstrt --list")
+        yield Case(f"ablate --study study.toml {words}", files) if words else Case(
+            "ablate --study quickstrt --list"
+        )
 
 
 def options() -> Iterator[Case]:
     """Words of command lines."""
-    files = {"run.toml": STAGE, "X.npy": matrix(2, 128), "W.npy": matrix(3, 64)}
+    files: Files = {"run.toml": STAGE, "X.npy": matrix(2, 128), "W.npy": matrix(3, 64)}
     for words in (
         "trian",
         "infir2",
@@ -284,7 +288,7 @@ def options() -> Iterator[Case]:
 
 def quantizers() -> Iterator[Case]:
     """Words of quantizers and GEMMs."""
-    files = {"X.npy": matrix(16, 128)}
+    files: Files = {"X.npy": matrix(16, 128)}
     for spec in (
         "e4m3",
         "infir2",
@@ -349,7 +353,10 @@ def tensors() -> Iterator[Case]:
         ("no JSON", safetensors(b"nothing ")),
         ("no object", safetensors(b"[1, 2]")),
         ("an unknown type", safetensors({"a": {**one, "dtype": "F99"}}, bytes(16))),
-        ("offsets beyond the file", safetensors({"a": {**one, "data_offsets": [0, 32]}}, bytes(16))),
+        (
+            "offsets beyond the file",
+            safetensors({"a": {**one, "data_offsets": [0, 32]}}, bytes(16)),
+        ),
         ("shape and bytes differ", safetensors({"a": {**one, "shape": [3, 2]}}, bytes(16))),
         ("an unknown key", safetensors({"a": {**one, "x": 1}}, bytes(16))),
         ("a key is missing", safetensors({"a": {"dtype": "F32"}}, bytes(16))),
@@ -358,13 +365,17 @@ def tensors() -> Iterator[Case]:
         ("no tensor of a model", safetensors({"a": one}, bytes(16))),
     ):
         config = json.dumps(LLAMA)
-        files = {"m/config.json": config, "m/model.safetensors": weights, "x.txt": "a text\n"}
+        files: Files = {
+            "m/config.json": config,
+            "m/model.safetensors": weights,
+            "x.txt": "a text\n",
+        }
         yield Case("eval m --data x.txt", files, about)
 
 
 def models() -> Iterator[Case]:
     """config.json of transformers."""
-    for base, change in (
+    changes: tuple[tuple[dict[str, object], dict[str, object]], ...] = (
         (LLAMA, {"hidden_size": None}),
         (LLAMA, {"hidden_size": "64"}),
         (LLAMA, {"hidden_size": -1}),
@@ -384,16 +395,17 @@ def models() -> Iterator[Case]:
         (GPT2, {"n_head": 3}),
         (GPT2, {"activation_function": "relu"}),
         (GPT2, {"n_layers": 2}),
-    ):
+    )
+    for base, change in changes:
         config = {k: v for k, v in {**base, **change}.items() if v is not None}
-        files = {
+        files: Files = {
             "m/config.json": json.dumps(config),
             "m/model.safetensors": safetensors({}),
             "x.txt": "a text\n",
         }
         yield Case("eval m --data x.txt", files, json.dumps(change))
     for about, text in (("no JSON", "{"), ("a list", "[]"), ("a key twice", '{"a": 1, "a": 2}')):
-        files = {"m/config.json": text, "m/model.safetensors": safetensors({})}
+        files: Files = {"m/config.json": text, "m/model.safetensors": safetensors({})}
         yield Case("eval m --data x.txt", {**files, "x.txt": "a text\n"}, about)
 
 
@@ -414,7 +426,7 @@ def data() -> Iterator[Case]:
         '{"messages": [{"role": "user", "content": "a"}], "history": [["a", "b"]]}',
         '{"other": 1}',
     ):
-        files = {"run.toml": jsonl, "d.jsonl": record + "\n"}
+        files: Files = {"run.toml": jsonl, "d.jsonl": record + "\n"}
         yield Case("train --config run.toml --out out", files, record)
     for about, content in (
         ("no token file", b"nothing at all, and more of it"),
