@@ -346,7 +346,7 @@ def tensors() -> Iterator[Case]:
     ):
         yield Case("quantize X.npy --spec e4m3fn/tensor", {"X.npy": content}, about)
     yield Case("quantize none.npy --spec e4m3fn/tensor")
-    one = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
+    one: dict[str, object] = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
     for about, weights in (
         ("eight bytes", bytes(8)),
         ("header longer than the file", struct.pack("<Q", 1000) + b"{}"),
@@ -405,7 +405,7 @@ def models() -> Iterator[Case]:
         }
         yield Case("eval m --data x.txt", files, json.dumps(change))
     for about, text in (("no JSON", "{"), ("a list", "[]"), ("a key twice", '{"a": 1, "a": 2}')):
-        files: Files = {"m/config.json": text, "m/model.safetensors": safetensors({})}
+        files = {"m/config.json": text, "m/model.safetensors": safetensors({})}
         yield Case("eval m --data x.txt", {**files, "x.txt": "a text\n"}, about)
 
 

@@ -103,8 +103,11 @@ cpu::LibraryEpilogue read_epilogue(const Values& values, Backend& backend,
   epilogue.output_scale = values["d-scale"].as<float>();
   const bool has_c = values.count("c") != 0;
   if (has_c != (epilogue.beta != 0.0f)) {
-    throw Error(has_c ? "gemm: --c has no effect without --beta; accepted: a --beta other than 0"
-                      : "gemm: --beta needs --c C.npy");
+    if (!has_c) throw InputError({.where = "gemm", .key = "--beta", .reason = "needs --c C.npy"});
+    throw InputError({.where = "gemm",
+                      .key = "--c",
+                      .reason = "has no effect without --beta",
+                      .accepted = "a --beta other than 0"});
   }
   if (!values["d-scale"].is_default && output.bits() > 8) {
     throw InputError({.where = "gemm",
