@@ -145,23 +145,21 @@ GemmVerdict refuse_order(const GemmSpec& spec, bool scales_vary_along_k) {
 // multiplied with the other tensor as it was before a clamp.
 GemmVerdict refuse_transform(const QuantSpec& a, const QuantSpec& b, const std::string& name_a,
                              const std::string& name_b) {
+  const auto both = [&] {
+    return fmt::format("{} has {} and {} has {}", name_a, transform_name(a.transform), name_b,
+                       transform_name(b.transform));
+  };
   if (a.transform.is_compensated() && b.transform.is_compensated()) {
-    return ErrorFields{.key = "transform",
-                       .found = name_a,
-                       .reason = fmt::format("has {} and {} has {}", transform_name(a.transform),
-                                             name_b, transform_name(b.transform)),
-                       .accepted = "compensated in one of the two"};
+    return ErrorFields{
+        .key = "transform", .reason = both(), .accepted = "compensated in one of the two"};
   }
   const auto along_k = [](const QuantSpec& spec) {
     return spec.transform.is_along_k() ? spec.transform : Transform{};
   };
   if (along_k(a) == along_k(b)) return {};
-  return ErrorFields{
-      .key = "transform",
-      .found = name_a,
-      .reason = fmt::format("has {} and {} has {}, which do not cancel in their product",
-                            transform_name(a.transform), name_b, transform_name(b.transform)),
-      .accepted = "the same for both"};
+  return ErrorFields{.key = "transform",
+                     .reason = both() + ", which do not cancel in their product",
+                     .accepted = "the same for both"};
 }
 
 GemmVerdict refuse_rest(const GemmSpec& spec) {

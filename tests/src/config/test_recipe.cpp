@@ -320,7 +320,7 @@ TEST_CASE("an accumulator is a name or its parameters") {
   CHECK(fprop("{ fraction_bits = 13 }") == Accumulator::sm90_wgmma_fp8);
   const std::pair<const char*, const char*> wrong[] = {
       {"{ fraction_bits = 60 }", "0 to 48"},
-      {"{ fraction = 13 }", "unknown parameter 'fraction'"},
+      {"{ fraction = 13 }", "accumulator.fraction'; accepted: products, fraction_bits"},
       {"{ products = [32] }", "neither an integer nor a word"},
       {"\"custom(products=40)\"", "1 to 32"},
       {"\"sm90_wgma_fp8\"", "sm90_wgmma_fp8"},
@@ -409,7 +409,7 @@ TEST_CASE("bad recipes are refused with place, key and what is accepted") {
       {kBase + "[slots.x]\nscale_format = \"pow2\"\ntransform = \"expand\"\n",
        {.key = "slots.x.scale_format", .reason = "has no effect"}},
       {kBase + "[slots.x]\nscale_source = \"static\"\ntransform = \"expand\"\n",
-       {.key = "slots.fprop.x.scale_source", .reason = "expand has the codebook"}},
+       {.key = "slots.fprop.x.scale_source", .found = "expand", .reason = "has the codebook"}},
       {kBase + "[slots.x]\ntransform = \"smooth:2\"\n",
        {.found = "'smooth:2'", .accepted = "STRENGTH from 0 to 1"}},
       {kBase + "[slots.fprop.x]\ntransform = \"smooth:0.5\"\n", {.reason = "do not cancel"}},
@@ -460,7 +460,8 @@ TEST_CASE("bad recipes are refused with place, key and what is accepted") {
       {kBase + "[slots.x]\nscale_statistic = \"std:3\"\n",
        {.where = "r.toml:8:1",
         .key = "slots.fprop.x.scale_statistic",
-        .reason = "std:3 of tile tensor",
+        .found = "std:3",
+        .reason = "of tile tensor",
         .accepted = "1024"}},
       {kBase + "[slots.x]\ntile = \"1x1056\"\nscale_statistic = \"std:3\"\n",
        {.key = "slots.fprop.x.scale_statistic", .reason = "tile 1x1056"}},
