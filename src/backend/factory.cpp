@@ -27,7 +27,7 @@ std::unique_ptr<Backend> make_backend(const std::string& name, int threads, cons
   }
   if (!graphs && name != "cuda") {
     throw InputError(
-        {.key = "--no-graphs", .reason = fmt::format("is for backend 'cuda', found '{}'", name)});
+        {.key = "--no-graphs", .reason = "is for backend 'cuda', found " + quoted_word(name)});
   }
   if (name == "cpu") return cpu::make_cpu_backend(threads);
   if (name == "truth") return reference::make_truth_backend(threads);
