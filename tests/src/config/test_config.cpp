@@ -741,7 +741,7 @@ TEST_CASE("bad studies are refused") {
       {base + "[baseline]\nrecipes = \"bf16\"\n" + axis, {.key = "baseline.recipes"}},
       {base + "baseline = 3\n" + axis, {.key = "baseline"}},
       {base + "shared_stages = [\"two\"]\n" + axis,
-       {.key = "shared_stages", .reason = "'two'", .accepted = "leading"}},
+       {.key = "shared_stages", .found = "'two'", .accepted = "leading"}},
       {base + "shared_stages = [\"one\", \"two\"]\n" + axis, {.reason = "no stage for the arms"}},
       {base + "shared_stages = [\"one\"]\n[shared]\nset = { seed = \"x\" }\n" + axis,
        {.where = "run 'shared'", .accepted = "an integer"}},
@@ -751,7 +751,7 @@ TEST_CASE("bad studies are refused") {
        {.key = "shared.axes", .reason = "does not set 'seed'", .accepted = "every arm sets"}},
       {base + "[set]\nseed = 2020-01-01\n" + axis, {.key = "set", .accepted = "strings, numbers"}},
       {base + axis + "[[arm]]\nname = \"a\"\nshared = false\n",
-       {.reason = "'a' has shared = false", .accepted = "beside shared_stages"}},
+       {.found = "'a'", .reason = "has shared = false", .accepted = "beside shared_stages"}},
       {base + axis + "[[arm]]\nname = \"a\"\nshared = 0\n",
        {.key = "arm.shared", .accepted = "true or false"}},
   };
