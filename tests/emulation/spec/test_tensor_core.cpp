@@ -497,22 +497,22 @@ TEST_CASE("block scales are those of the instruction, on both sides") {
   GemmSpec spec;
   spec.accumulator = Accumulator::sm100_mxf8f6f4;
   QuantSpec mx = spec.accumulator.default_operand();
-  const auto reason = [&](const QuantSpec& a, const QuantSpec& b) {
-    const auto refusal = refuse_gemm(spec, a, b, "a", "b");
-    return refusal ? refusal->reason : std::string();
+  const auto refusal = [&](const QuantSpec& a, const QuantSpec& b) {
+    return refuse_gemm(spec, a, b, "a", "b").value_or(ErrorFields{});
   };
-  CHECK(reason(mx, mx).empty());
+  CHECK(refusal(mx, mx) == ErrorFields{});
   QuantSpec plain = mx;
   plain.scale_source = ScaleSource::none;
-  CHECK(reason(mx, plain).find("tiles of 32 along K with e8m0 scales") != std::string::npos);
+  CHECK(refusal(mx, plain).accepted == "tiles of 32 along K with e8m0 scales");
   QuantSpec coarse = mx;
   coarse.tile = {1, 64};
-  CHECK(reason(coarse, mx).find("a is") != std::string::npos);
+  CHECK(refusal(coarse, mx).reason.find("a is") != std::string::npos);
   QuantSpec power = mx;
   power.scale.format = ScaleFormat::fp32;
-  CHECK_FALSE(reason(power, mx).empty());
+  CHECK(refusal(power, mx).key == "accumulator");
   spec.scale_order = ScaleOrder::b_then_a;
-  CHECK(reason(mx, mx).find("in_instruction") != std::string::npos);
+  CHECK(refusal(mx, mx).key == "scale_order");
+  CHECK(refusal(mx, mx).accepted == "automatic, in_instruction");
   spec = {};
   spec.accumulator = Accumulator::sm100_mxf4nvf4;
   QuantSpec nv = spec.accumulator.default_operand();
