@@ -518,20 +518,20 @@ TEST_CASE("block scales are those of the instruction, on both sides") {
   QuantSpec nv = spec.accumulator.default_operand();
   CHECK(nv.tile.cols == 16);
   CHECK(nv.format == kE2M1);
-  CHECK(reason(nv, nv).empty());
+  CHECK(refusal(nv, nv) == ErrorFields{});
   QuantSpec by_32 = nv;
   by_32.tile = {1, 32};
   by_32.scale.format = ScaleFormat::e8m0;
-  CHECK(reason(by_32, by_32).empty());
-  CHECK(reason(nv, by_32).find("one kind of scales") != std::string::npos);
+  CHECK(refusal(by_32, by_32) == ErrorFields{});
+  CHECK(refusal(nv, by_32).reason.find("one kind of scales") != std::string::npos);
   QuantSpec wide = nv;
   wide.format = kE4M3;
-  CHECK(reason(wide, nv).find("cannot multiply") != std::string::npos);
+  CHECK(refusal(wide, nv).reason.find("cannot multiply") != std::string::npos);
   spec.accumulator = Accumulator::sm90_f16;
-  CHECK(reason(QuantSpec{}, QuantSpec{}).find("cannot multiply a, which is bf16") !=
+  CHECK(refusal(QuantSpec{}, QuantSpec{}).reason.find("cannot multiply a, which is bf16") !=
         std::string::npos);
   spec.scale_order = ScaleOrder::in_instruction;
   QuantSpec half;
   half.format = kFP16;
-  CHECK(reason(half, half).find("takes no block scales") != std::string::npos);
+  CHECK(refusal(half, half).reason.find("takes no block scales") != std::string::npos);
 }
