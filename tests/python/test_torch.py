@@ -485,14 +485,14 @@ def test_a_state_of_another_model_is_refused() -> None:
 
 
 @pytest.mark.parametrize("recipe", ["infir2", "te_delayed"])
-def test_a_recorder_writes_what_each_operand_has(recipe: str, tmp_path: Path) -> None:
+def test_a_run_file_has_what_each_operand_is(recipe: str, tmp_path: Path) -> None:
     pytest.importorskip("h5py", reason="h5py is not installed")
     converted = fp8lab.torch.convert(model(), recipe, seed=7)
     path = tmp_path / "mine" / "run.h5"
-    with fp8lab.torch.Recorder(converted, path, every=2, config='note = "here"') as recorder:
+    with fp8lab.torch.RunFile(converted, path, every=2, config='note = "here"') as file:
         for step in range(3):
             loss = run(converted, inputs(step))["y"].square().mean()
-            recorder.step(loss, tokens=38, learning_rate=0.1)
+            file.step(loss, tokens=38, learning_rate=0.1)
             fp8lab.torch.end_step(converted)
     written = fp8lab.read_run(path)
     assert written.metrics["step"].tolist() == [1, 2, 3]
@@ -516,10 +516,10 @@ def test_a_recorder_writes_what_each_operand_has(recipe: str, tmp_path: Path) ->
 def test_a_run_file_is_not_overwritten(tmp_path: Path) -> None:
     converted = fp8lab.torch.convert(model())
     (tmp_path / "run.h5").write_bytes(b"mine")
-    recorder = fp8lab.torch.Recorder(converted, tmp_path / "run.h5")
+    file = fp8lab.torch.RunFile(converted, tmp_path / "run.h5")
     with pytest.raises(fp8lab.torch.Error, match="no converted layer has run"):
-        recorder.step(1.0)
+        file.step(1.0)
     run(converted, inputs())
     with pytest.raises(fp8lab.torch.Error, match="run.h5: exists"):
-        recorder.step(1.0)
+        file.step(1.0)
     assert (tmp_path / "run.h5").read_bytes() == b"mine"

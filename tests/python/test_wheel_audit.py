@@ -1,6 +1,6 @@
 """The audit of wheels notices what it is for: small wheels with one fault each.
 
-The wheel itself takes a build of its own and is made by hand (experiments/results/wheel.md).
+The wheel itself takes a build of its own and is made by hand (src/python/README.md).
 """
 
 from __future__ import annotations

@@ -23,9 +23,10 @@ struct MatrixOperand {
   std::string name;
 };
 
-/// Creates an operand from `values` in host memory: codes (u8) with `scales`, or values to quantize.
-/// The names stand for the matrices in messages. Throws Error for missing or superfluous scales, for
-/// shapes and types that do not fit, and for codes and scales that `spec` cannot represent.
+/// Creates an operand from `values` in host memory: codes (u8) with `scales`, or values to
+/// quantize. The names stand for the matrices in messages. Throws Error for missing or superfluous
+/// scales, for shapes and types that do not fit, and for codes and scales that `spec` cannot
+/// represent.
 MatrixOperand make_operand(Backend& backend, const TensorView& values, const std::string& name,
                            const std::optional<NpyArray>& scales, const std::string& scale_name,
                            const QuantSpec& spec, std::uint64_t seed);

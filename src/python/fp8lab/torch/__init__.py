@@ -17,14 +17,14 @@ from fp8lab.errors import Error, RuntimeFailure
 from fp8lab.torch.conversion import Layers, convert, converted
 from fp8lab.torch.layer import Recipe
 from fp8lab.torch.operators import fp8_matmul
-from fp8lab.torch.recording import Recorder
+from fp8lab.torch.run_file import RunFile
 from fp8lab.torch.steps import end_step, end_steps_of, load_state, state
 
 __all__ = [
     "Error",
     "Layers",
     "Recipe",
-    "Recorder",
+    "RunFile",
     "RuntimeFailure",
     "convert",
     "converted",

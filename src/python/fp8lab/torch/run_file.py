@@ -17,14 +17,14 @@ from fp8lab.torch.layer import MEASURED, SEED, Layer
 from fp8lab.torch.steps import clock_of
 
 
-class Recorder:
+class RunFile:
     """Writes the steps of a converted model, and the statistics of all its operands, to a run file.
 
-        with fp8lab.torch.Recorder(model, "runs/mine/run.h5", every=10) as recorder:
+        with fp8lab.torch.RunFile(model, "runs/mine/run.h5", every=10) as file:
             for batch in batches:
                 loss = ...                     # forward and backward pass
                 optimizer.step()
-                recorder.step(loss, tokens=batch.size)
+                file.step(loss, tokens=batch.size)
                 fp8lab.torch.end_step(model)
 
     Operands are measured in the first step and in every `every`th one: those of the last
@@ -56,7 +56,7 @@ class Recorder:
         self._steps = self._tokens = 0
         self._clock[MEASURED] = 1
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> RunFile:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
