@@ -42,7 +42,7 @@ QuantVerdict refuse_tile(const QuantSpec& spec) {
 
 QuantVerdict refuse_codebook(const QuantSpec& spec) {
   if (!spec.has_codebooks()) return {};
-  const bool expands = spec.transform.is_expansion();
+  const bool expands = spec.transform.is<RangeExpansion>();
   const std::string name = expands ? transform_name(spec.transform) : format_name(spec.format);
   if (spec.scale_source != ScaleSource::current) {
     return QuantRefusal{"scale_source", name + " has the codebook of each tile; accepted: current"};

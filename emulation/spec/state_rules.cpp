@@ -45,7 +45,7 @@ std::optional<std::string> refuse_state(const QuantSpec& spec) {
     return "tile " + tile_name(spec.tile) +
            "; a state is one row of all elements; accepted: tensor, or 1xC such as 1x128";
   }
-  if (spec.transform && !spec.transform.is_expansion()) {
+  if (spec.transform && !spec.transform.is<RangeExpansion>()) {
     return "transform " + transform_name(spec.transform) + "; accepted: expand, or none";
   }
   // Rules that hold for operands as well: codebooks, static scales.

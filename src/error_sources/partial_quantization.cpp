@@ -43,7 +43,7 @@ std::vector<float> quantized_source(const ops::Quantize& op) {
   const Transform& transform = operand.spec.transform;
   reference::FloatMatrix matrix(0, 0);
   TensorView source = op.source;
-  if (transform.is_linear() || transform.is_clamp()) {
+  if (transform.is_linear() || transform.is<Clamp>()) {
     matrix = reference::transformed(op.source, op.transpose, operand);
     source = matrix.view();
   }

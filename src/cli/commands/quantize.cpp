@@ -248,7 +248,7 @@ int quantize(const std::vector<std::string>& arguments) {
   std::optional<NpyArray> partner_array;
   std::optional<Partner> partner;
   if (values.count("partner") != 0) {
-    if (!plan.spec.transform.is_smoothing()) {
+    if (!plan.spec.transform.is<Smoothing>()) {
       throw Error("quantize: --partner is for smooth transforms");
     }
     partner_array = read_matrix(values["partner"].as<std::string>());

@@ -92,13 +92,13 @@ void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
   const Transform& clamp = left.is_compensated() ? left : right;
   for (const MatrixOperand* matrix : {&a, &b}) {
     const bool is_read = matrix->operand.spec.transform.is_compensated() ||
-                         clamp.compensation == Compensation::original;
+                         clamp.compensation() == Compensation::original;
     if (!matrix->values.empty() || !clamp.is_compensated() || !is_read) continue;
     throw Error(fmt::format(
         "{}: holds codes, but transform {} multiplies the values of {}; accepted: "
         "float32, or uint16 with the bits of bf16",
         matrix->name, transform_name(clamp),
-        clamp.compensation == Compensation::original ? "both matrices" : "this matrix"));
+        clamp.compensation() == Compensation::original ? "both matrices" : "this matrix"));
   }
   ops::Product product{.gemm = {.spec = spec,
                                 .a = a.operand,

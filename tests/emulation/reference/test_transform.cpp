@@ -183,7 +183,8 @@ TEST_CASE("the product and the way back stay within the bound of their roundings
   for (const Row& row : rows) {
     INFO(row.name << " K " << row.k);
     const Transform transform = named(row.name);
-    const std::int64_t n = transform.block == 0 ? row.k : transform.block;
+    const int block = transform.as<Hadamard>()->block;
+    const std::int64_t n = block == 0 ? row.k : block;
     const int order = numerics::hadamard_core(n);
     const double depth = order - 1 + std::log2(static_cast<double>(n / order));
     const double g = (depth + 4.0) * 0x1p-24 * 1.01;
@@ -473,7 +474,8 @@ TEST_CASE("left transforms are taken out of the product") {
     Matrix d(output, 48, 32);
     const TensorView product = d.view();
     cpu::run(ops::Gemm{gemm, a, b, {}, false, product});
-    if (left.transform.left || right.transform.left) cpu::run(ops::RotateBack{a, b, product});
+    if (left.transform.is_left() || right.transform.is_left())
+      cpu::run(ops::RotateBack{a, b, product});
     double wrong = 0.0, norm = 0.0;
     for (std::int64_t i = 0; i < 48; ++i) {
       for (std::int64_t j = 0; j < 32; ++j) {
