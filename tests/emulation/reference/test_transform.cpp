@@ -668,52 +668,6 @@ TEST_CASE("infinity and NaN stay within their block and come out canonical") {
   for (std::int64_t k = 16; k < 32; ++k) CHECK(std::isfinite(at(values.view(), 0, k)));
 }
 
-TEST_CASE("names of transforms read back, others are refused") {
-  for (const char* name :
-       {"none", "hadamard:2", "hadamard:16", "hadamard:full", "hadamard:full:drawn", kNvSigns,
-        "hadamard:12:+--", "hadamard:1024:drawn:after", "hadamard:full:+-:after", "smooth:0.5",
-        "smooth:0", "smooth:1:static", "expand"}) {
-    INFO(name);
-    const std::optional<Transform> transform = transform_from_name(name);
-    REQUIRE(transform);
-    CHECK(transform_name(*transform) == name);
-  }
-  for (const char* name : {"",
-                           "hadamard",
-                           "hadamard:",
-                           "hadamard:0",
-                           "hadamard:1",
-                           "hadamard:7",
-                           "hadamard:92",
-                           "hadamard:2048",
-                           "hadamard:-16",
-                           "hadamard:16x",
-                           "hadamard:16:",
-                           "hadamard:16:+-+",
-                           "hadamard:16:drawn:",
-                           "hadamard:16:drawn:before",
-                           "hadamard:16:after",
-                           "hadamard:16:+0",
-                           "hadamard:16:drawn:after:after",
-                           "Hadamard:16",
-                           "none:16",
-                           "smooth",
-                           "smooth:",
-                           "smooth:1.5",
-                           "smooth:-0.5",
-                           "smooth:nan",
-                           "smooth:0.5:",
-                           "smooth:0.5:current",
-                           "smooth:0.5:static:1",
-                           "expand:2"}) {
-    INFO(name);
-    CHECK_FALSE(transform_from_name(name));
-  }
-  std::string longest = "hadamard:512:" + std::string(256, '-');
-  CHECK(transform_name(named(longest)) == longest);
-  CHECK_FALSE(transform_from_name(longest + std::string(256, '+')));
-}
-
 TEST_CASE("a transform that does not fit K is refused before anything is written") {
   const auto refusal = [](const char* name, std::int64_t k) {
     Matrix x(DType::f32, 2, k);
