@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/config_names.hpp"
 #include "src/config/reading/experiments.hpp"
 #include "src/data/token_shard.hpp"
@@ -50,7 +51,7 @@ fs::path package_folder() {
     if (is_file(folder / "fp8lab/tokens/__main__.py")) return folder;
   }
   if (is_file(beside / "tokens/__main__.py")) return {};
-  throw Error(fmt::format("{}: the Python package fp8lab is missing", beside.string()));
+  throw InputError({.where = beside.string(), .reason = "the Python package fp8lab is missing"});
 }
 
 /// What precedes a note of fp8lab.tokens on standard error.
@@ -162,9 +163,10 @@ std::string token_named(const fs::path& folder, std::int32_t id) {
       return vocabulary.at(static_cast<std::size_t>(id)).at(0).get<std::string>();
     }
   } catch (const nlohmann::json::exception&) {
-    throw Error(file.string() + ": is no tokenizer");
+    throw InputError({.where = file.string(), .reason = "is no tokenizer"});
   }
-  throw Error(fmt::format("{}: has no token {}, with which documents begin", file.string(), id));
+  throw InputError({.where = file.string(),
+                    .reason = fmt::format("has no token {}, with which documents begin", id)});
 }
 
 std::vector<std::string> begin_option(const PromptTokenizer& tokenizer) {
@@ -229,7 +231,9 @@ fs::path cache_folder() {
   if (const std::string home = variable("HOME"); !home.empty()) {
     return fs::path(home) / ".cache/fp8lab";
   }
-  throw Error("no place for token shards: HOME is not set; accepted: FP8LAB_CACHE=FOLDER");
+  throw InputError({.where = "no place for token shards",
+                    .reason = "HOME is not set",
+                    .accepted = "FP8LAB_CACHE=FOLDER"});
 }
 
 std::vector<fs::path> text_shards(const fs::path& file, DataKind kind, const fs::path& folder) {
@@ -245,8 +249,10 @@ std::vector<fs::path> text_shards(const fs::path& file, DataKind kind, const fs:
                 out.string(), "--name", "text", "--format",
                 kind == DataKind::text ? "text" : "jsonl"});
     if (key_of(file, kind, folder) != key) {
-      throw Error(fmt::format("{}: it, or the tokenizer in {}, changed while it was read",
-                              file.string(), folder.string()));
+      throw InputError(
+          {.where = file.string(),
+           .reason = fmt::format("it, or the tokenizer in {}, changed while it was read",
+                                 folder.string())});
     }
   });
   if (!shards && !is_whole()) {
