@@ -350,7 +350,7 @@ def test_the_reader_needs_no_compiled_module(pack: Path, tmp_path: Path) -> None
     code = (
         "import sys; from fp8lab import conformance; "
         f"assert conformance.Pack({str(pack)!r}).cases('dot'); "
-        "assert 'fp8lab._fp8lab' not in sys.modules"
+        "assert 'fp8lab._library' not in sys.modules"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=60)

@@ -1,6 +1,6 @@
 """Checks implementations of FP8 arithmetic against the vectors of `fp8lab validate export PACK`.
 
-Needs only NumPy, not the compiled module. With pytest, where `mine.py` defines `encode`, `decode`
+Needs only NumPy, not the shared library. With pytest, where `mine.py` defines `encode`, `decode`
 or other functions by the names of `fp8lab.conformance.check`:
 
     pytest --pyargs fp8lab.conformance --fp8lab-pack PACK --fp8lab-adapter mine
