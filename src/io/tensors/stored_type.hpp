@@ -19,6 +19,8 @@ enum class StoredType : std::uint8_t {
   f8_e4m3,
   f8_e5m2,
   f8_e8m0,
+  f8_e4m3fnuz,
+  f8_e5m2fnuz,
   u16,
   i16,
   f16,
