@@ -23,8 +23,6 @@ constexpr std::array<Description, 18> kDescriptions = {{
     {StoredType::f8_e4m3, "F8_E4M3", 1},
     {StoredType::f8_e5m2, "F8_E5M2", 1},
     {StoredType::f8_e8m0, "F8_E8M0", 1},
-    {StoredType::f8_e4m3fnuz, "F8_E4M3FNUZ", 1},
-    {StoredType::f8_e5m2fnuz, "F8_E5M2FNUZ", 1},
     {StoredType::u16, "U16", 2},
     {StoredType::i16, "I16", 2},
     {StoredType::f16, "F16", 2},
@@ -35,6 +33,8 @@ constexpr std::array<Description, 18> kDescriptions = {{
     {StoredType::u64, "U64", 8},
     {StoredType::i64, "I64", 8},
     {StoredType::f64, "F64", 8},
+    {StoredType::f8_e4m3fnuz, "F8_E4M3FNUZ", 1},
+    {StoredType::f8_e5m2fnuz, "F8_E5M2FNUZ", 1},
 }};
 
 const Description& describe(StoredType type) {

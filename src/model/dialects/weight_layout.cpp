@@ -37,6 +37,12 @@ std::vector<std::int64_t> scale_shape(const WeightLayout& layout,
   return {rows, cols};
 }
 
+/// Scales of groups are also those of tiles of several rows, repeated.
+bool holds_tile(const WeightLayout& layout, const TileShape& tile) {
+  if (StoredScaleTile{tile.rows, tile.cols} == layout.tile) return true;
+  return has_groups(layout) && tile.rows > 0 && tile.cols == layout.tile.cols;
+}
+
 std::string refused_format(const WeightLayout& layout, const QuantSpec& spec) {
   if (spec.format == layout.format) return {};
   return fmt::format("its format is {}, not {}", format_name(spec.format),
@@ -124,14 +130,17 @@ WeightLayout layout_of_spec(const QuantSpec& spec, const std::string& layer) {
   WeightLayout layout;
   layout.format = spec.format;
   layout.tile = {tile.rows, tile.cols};
-  const bool is_block = tile.rows > 1 && tile.cols > 0;
+  using numerics::ScaleFormat;
+  const ScaleFormat scales = spec.has_scale() ? spec.scale.format : ScaleFormat::fp32;
+  const bool has_two_levels = scales == ScaleFormat::nv_two_level && tile.cols == 16;
+  const bool is_mx = scales == ScaleFormat::e8m0 && tile.cols == 32;
+  const bool is_block = !has_two_levels && !is_mx && tile.rows > 1 && tile.cols > 0;
   layout.dialect = is_block ? Dialect::fine_grained : Dialect::compressed_tensors;
   layout.scales_are_powers =
       is_block && spec.has_scale() && spec.scale.is_power_of_two() && spec.scale.factor == 1.0f;
-  if (tile == TileShape{1, 32} && spec.scale.format == numerics::ScaleFormat::e8m0) {
-    layout.scale_type = StoredType::u8;
-  } else if (spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level) {
-    layout.scale_type = StoredType::f8_e4m3;
+  if (has_two_levels || is_mx) {
+    layout.tile.rows = 1;
+    layout.scale_type = is_mx ? StoredType::u8 : StoredType::f8_e4m3;
   }
   const bool has_format = spec.format == numerics::kE4M3 || spec.format == numerics::kE4M3Fnuz ||
                           spec.format == numerics::kE2M1;
@@ -167,7 +176,7 @@ std::string refuse_spec(const WeightLayout& layout, const QuantSpec& spec) {
   if (std::string why = refused_format(layout, spec); !why.empty()) return why;
   if (spec.transform) return "it has a transform, which files do not record";
   const TileShape tile = spec.scale_tile();
-  if (StoredScaleTile{tile.rows, tile.cols} != layout.tile) {
+  if (!holds_tile(layout, tile)) {
     return fmt::format("its tile is {}, not {}", tile_name(tile), tile_text(layout.tile));
   }
   const ScaleFormat format = spec.has_scale() ? spec.scale.format : ScaleFormat::fp32;

@@ -31,20 +31,11 @@ struct ExportOptions {
 /// at all. Values are rounded to nearest even. The lock of `folder` (FileLock) is held meanwhile,
 /// and what a killed process left of an earlier attempt removed. Throws Error when the folder
 /// exists and is not empty, when another process writes it, for values too large for `dtype`, for
-/// models and quantizers that no convention of files has (hugging_face_config, stored_scale_tile),
+/// models and quantizers that no convention of files has (hugging_face_config, layout_of_spec),
 /// for layers quantized in different tiles, and for a tokenizer that is not the weights' own.
 void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
                   const ExportOptions& options, const std::filesystem::path& folder,
                   const PartReport& report = {});
-
-/// The half-written folders beside `folder` that attempts to export to it, running or killed, have.
-std::vector<std::filesystem::path> unfinished_exports(const std::filesystem::path& folder);
-/// The folders in `directory`, there or not, that have some.
-std::vector<std::filesystem::path> folders_with_unfinished_exports(
-    const std::filesystem::path& directory);
-/// Removes one of them with all that it holds. The caller must hold the lock of the export's
-/// folder.
-void remove_folder(const std::filesystem::path& folder);
 
 /// What a user should know of the files that export_model writes: how many weights have other tiles
 /// than training gives them, which quantizes q, k and v, and gate and up, as one matrix each.
