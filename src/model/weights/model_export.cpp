@@ -160,54 +160,29 @@ void round_values(const std::string& tensor, StoredType type, std::span<const fl
 }
 
 /// A weight that its file holds as (in, out).
-TensorBytes transposed_values(const ModelTensors& tensors, const PlannedTensor& tensor) {
-  const TensorHeader& header = tensor.header;
+TensorBytes transposed_values(const ModelTensors& tensors, std::size_t index,
+                              const TensorHeader& header) {
   std::vector<float> values(static_cast<std::size_t>(header.size()));
-  tensors.read(tensor.source, 0, values);
+  tensors.read(index, 0, values);
   TensorBytes bytes(header.bytes());
   round_values(header.name, header.type, transposed(values, header.shape[1], header.shape[0]),
                bytes);
   return bytes;
 }
 
-TensorBytes rounded_values(const ModelTensors& tensors, const PlannedTensor& tensor) {
-  const TensorHeader& header = tensor.header;
-  if (is_stored_transposed(header.name)) return transposed_values(tensors, tensor);
-  const std::size_t width = size_of(header.type);
-  TensorBytes bytes(header.bytes());
-  std::vector<float> values;
-  for (std::int64_t first = 0; first < header.size(); first += kPiece) {
-    values.resize(static_cast<std::size_t>(std::min(kPiece, header.size() - first)));
-    tensors.read(tensor.source, first, values);
-    round_values(
-        header.name, header.type, values,
-        std::span(bytes).subspan(static_cast<std::size_t>(first) * width, values.size() * width));
-  }
-  return bytes;
-}
-
-/// The largest magnitude of a weight as it is quantized; finite, as all of ModelTensors.
-float amax_of(const ModelTensors& tensors, std::size_t index, const QuantSpec& spec) {
-  const std::int64_t size = tensors.headers()[index].size();
-  float amax = 0.0f;
-  std::vector<float> values;
-  for (std::int64_t first = 0; first < size; first += kPiece) {
-    values.resize(static_cast<std::size_t>(std::min(kPiece, size - first)));
-    tensors.read(index, first, values);
-    for (const float value : values) amax = std::max(amax, std::abs(value));
-  }
-  return is_rounded(spec) ? numerics::from_bf16(numerics::to_bf16(amax)) : amax;
-}
-
 TensorBytes produce(Backend& backend, const ModelTensors& tensors, const PlannedTensor& tensor,
                     std::uint64_t seed) {
   using Content = PlannedTensor::Content;
-  if (tensor.content == Content::values) return rounded_values(tensors, tensor);
+  if (tensor.content == Content::values) {
+    return is_stored_transposed(tensor.header.name)
+               ? transposed_values(tensors, tensor.source, tensor.header)
+               : rounded_values(tensors, tensor.source, tensor.header);
+  }
   const std::size_t mark = backend.memory_mark();
   const QuantizedOperand operand =
       quantize_weight(backend, tensors, tensor.source, tensor.spec, seed);
   const float amax =
-      tensor.layout.has_two_levels() ? amax_of(tensors, tensor.source, tensor.spec) : 0.0f;
+      tensor.layout.has_two_levels() ? weight_amax(tensors, tensor.source, tensor.spec) : 0.0f;
   QuantizedBytes bytes = quantized_bytes(backend, operand, tensor.layout, amax);
   backend.release_to(mark);
   if (tensor.content == Content::codes) return std::move(bytes.codes);
@@ -254,6 +229,33 @@ void check_tokenizer(const ExportOptions& options) {
 }
 
 }  // namespace
+
+TensorBytes rounded_values(const ModelTensors& tensors, std::size_t index,
+                           const TensorHeader& header) {
+  const std::size_t width = size_of(header.type);
+  TensorBytes bytes(header.bytes());
+  std::vector<float> values;
+  for (std::int64_t first = 0; first < header.size(); first += kPiece) {
+    values.resize(static_cast<std::size_t>(std::min(kPiece, header.size() - first)));
+    tensors.read(index, first, values);
+    round_values(
+        header.name, header.type, values,
+        std::span(bytes).subspan(static_cast<std::size_t>(first) * width, values.size() * width));
+  }
+  return bytes;
+}
+
+float weight_amax(const ModelTensors& tensors, std::size_t index, const QuantSpec& spec) {
+  const std::int64_t size = tensors.headers()[index].size();
+  float amax = 0.0f;
+  std::vector<float> values;
+  for (std::int64_t first = 0; first < size; first += kPiece) {
+    values.resize(static_cast<std::size_t>(std::min(kPiece, size - first)));
+    tensors.read(index, first, values);
+    for (const float value : values) amax = std::max(amax, std::abs(value));
+  }
+  return is_rounded(spec) ? numerics::from_bf16(numerics::to_bf16(amax)) : amax;
+}
 
 std::vector<std::string> export_notes(const ModelConfig& model, const ExportOptions& options) {
   if (!options.recipe) return {};

@@ -10,6 +10,7 @@
 #include "emulation/backend.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "src/config/config.hpp"
+#include "src/io/tensors/safetensors.hpp"
 #include "src/model/part_report.hpp"
 #include "src/model/weights/model_tensors.hpp"
 
@@ -49,5 +50,13 @@ TensorView upload_weight(Backend& backend, const ModelTensors& tensors, std::siz
 /// upload_weight as the operand of fprop.w. Stochastic rounding draws from seed + index.
 QuantizedOperand quantize_weight(Backend& backend, const ModelTensors& tensors, std::size_t index,
                                  const QuantSpec& spec, std::uint64_t seed);
+
+/// The largest magnitude of a weight as quantize_weight quantizes it.
+float weight_amax(const ModelTensors& tensors, std::size_t index, const QuantSpec& spec);
+
+/// The bytes of a tensor in the type of `header`, rounded to nearest even. Throws Error naming the
+/// tensor for a value too large for that type.
+TensorBytes rounded_values(const ModelTensors& tensors, std::size_t index,
+                           const TensorHeader& header);
 
 }  // namespace fp8lab
