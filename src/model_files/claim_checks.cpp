@@ -15,15 +15,8 @@ namespace fp8lab {
 namespace {
 
 using nlohmann::json;
-using Shape = std::vector<std::int64_t>;
-
-std::string shape_words(const Shape& shape) { return fmt::format("({})", fmt::join(shape, ", ")); }
-
-/// The last part of a module's name.
-std::string leaf(const std::string& module) {
-  const std::size_t dot = module.rfind('.');
-  return dot == std::string::npos ? module : module.substr(dot + 1);
-}
+using Extents = std::vector<std::int64_t>;
+std::string shape_words(const Extents& shape) { return fmt::format("({})", fmt::join(shape, ", ")); }
 
 /// The number of a layer in a name such as "model.layers.12.mlp.up_proj"; -1: none.
 std::int64_t layer_number(const std::string& name) {
@@ -36,13 +29,6 @@ std::int64_t layer_number(const std::string& name) {
     if (last > first && last - first < 6) return std::stoll(name.substr(first, last - first));
   }
   return -1;
-}
-
-std::int64_t number(const json& config, const char* key, std::int64_t otherwise) {
-  if (!config.is_object()) return otherwise;
-  const auto found = config.find(key);
-  return found != config.end() && found->is_number_integer() ? found->get<std::int64_t>()
-                                                              : otherwise;
 }
 
 class ClaimChecks {
@@ -62,7 +48,7 @@ class ClaimChecks {
 
  private:
   void add(Severity severity, const char* kind, const std::string& tensor, std::string text,
-           Shape block = {}) {
+           Extents block = {}) {
     findings_.push_back({severity, kind, tensor, std::move(block), 1, std::move(text)});
   }
 
@@ -127,7 +113,7 @@ class ClaimChecks {
           "stands beside E8M0 scales, which have one level");
     }
     const std::optional<StoredScaleTile> claimed = group == nullptr ? std::nullopt : group->tile;
-    const Shape shape = weight.shape();
+    const Extents shape = weight.shape();
     if (weight.is_swizzled) {
       check_swizzled(weight);
       return;
@@ -148,13 +134,13 @@ class ClaimChecks {
                     grid_words(shape, *claimed), shape_words(shape)));
   }
 
-  static std::string grid_words(const Shape& shape, const StoredScaleTile& tile) {
+  static std::string grid_words(const Extents& shape, const StoredScaleTile& tile) {
     if (shape.size() < 2) return "no grid";
     return shape_words({tile.rows_of(shape[shape.size() - 2]), tile.cols_of(shape.back())});
   }
 
   void check_swizzled(StoredWeight& weight) {
-    const Shape shape = weight.shape();
+    const Extents shape = weight.shape();
     const std::int64_t group = weight.layout.has_two_levels() ? 16 : 32;
     const std::int64_t rows = (shape[0] + 127) / 128 * 128;
     const std::int64_t cols = ((shape.back() + group - 1) / group + 3) / 4 * 4;
@@ -167,8 +153,8 @@ class ClaimChecks {
   }
 
   void report_grid(const StoredWeight& weight, const std::optional<StoredScaleTile>& claimed) {
-    const Shape shape = weight.shape();
-    const Shape& scales = weight.scales->shape;
+    const Extents shape = weight.shape();
+    const Extents& scales = weight.scales->shape;
     std::string text = fmt::format("has shape {}, which fits a weight of {} ",
                                    shape_words(scales), shape_words(shape));
     if (!claimed) {
@@ -178,7 +164,7 @@ class ClaimChecks {
       text += fmt::format("not in tiles of {}, which are {}", tile_text(*claimed),
                           grid_words(shape, *claimed));
     }
-    Shape block;
+    Extents block;
     if (shape.size() == 2 && scales.size() == 2 && claimed) {
       const std::int64_t rows = claimed->rows_of(shape[0]), cols = claimed->cols_of(shape[1]);
       if (scales[0] == cols && scales[1] == rows) {
@@ -186,8 +172,8 @@ class ClaimChecks {
       } else {
         // The first block that has no scale, or that has none beside it.
         const bool is_short = scales[0] < rows || scales[1] < cols;
-        block = scales[0] != rows ? Shape{std::min(scales[0], rows), 0}
-                                  : Shape{0, std::min(scales[1], cols)};
+        block = scales[0] != rows ? Extents{std::min(scales[0], rows), 0}
+                                  : Extents{0, std::min(scales[1], cols)};
         text += is_short ? fmt::format("; block ({}) has no scale", fmt::join(block, ", "))
                          : fmt::format("; the scale of block ({}) has no weights",
                                        fmt::join(block, ", "));
@@ -351,13 +337,13 @@ class ClaimChecks {
   void check_unquantized() {
     std::set<std::string> quantized;
     for (const StoredWeight& weight : folder_.weights) {
-      quantized.insert(leaf(module_of_tensor(weight.name)));
+      quantized.insert(leaf_of_module(module_of_tensor(weight.name)));
     }
     if (!folder_.claim.is_there || !folder_.claim.dialect) return;
     for (const StoredTensor* tensor : folder_.plain) {
       const std::string module = module_of_tensor(tensor->name);
       if (!tensor->name.ends_with(".weight") || tensor->shape.size() != 2) continue;
-      if (quantized.count(leaf(module)) == 0 || folder_.claim.ignores(module)) continue;
+      if (quantized.count(leaf_of_module(module)) == 0 || folder_.claim.ignores(module)) continue;
       if (folder_.claim.group_of(module) == nullptr && !folder_.claim.groups.empty()) continue;
       add(Severity::error, "config_ignored", tensor->name,
           fmt::format("is {}, but quantization_config does not list its module as unquantized: the "
@@ -380,7 +366,7 @@ class ClaimChecks {
       if (at != std::string::npos) pattern.replace(at, word.size(), ".{}.");
       layers_of[pattern].insert(layer);
     }
-    const std::int64_t stated = number(folder_.config, "num_hidden_layers", -1);
+    const std::int64_t stated = config_number(folder_.config, "num_hidden_layers", -1);
     if (stated > 0 && last >= 0 && last + 1 < stated) {
       add(Severity::error, "tensor_missing", fmt::format("layers.{}", last + 1),
           fmt::format("config.json says {} layers, the files hold {}: the others keep random values",

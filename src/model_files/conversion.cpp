@@ -24,8 +24,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kPiece = std::int64_t{1} << 18;
-
 /// Modules of two extents that no dialect's loader takes for quantized linear layers.
 constexpr std::array<std::string_view, 16> kUnquantized = {
     "lm_head",   "embed_tokens", "embed_in",        "embed_out",           "wte",
@@ -33,13 +31,8 @@ constexpr std::array<std::string_view, 16> kUnquantized = {
     "shared",    "gate",         "router",          "classifier",          "score",
     "patch_embedding"};
 
-std::string leaf(const std::string& module) {
-  const std::size_t dot = module.rfind('.');
-  return dot == std::string::npos ? module : module.substr(dot + 1);
-}
-
 bool is_embedding(const std::string& module) {
-  const std::string last = leaf(module);
+  const std::string last = leaf_of_module(module);
   return last.find("embed") != std::string::npos || last == "wte" || last == "wpe" ||
          last == "shared";
 }
@@ -190,7 +183,7 @@ class Converter {
     if (is_ignored || header.shape.size() != 2 || header.size() == 0) return true;
     if (was_quantized) return false;
     if (!header.name.ends_with(".weight") || !is_weight_type(header.type)) return true;
-    const std::string last = leaf(module);
+    const std::string last = leaf_of_module(module);
     return is_embedding(module) || std::find(kUnquantized.begin(), kUnquantized.end(), last) !=
                                        kUnquantized.end();
   }
@@ -394,8 +387,8 @@ class Converter {
     const TensorHeader& header = tensors_.headers()[index];
     LossMeter loss;
     std::vector<float> source, result;
-    for (std::int64_t first = 0; first < header.size(); first += kPiece) {
-      source.resize(static_cast<std::size_t>(std::min(kPiece, header.size() - first)));
+    for (std::int64_t first = 0; first < header.size(); first += kElementsAtOnce) {
+      source.resize(static_cast<std::size_t>(std::min(kElementsAtOnce, header.size() - first)));
       result.resize(source.size());
       tensors_.read(index, first, source);
       decode(first, result);

@@ -268,4 +268,21 @@ std::string module_of_tensor(const std::string& name) {
   return dot == std::string::npos ? name : name.substr(0, dot);
 }
 
+std::string leaf_of_module(const std::string& module) {
+  const std::size_t dot = module.rfind('.');
+  return dot == std::string::npos ? module : module.substr(dot + 1);
+}
+
+const json& config_field(const json& config, const char* key) {
+  static const json kNull;
+  if (!config.is_object()) return kNull;
+  const auto found = config.find(key);
+  return found == config.end() ? kNull : *found;
+}
+
+std::int64_t config_number(const json& config, const char* key, std::int64_t otherwise) {
+  const json& value = config_field(config, key);
+  return value.is_number_integer() ? value.get<std::int64_t>() : otherwise;
+}
+
 }  // namespace fp8lab

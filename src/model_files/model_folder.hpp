@@ -63,5 +63,15 @@ bool is_model_folder(const std::filesystem::path& path);
 
 /// Returns the module of a tensor: its name without the last part.
 std::string module_of_tensor(const std::string& name);
+/// Returns the last part of a module's name.
+std::string leaf_of_module(const std::string& module);
+
+/// Returns a field of config.json; null if it is not there.
+const nlohmann::json& config_field(const nlohmann::json& config, const char* key);
+/// Returns an integer of config.json, or `otherwise`.
+std::int64_t config_number(const nlohmann::json& config, const char* key, std::int64_t otherwise);
+
+/// Elements that are read at a time, few enough for a cache.
+inline constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 18;
 
 }  // namespace fp8lab

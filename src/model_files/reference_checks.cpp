@@ -13,8 +13,6 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::int64_t kPiece = std::int64_t{1} << 18;
-
 /// A tensor of a folder that has values: plain, or codes with scales.
 struct Values {
   const StoredTensor* plain = nullptr;
@@ -41,8 +39,8 @@ void for_each_piece(const Values& reference, const Values& values, const ScaleGr
   std::int64_t size = 1;
   for (const std::int64_t extent : reference.shape()) size *= extent;
   std::vector<float> x, y;
-  for (std::int64_t first = 0; first < size; first += kPiece) {
-    x.resize(static_cast<std::size_t>(std::min(kPiece, size - first)));
+  for (std::int64_t first = 0; first < size; first += kElementsAtOnce) {
+    x.resize(static_cast<std::size_t>(std::min(kElementsAtOnce, size - first)));
     y.resize(x.size());
     for (auto [source, scales, target] :
          {std::tuple(&reference, &of_reference, &x), std::tuple(&values, &grid, &y)}) {

@@ -11,20 +11,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kPiece = std::int64_t{1} << 18;
-
-const json& field(const json& config, const char* key) {
-  static const json kNull;
-  if (!config.is_object()) return kNull;
-  const auto found = config.find(key);
-  return found == config.end() ? kNull : *found;
-}
-
-std::int64_t number(const json& config, const char* key, std::int64_t otherwise) {
-  const json& value = field(config, key);
-  return value.is_number_integer() ? value.get<std::int64_t>() : otherwise;
-}
-
 const StoredTensor* first_of(const ModelFolder& folder, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (const StoredTensor* const found = folder.find(name)) return found;
@@ -35,8 +21,8 @@ const StoredTensor* first_of(const ModelFolder& folder, std::initializer_list<co
 bool have_equal_bytes(const StoredTensor& left, const StoredTensor& right) {
   if (left.type != right.type || left.shape != right.shape) return false;
   TensorBytes a, b;
-  for (std::uint64_t first = 0; first < left.bytes(); first += kPiece) {
-    const std::uint64_t size = std::min<std::uint64_t>(kPiece, left.bytes() - first);
+  for (std::uint64_t first = 0; first < left.bytes(); first += kElementsAtOnce) {
+    const std::uint64_t size = std::min<std::uint64_t>(kElementsAtOnce, left.bytes() - first);
     a.resize(size);
     b.resize(size);
     left.file->read(left.offset + first, a);
@@ -52,11 +38,11 @@ std::vector<std::int64_t> boundaries(const std::string& module, std::int64_t row
   const auto ends = [&](const char* word) { return module.ends_with(word); };
   if (ends("gate_up_proj") && rows % 2 == 0) return {rows / 2};
   if (!ends("qkv_proj") && !ends("Wqkv")) return {};
-  const std::int64_t heads = number(config, "num_attention_heads", 0);
+  const std::int64_t heads = config_number(config, "num_attention_heads", 0);
   if (heads <= 0) return {};
-  const std::int64_t kv = number(config, "num_key_value_heads", heads);
+  const std::int64_t kv = config_number(config, "num_key_value_heads", heads);
   const std::int64_t size =
-      number(config, "head_dim", number(config, "hidden_size", 0) / heads);
+      config_number(config, "head_dim", config_number(config, "hidden_size", 0) / heads);
   if (size <= 0 || kv <= 0 || (heads + 2 * kv) * size != rows) return {};
   return {heads * size, (heads + kv) * size};
 }
@@ -88,7 +74,7 @@ void check_fused_rows(const ModelFolder& folder, const StoredWeight& weight,
 }
 
 void check_tied_head(const ModelFolder& folder, std::vector<ModelFinding>& findings) {
-  const json& tied = field(folder.config, "tie_word_embeddings");
+  const json& tied = config_field(folder.config, "tie_word_embeddings");
   const StoredTensor* const head = first_of(folder, {"lm_head.weight", "output.weight"});
   const StoredTensor* const embedding =
       first_of(folder, {"model.embed_tokens.weight", "transformer.wte.weight",
@@ -100,7 +86,7 @@ void check_tied_head(const ModelFolder& folder, std::vector<ModelFinding>& findi
     findings.push_back({severity, "tied_head", tensor, {}, 1, std::move(text)});
   };
   if (!tied.get<bool>() && head == nullptr && other_head == nullptr) {
-    const bool is_causal = field(folder.config, "architectures").dump().find("CausalLM") !=
+    const bool is_causal = config_field(folder.config, "architectures").dump().find("CausalLM") !=
                            std::string::npos;
     if (!is_causal) return;
     add(Severity::error, "lm_head.weight",

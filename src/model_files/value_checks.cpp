@@ -12,9 +12,6 @@
 namespace fp8lab {
 namespace {
 
-using Shape = std::vector<std::int64_t>;
-
-constexpr std::size_t kPiece = std::size_t{1} << 18;  // elements, few enough for a cache
 /// No weight of a trained linear layer is as large; a scale of the wrong sense makes such ones.
 constexpr float kLargestPlausible = 200.0f;
 /// The largest weights of like-named layers lie within far less of their median.
@@ -73,8 +70,8 @@ class ValueChecks {
     float amax = 0;
     std::vector<float> values;
     for (std::int64_t first = 0; first < tensor.size();
-         first += static_cast<std::int64_t>(kPiece)) {
-      values.resize(std::min(kPiece, static_cast<std::size_t>(tensor.size() - first)));
+         first += kElementsAtOnce) {
+      values.resize(static_cast<std::size_t>(std::min(kElementsAtOnce, tensor.size() - first)));
       read_elements(tensor, first, values);
       for (std::size_t i = 0; i < values.size(); ++i) {
         const float value = values[i];
@@ -143,7 +140,7 @@ class ValueChecks {
     float octave;  ///< log2 of the largest weight
   };
 
-  void add(Severity severity, const char* kind, const std::string& tensor, Shape block,
+  void add(Severity severity, const char* kind, const std::string& tensor, std::vector<std::int64_t> block,
            std::int64_t count, std::string text) {
     findings_.push_back({severity, kind, tensor, std::move(block), count, std::move(text)});
   }
@@ -154,7 +151,7 @@ class ValueChecks {
   }
 
   void report_nonfinite(const StoredTensor& tensor, std::int64_t count, std::int64_t at) {
-    Shape place(tensor.shape.size());
+    std::vector<std::int64_t> place(tensor.shape.size());
     for (std::size_t i = place.size(); i-- > 0;) {
       place[i] = at % tensor.shape[i];
       at /= tensor.shape[i];
@@ -288,9 +285,7 @@ class ValueChecks {
           fmt::format("makes the largest weight {:.4g}, in {}, which no trained layer has; {}", amax,
                       grid.place(at), why));
     } else if (amax > 0) {
-      const std::string module = module_of_tensor(weight.name);
-      const std::size_t dot = module.rfind('.');
-      siblings_[dot == std::string::npos ? module : module.substr(dot + 1)].push_back(
+      siblings_[leaf_of_module(module_of_tensor(weight.name))].push_back(
           {&weight, std::log2(amax)});
     }
   }

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kLargestBlock = 1 << 20;
+constexpr std::int64_t kLargestClaim = 1 << 20;
 
 const json& field(const json& object, const char* key) {
   static const json kNull;
@@ -36,7 +36,7 @@ std::vector<std::string> texts(const json& value) {
 std::optional<StoredScaleTile> block(const json& value) {
   const auto is_size = [](const json& one) {
     return one.is_number_integer() && one.get<std::int64_t>() > 0 &&
-           one.get<std::int64_t>() <= kLargestBlock;
+           one.get<std::int64_t>() <= kLargestClaim;
   };
   if (value.is_array() && value.size() == 2 && is_size(value[0]) && is_size(value[1])) {
     return StoredScaleTile{value[0].get<std::int64_t>(), value[1].get<std::int64_t>()};
@@ -48,7 +48,7 @@ std::optional<StoredScaleTile> block(const json& value) {
 std::optional<std::int64_t> size(const json& value) {
   if (!value.is_number_integer()) return std::nullopt;
   const auto number = value.get<std::int64_t>();
-  return number > 0 && number <= kLargestBlock ? std::optional(number) : std::nullopt;
+  return number > 0 && number <= kLargestClaim ? std::optional(number) : std::nullopt;
 }
 
 void read_fine_grained(const json& config, QuantizationClaim& claim) {
