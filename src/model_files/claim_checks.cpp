@@ -16,7 +16,9 @@ namespace {
 
 using nlohmann::json;
 using Extents = std::vector<std::int64_t>;
-std::string shape_words(const Extents& shape) { return fmt::format("({})", fmt::join(shape, ", ")); }
+std::string shape_words(const Extents& shape) {
+  return fmt::format("({})", fmt::join(shape, ", "));
+}
 
 /// The number of a layer in a name such as "model.layers.12.mlp.up_proj"; -1: none.
 std::int64_t layer_number(const std::string& name) {
@@ -155,8 +157,8 @@ class ClaimChecks {
   void report_grid(const StoredWeight& weight, const std::optional<StoredScaleTile>& claimed) {
     const Extents shape = weight.shape();
     const Extents& scales = weight.scales->shape;
-    std::string text = fmt::format("has shape {}, which fits a weight of {} ",
-                                   shape_words(scales), shape_words(shape));
+    std::string text = fmt::format("has shape {}, which fits a weight of {} ", shape_words(scales),
+                                   shape_words(shape));
     if (!claimed) {
       text += folder_.claim.is_there ? "in no tile, and quantization_config names none"
                                      : "in no tile without a quantization_config";
@@ -236,7 +238,9 @@ class ClaimChecks {
                      count, grid.values().size(), grid.place(first))});
   }
 
-  static std::uint32_t numerics_bits(float value) { return __builtin_bit_cast(std::uint32_t, value); }
+  static std::uint32_t numerics_bits(float value) {
+    return __builtin_bit_cast(std::uint32_t, value);
+  }
 
   void check_format(const StoredWeight& weight) {
     const std::string& claimed = folder_.claim.format;
@@ -256,8 +260,8 @@ class ClaimChecks {
 
   void report_orphan(const StoredTensor& scale) {
     std::string weight = scale.name;
-    for (const char* suffix : {"_scale_inv", "_scale_2", "_global_scale", "_per_tensor_scale",
-                               "_scale"}) {
+    for (const char* suffix :
+         {"_scale_inv", "_scale_2", "_global_scale", "_per_tensor_scale", "_scale"}) {
       if (!weight.ends_with(suffix)) continue;
       weight.resize(weight.size() - std::string_view(suffix).size());
       break;
@@ -306,8 +310,8 @@ class ClaimChecks {
                       claim.method));
     }
     for (const StoredWeight& weight : folder_.weights) {
-      const bool is_same = !claim.dialect || weight.layout.dialect == *claim.dialect ||
-                           weight.scales == nullptr;
+      const bool is_same =
+          !claim.dialect || weight.layout.dialect == *claim.dialect || weight.scales == nullptr;
       if (is_same) continue;
       add(Severity::error, "config_method", weight.codes->name,
           fmt::format("has scales named as in {}, quantization_config says '{}': its loader looks "
@@ -369,8 +373,9 @@ class ClaimChecks {
     const std::int64_t stated = config_number(folder_.config, "num_hidden_layers", -1);
     if (stated > 0 && last >= 0 && last + 1 < stated) {
       add(Severity::error, "tensor_missing", fmt::format("layers.{}", last + 1),
-          fmt::format("config.json says {} layers, the files hold {}: the others keep random values",
-                      stated, last + 1));
+          fmt::format(
+              "config.json says {} layers, the files hold {}: the others keep random values",
+              stated, last + 1));
     }
     for (const auto& [pattern, layers] : layers_of) {
       if (last < 2 || static_cast<std::int64_t>(layers.size()) != last) continue;

@@ -44,35 +44,35 @@ CodeScan scan_codes(const StoredWeight& weight, const ScaleGrid& grid) {
   CodeScan scan;
   scan.largest.assign(grid.values().size(), 0);
   scan.has_special.assign(grid.values().size(), false);
-  visit_data(*weight.codes, 0, weight.codes->bytes(),
-             [&](std::size_t first, std::span<const std::byte> piece) {
-               for (std::size_t i = 0; i < piece.size();) {
-                 const auto at = static_cast<std::int64_t>(first + i);
-                 const std::int64_t row = at / cols, col = at % cols;
-                 const std::int64_t run = std::min(
-                     {cols - col, (col / width + 1) * width - col,
-                      static_cast<std::int64_t>(piece.size() - i)});
-                 const std::size_t block = grid.index(row, col * per_byte);
-                 std::uint8_t largest = scan.largest[block], special = 0;
-                 for (std::int64_t j = 0; j < run; ++j) {
-                   const auto byte = static_cast<std::uint8_t>(piece[i + static_cast<std::size_t>(j)]);
-                   ++scan.histogram[byte];
-                   largest = std::max(largest, tables.magnitude[byte]);
-                   special |= tables.is_special[byte];
-                 }
-                 scan.largest[block] = largest;
-                 for (std::int64_t j = 0; special != 0 && j < run; ++j) {
-                   const auto byte = static_cast<std::uint8_t>(piece[i + static_cast<std::size_t>(j)]);
-                   if (tables.is_special[byte] == 0) continue;
-                   scan.has_special[block] = true;
-                   if (scan.specials++ > 0) continue;
-                   scan.row = row;
-                   scan.col = col + j;
-                   scan.first_block = block;
-                 }
-                 i += static_cast<std::size_t>(run);
-               }
-             });
+  visit_data(
+      *weight.codes, 0, weight.codes->bytes(),
+      [&](std::size_t first, std::span<const std::byte> piece) {
+        for (std::size_t i = 0; i < piece.size();) {
+          const auto at = static_cast<std::int64_t>(first + i);
+          const std::int64_t row = at / cols, col = at % cols;
+          const std::int64_t run = std::min({cols - col, (col / width + 1) * width - col,
+                                             static_cast<std::int64_t>(piece.size() - i)});
+          const std::size_t block = grid.index(row, col * per_byte);
+          std::uint8_t largest = scan.largest[block], special = 0;
+          for (std::int64_t j = 0; j < run; ++j) {
+            const auto byte = static_cast<std::uint8_t>(piece[i + static_cast<std::size_t>(j)]);
+            ++scan.histogram[byte];
+            largest = std::max(largest, tables.magnitude[byte]);
+            special |= tables.is_special[byte];
+          }
+          scan.largest[block] = largest;
+          for (std::int64_t j = 0; special != 0 && j < run; ++j) {
+            const auto byte = static_cast<std::uint8_t>(piece[i + static_cast<std::size_t>(j)]);
+            if (tables.is_special[byte] == 0) continue;
+            scan.has_special[block] = true;
+            if (scan.specials++ > 0) continue;
+            scan.row = row;
+            scan.col = col + j;
+            scan.first_block = block;
+          }
+          i += static_cast<std::size_t>(run);
+        }
+      });
   return scan;
 }
 

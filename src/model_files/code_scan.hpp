@@ -17,9 +17,9 @@ struct CodeScan {
   std::vector<bool> has_special;
   /// Bytes by value; of packed codes each holds two.
   std::array<std::int64_t, 256> histogram{};
-  std::int64_t specials = 0;               ///< codes that are NaN or infinite
-  std::int64_t row = -1, col = -1;         ///< of the first of them
-  std::size_t first_block = 0;             ///< of the first of them
+  std::int64_t specials = 0;        ///< codes that are NaN or infinite
+  std::int64_t row = -1, col = -1;  ///< of the first of them
+  std::size_t first_block = 0;      ///< of the first of them
 
   std::int64_t special_blocks() const;
   std::int64_t nonzero_blocks() const;  ///< with a nonzero number or a special code

@@ -25,11 +25,22 @@ namespace {
 using nlohmann::json;
 
 /// Modules of two extents that no dialect's loader takes for quantized linear layers.
-constexpr std::array<std::string_view, 16> kUnquantized = {
-    "lm_head",   "embed_tokens", "embed_in",        "embed_out",           "wte",
-    "wpe",       "tok_embeddings", "word_embeddings", "position_embeddings", "token_type_embeddings",
-    "shared",    "gate",         "router",          "classifier",          "score",
-    "patch_embedding"};
+constexpr std::array<std::string_view, 16> kUnquantized = {"lm_head",
+                                                           "embed_tokens",
+                                                           "embed_in",
+                                                           "embed_out",
+                                                           "wte",
+                                                           "wpe",
+                                                           "tok_embeddings",
+                                                           "word_embeddings",
+                                                           "position_embeddings",
+                                                           "token_type_embeddings",
+                                                           "shared",
+                                                           "gate",
+                                                           "router",
+                                                           "classifier",
+                                                           "score",
+                                                           "patch_embedding"};
 
 bool is_embedding(const std::string& module) {
   const std::string last = leaf_of_module(module);
@@ -113,8 +124,8 @@ std::optional<QuantizedBytes> kept_codes(const StoredWeight& weight, const Weigh
     return bytes;
   }
   for (std::size_t i = 0; i < scales.size(); ++i) {
-    bytes.scales[i] = static_cast<std::byte>(
-        numerics::encode(numerics::kE8M0, numerics::float_bits(scales[i])));
+    bytes.scales[i] =
+        static_cast<std::byte>(numerics::encode(numerics::kE8M0, numerics::float_bits(scales[i])));
   }
   return bytes;
 }
@@ -134,9 +145,10 @@ class Converter {
     for (std::size_t i = 0; i < tensors_.headers().size(); ++i) plan(i);
     plan_inputs();
     if (options_.target.layout && shapes_.empty()) {
-      throw Error(fmt::format("{}: no weight to quantize: none has two extents and the name of a "
-                              "linear layer",
-                              source_.path.string()));
+      throw Error(
+          fmt::format("{}: no weight to quantize: none has two extents and the name of a "
+                      "linear layer",
+                      source_.path.string()));
     }
     ModelFolderContent content;
     content.shard_bytes = options_.shard_bytes;
@@ -164,15 +176,16 @@ class Converter {
   void check_source() const {
     for (const StoredWeight& weight : source_.weights) {
       if (is_readable(weight)) continue;
-      throw Error(fmt::format("{}: tensor '{}': its scales are missing or do not fit; `fp8lab doctor "
-                              "{}` says why",
-                              source_.path.string(), weight.codes->name, source_.path.string()));
+      throw Error(
+          fmt::format("{}: tensor '{}': its scales are missing or do not fit; `fp8lab doctor "
+                      "{}` says why",
+                      source_.path.string(), weight.codes->name, source_.path.string()));
     }
     if (source_.orphans.empty()) return;
-    throw Error(fmt::format("{}: tensor '{}' is the scale of no quantized weight; `fp8lab doctor {}` "
-                            "says more",
-                            source_.path.string(), source_.orphans.front()->name,
-                            source_.path.string()));
+    throw Error(
+        fmt::format("{}: tensor '{}' is the scale of no quantized weight; `fp8lab doctor {}` "
+                    "says more",
+                    source_.path.string(), source_.orphans.front()->name, source_.path.string()));
   }
 
   bool is_kept(const TensorHeader& header, bool was_quantized) const {
@@ -184,8 +197,8 @@ class Converter {
     if (was_quantized) return false;
     if (!header.name.ends_with(".weight") || !is_weight_type(header.type)) return true;
     const std::string last = leaf_of_module(module);
-    return is_embedding(module) || std::find(kUnquantized.begin(), kUnquantized.end(), last) !=
-                                       kUnquantized.end();
+    return is_embedding(module) ||
+           std::find(kUnquantized.begin(), kUnquantized.end(), last) != kUnquantized.end();
   }
 
   void plan(std::size_t index) {
@@ -209,9 +222,10 @@ class Converter {
 
   void plan_quantized(std::size_t index, const TensorHeader& header) {
     if (is_stored_transposed(header.name)) {
-      throw Error(fmt::format("{}: tensor '{}': files of this family hold it as (in, out), for which "
-                              "no dialect has scales; accepted: --to bf16, f16 or f32",
-                              source_.path.string(), header.name));
+      throw Error(
+          fmt::format("{}: tensor '{}': files of this family hold it as (in, out), for which "
+                      "no dialect has scales; accepted: --to bf16, f16 or f32",
+                      source_.path.string(), header.name));
     }
     Content content = Content::codes;
     std::vector<TensorHeader> parts;
@@ -219,8 +233,7 @@ class Converter {
       parts = layout_headers(*options_.target.layout, header.name, header.shape);
     } catch (const Error& error) {
       throw Error(fmt::format("{}: {}; accepted: --ignore '{}', which keeps it as it is",
-                              source_.path.string(), error.what(),
-                              module_of_tensor(header.name)));
+                              source_.path.string(), error.what(), module_of_tensor(header.name)));
     }
     for (TensorHeader& part : parts) {
       planned_.push_back({std::move(part), index, content, nullptr});
@@ -235,14 +248,14 @@ class Converter {
     for (const StoredWeight& weight : source_.weights) {
       used.insert({weight.codes, weight.scales, weight.global});
     }
-    const bool is_same = options_.target.layout &&
-                         source_.claim.dialect == options_.target.layout->dialect;
+    const bool is_same =
+        options_.target.layout && source_.claim.dialect == options_.target.layout->dialect;
     std::size_t dropped = 0;
     std::set<std::string> written;
     for (const StoredTensor* tensor : source_.tensors) {
       if (used.count(tensor) != 0) continue;
-      const bool is_of_cache = tensor->name.ends_with(".k_scale") ||
-                               tensor->name.ends_with(".v_scale");
+      const bool is_of_cache =
+          tensor->name.ends_with(".k_scale") || tensor->name.ends_with(".v_scale");
       if (!is_same && !is_of_cache) {
         ++dropped;
         continue;
@@ -294,8 +307,8 @@ class Converter {
       const WeightLayout& layout = *options_.target.layout;
       const bool has_head = std::find(kept_.begin(), kept_.end(), "lm_head") != kept_.end();
       if (!has_head && shapes_.count("lm_head.weight") == 0) kept_.push_back("lm_head");
-      const InputQuantization inputs = layout.tile.is_tensor() ? InputQuantization::tensor
-                                                               : InputQuantization::token;
+      const InputQuantization inputs =
+          layout.tile.is_tensor() ? InputQuantization::tensor : InputQuantization::token;
       config["quantization_config"] = quantization_config(layout, inputs, kept_);
       if (layout.dialect == Dialect::modelopt) {
         content.files["hf_quant_config.json"] = modelopt_file(layout, kept_).dump(2) + "\n";
@@ -350,8 +363,8 @@ class Converter {
     measure(one.source, std::string(stored_name(one.header.type)), false,
             [&](std::int64_t first, std::span<float> result) {
               const std::size_t at = static_cast<std::size_t>(first) * width;
-              decode_elements(one.header.type,
-                              std::span(bytes).subspan(at, result.size() * width), result);
+              decode_elements(one.header.type, std::span(bytes).subspan(at, result.size() * width),
+                              result);
             });
     return bytes;
   }
@@ -366,18 +379,18 @@ class Converter {
       const std::size_t mark = backend_.memory_mark();
       const QuantizedOperand operand =
           quantize_weight(backend_, tensors_, index, spec_, options_.seed);
-      const float amax =
-          layout.has_two_levels() ? weight_amax(tensors_, index, spec_) : 0.0f;
+      const float amax = layout.has_two_levels() ? weight_amax(tensors_, index, spec_) : 0.0f;
       bytes = quantized_bytes(backend_, operand, layout, amax);
       backend_.release_to(mark);
     }
     if (losses_.count(index) != 0) return std::move(*bytes);
     const std::vector<std::int64_t>& shape = tensors_.headers()[index].shape;
     const ScaleGrid grid = ScaleGrid::from_bytes(layout, shape, bytes->scales, bytes->global);
-    measure(index, layout_text(layout), is_copied, [&](std::int64_t first, std::span<float> result) {
-      decode_codes(layout, bytes->codes, first, result);
-      grid.multiply(first, result);
-    });
+    measure(index, layout_text(layout), is_copied,
+            [&](std::int64_t first, std::span<float> result) {
+              decode_codes(layout, bytes->codes, first, result);
+              grid.multiply(first, result);
+            });
     return std::move(*bytes);
   }
 

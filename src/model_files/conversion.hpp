@@ -27,11 +27,11 @@ struct ConversionOptions {
 struct ConvertedTensor {
   std::string name;
   std::vector<std::int64_t> shape;
-  std::string from, to;      ///< a layout in words, or a type
-  bool is_copied = false;    ///< codes as they were; the scales' values too, or times 2 or 1/2
-  double sqnr_db = 0;        ///< infinity: the same values
-  double max_error = 0;      ///< largest |x - y| of the values read from the source and the result
-  double largest = 0;        ///< largest |x|
+  std::string from, to;    ///< a layout in words, or a type
+  bool is_copied = false;  ///< codes as they were; the scales' values too, or times 2 or 1/2
+  double sqnr_db = 0;      ///< infinity: the same values
+  double max_error = 0;    ///< largest |x - y| of the values read from the source and the result
+  double largest = 0;      ///< largest |x|
 };
 
 struct Conversion {

@@ -28,8 +28,8 @@ bool contains(const std::vector<std::string>& words, const std::string& word) {
 }
 
 Dialect dialect_of(const std::string& name) {
-  for (const Dialect dialect : {Dialect::fine_grained, Dialect::compressed_tensors,
-                                Dialect::modelopt, Dialect::torchao}) {
+  for (const Dialect dialect :
+       {Dialect::fine_grained, Dialect::compressed_tensors, Dialect::modelopt, Dialect::torchao}) {
     if (dialect_name(dialect) == name) return dialect;
   }
   FP8LAB_ASSERT(false);
@@ -91,12 +91,11 @@ ConversionTarget parse_target(const std::string& text) {
   if (text == "f32") return {StoredType::f32, std::nullopt};
   const std::vector<std::string> words = split(text);
   const auto& known = target_words();
-  const auto found = std::find_if(known.begin(), known.end(), [&](const TargetWords& one) {
-    return one.dialect == words[0];
-  });
+  const auto found = std::find_if(known.begin(), known.end(),
+                                  [&](const TargetWords& one) { return one.dialect == words[0]; });
   const auto refuse = [&](const std::string& word) {
-    throw Error(fmt::format("--to {}: unknown word '{}'; accepted: {}", text, word,
-                            accepted_text()));
+    throw Error(
+        fmt::format("--to {}: unknown word '{}'; accepted: {}", text, word, accepted_text()));
   };
   if (found == known.end()) refuse(words[0]);
   WeightLayout layout;
@@ -115,9 +114,10 @@ ConversionTarget parse_target(const std::string& text) {
       layout.scales_are_powers = words[next] == "ue8m0";
       if (words[next] == "e8m0") layout.scale_type = StoredType::f8_e8m0;
     } else {
-      throw Error(fmt::format("--to {}: '{}' is given twice, beside another word for scales, or "
-                              "without blocks",
-                              text, words[next]));
+      throw Error(
+          fmt::format("--to {}: '{}' is given twice, beside another word for scales, or "
+                      "without blocks",
+                      text, words[next]));
     }
   }
   return {StoredType::bf16, layout};

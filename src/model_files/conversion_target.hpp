@@ -25,10 +25,10 @@ struct TargetWords {
 const std::vector<TargetWords>& target_words();
 
 /// Parses "bf16", "f16", "f32" or "DIALECT[:SCHEME][:CHANGE]": "fp8", "fp8:128x128:ue8m0",
-/// "compressed-tensors:nvfp4", "modelopt:mxfp8", "torchao:tensor". Schemes: a block such as 128x128,
-/// "channel" (one scale a row), "tensor", "mxfp8", "mxfp4", "nvfp4". Changes: "ue8m0" powers of two
-/// held in F32, "e8m0" powers of two held in F8_E8M0, "fnuz" E4M3FNUZ codes. Throws Error that says
-/// what is accepted.
+/// "compressed-tensors:nvfp4", "modelopt:mxfp8", "torchao:tensor". Schemes: a block such as
+/// 128x128, "channel" (one scale a row), "tensor", "mxfp8", "mxfp4", "nvfp4". Changes: "ue8m0"
+/// powers of two held in F32, "e8m0" powers of two held in F8_E8M0, "fnuz" E4M3FNUZ codes. Throws
+/// Error that says what is accepted.
 ConversionTarget parse_target(const std::string& words);
 
 }  // namespace fp8lab

@@ -14,16 +14,16 @@ namespace fp8lab {
 /// How far a weight is from that of the reference.
 struct ComparedWeight {
   std::string name;
-  double sqnr_db = 0;                ///< 10 log10(sum x^2 / sum (x - y)^2); infinity: equal
-  double max_error = 0;              ///< largest |x - y|
-  double worst_block_db = 0;         ///< the lowest SQNR of a block of the scales' grid
+  double sqnr_db = 0;                     ///< 10 log10(sum x^2 / sum (x - y)^2); infinity: equal
+  double max_error = 0;                   ///< largest |x - y|
+  double worst_block_db = 0;              ///< the lowest SQNR of a block of the scales' grid
   std::vector<std::int64_t> worst_block;  ///< empty without blocks
 };
 
 struct ModelExamination {
-  std::vector<ModelFinding> findings;   ///< in the order of the files
+  std::vector<ModelFinding> findings;  ///< in the order of the files
   std::size_t tensors = 0;
-  std::vector<std::string> layouts;     ///< "fp8 e4m3fn/128x128, scales F32: 14 weights"
+  std::vector<std::string> layouts;      ///< "fp8 e4m3fn/128x128, scales F32: 14 weights"
   std::vector<ComparedWeight> compared;  ///< with a reference
 
   /// Returns the number of findings of a severity.

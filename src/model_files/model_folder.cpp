@@ -23,11 +23,15 @@ constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 /// Names of scales and of what belongs to inputs, outputs and caches, after a module or weight.
 constexpr std::array<std::string_view, 7> kScaleSuffixes = {
-    "_scale_inv", ".weight_scale", ".weight_scale_2", ".weight_global_scale",
-    "_weight_scale", "_weight_per_tensor_scale", "_proj_scale"};
+    "_scale_inv",           ".weight_scale", ".weight_scale_2",
+    ".weight_global_scale", "_weight_scale", "_weight_per_tensor_scale",
+    "_proj_scale"};
 constexpr std::array<std::string_view, 9> kInputSuffixes = {
-    ".input_scale", ".input_global_scale", ".activation_scale", ".output_scale", ".k_scale",
-    ".v_scale",     ".q_scale",            ".prob_scale",       ".weight_shape"};
+    ".input_scale",      ".input_global_scale",
+    ".activation_scale", ".output_scale",
+    ".k_scale",          ".v_scale",
+    ".q_scale",          ".prob_scale",
+    ".weight_shape"};
 
 template <std::size_t N>
 bool ends_with_any(const std::string& name, const std::array<std::string_view, N>& suffixes) {
@@ -168,8 +172,8 @@ class FolderReader {
     try {
       folder_.config = read_json_object(file);
     } catch (const Error& error) {
-      add("config_malformed", "config.json", fmt::format("{}: no loader knows the model",
-                                                         error.what()));
+      add("config_malformed", "config.json",
+          fmt::format("{}: no loader knows the model", error.what()));
     }
   }
 

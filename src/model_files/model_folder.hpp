@@ -46,8 +46,8 @@ struct ModelFolder {
   nlohmann::json config;                        ///< config.json; null: none
   QuantizationClaim claim;
 
-  std::vector<StoredWeight> weights;        ///< quantized ones; tiles only where shapes fit
-  std::vector<const StoredTensor*> plain;   ///< neither codes nor scales
+  std::vector<StoredWeight> weights;         ///< quantized ones; tiles only where shapes fit
+  std::vector<const StoredTensor*> plain;    ///< neither codes nor scales
   std::vector<const StoredTensor*> orphans;  ///< scales of no quantized weight
 
   const StoredTensor* find(const std::string& name) const;

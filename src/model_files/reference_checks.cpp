@@ -74,8 +74,8 @@ Comparison compare(const Values& reference, const Values& values, const ScaleGri
                    result.loss.add(x, y);
                    for (std::size_t i = 0; by_block && i < x.size(); ++i) {
                      const std::int64_t at = first + static_cast<std::int64_t>(i);
-                     LossMeter& block = result.blocks[grid.index(at / grid.cols(),
-                                                                 at % grid.cols())];
+                     LossMeter& block =
+                         result.blocks[grid.index(at / grid.cols(), at % grid.cols())];
                      block.add(std::span(&x[i], 1), std::span(&y[i], 1));
                    }
                  });
@@ -109,18 +109,17 @@ std::string explanation(const Values& reference, const Values& values, const Sca
   const auto rows = static_cast<std::size_t>(grid.tile_rows());
   const auto cols = static_cast<std::size_t>(grid.tile_cols()), matrix = rows * cols;
   scaled("the scale divided instead of multiplied", [&](std::size_t i) { return 1 / own[i]; });
-  scaled("twice the scale: the codes are E4M3, not FNUZ", [&](std::size_t i) { return 2 * own[i]; });
-  scaled("half the scale: the codes are FNUZ, not E4M3",
-         [&](std::size_t i) { return own[i] / 2; });
+  scaled("twice the scale: the codes are E4M3, not FNUZ",
+         [&](std::size_t i) { return 2 * own[i]; });
+  scaled("half the scale: the codes are FNUZ, not E4M3", [&](std::size_t i) { return own[i] / 2; });
   scaled("no scale", [&](std::size_t) { return 1.0f; });
   if (own.size() > 1) {
     scaled("the transposed scales", [&](std::size_t i) {
       const std::size_t block = i % matrix;
       return own[i - block + block % cols * rows + block / cols];
     });
-    scaled("each block's scale taken from the block before it", [&](std::size_t i) {
-      return own[i == 0 ? 0 : i - 1];
-    });
+    scaled("each block's scale taken from the block before it",
+           [&](std::size_t i) { return own[i == 0 ? 0 : i - 1]; });
     scaled("each block's scale taken from the block behind it",
            [&](std::size_t i) { return own[std::min(i + 1, own.size() - 1)]; });
     scaled("the scales in reverse order", [&](std::size_t i) { return own[own.size() - 1 - i]; });
@@ -170,10 +169,10 @@ void judge(const std::string& name, const Values& reference, const Values& value
           : "";
   const std::string why =
       values.weight != nullptr ? explanation(reference, values, grid, compared.sqnr_db) : "";
-  findings.push_back({is_error ? Severity::error : Severity::warning, "reference", name,
-                      compared.worst_block, std::max<std::int64_t>(static_cast<std::int64_t>(bad), 1),
-                      fmt::format("is {:.1f} dB from the reference{}{}", compared.sqnr_db, place,
-                                  why)});
+  findings.push_back(
+      {is_error ? Severity::error : Severity::warning, "reference", name, compared.worst_block,
+       std::max<std::int64_t>(static_cast<std::int64_t>(bad), 1),
+       fmt::format("is {:.1f} dB from the reference{}{}", compared.sqnr_db, place, why)});
 }
 
 }  // namespace
@@ -187,8 +186,8 @@ std::vector<ComparedWeight> compare_with_reference(const ModelFolder& folder,
   check_claims(sibling, of_reference);
   for (const ModelFinding& finding : of_reference) {
     if (finding.severity != Severity::error) continue;
-    throw Error(fmt::format("--reference {}: {}: {}", reference.string(), finding.tensor,
-                            finding.text));
+    throw Error(
+        fmt::format("--reference {}: {}: {}", reference.string(), finding.tensor, finding.text));
   }
   std::unordered_map<std::string, Values> known;
   for (const auto& [name, values] : values_of(sibling)) known.emplace(name, values);
@@ -204,10 +203,14 @@ std::vector<ComparedWeight> compare_with_reference(const ModelFolder& folder,
     const Values other = found->second;
     known.erase(found);
     if (other.shape() != values.shape()) {
-      findings.push_back({Severity::error, "reference", name, {}, 1,
-                          fmt::format("has shape ({}), in the reference ({})",
-                                      fmt::join(values.shape(), ", "),
-                                      fmt::join(other.shape(), ", "))});
+      findings.push_back(
+          {Severity::error,
+           "reference",
+           name,
+           {},
+           1,
+           fmt::format("has shape ({}), in the reference ({})", fmt::join(values.shape(), ", "),
+                       fmt::join(other.shape(), ", "))});
       continue;
     }
     compared.push_back({.name = name});
@@ -215,8 +218,12 @@ std::vector<ComparedWeight> compare_with_reference(const ModelFolder& folder,
   }
   for (const auto& [name, values] : values_of(sibling)) {
     if (known.count(name) == 0) continue;
-    findings.push_back({name == "lm_head.weight" ? Severity::note : Severity::error, "reference",
-                        name, {}, 1, "is in the reference alone: this model lacks it"});
+    findings.push_back({name == "lm_head.weight" ? Severity::note : Severity::error,
+                        "reference",
+                        name,
+                        {},
+                        1,
+                        "is in the reference alone: this model lacks it"});
   }
   return compared;
 }

@@ -57,7 +57,11 @@ void check_fused_rows(const ModelFolder& folder, const StoredWeight& weight,
   for (const std::int64_t row : boundaries(module, rows, folder.config)) {
     if (row % height == 0) continue;
     findings.push_back(
-        {Severity::warning, "fused_rows", weight.scales->name, {row / height, 0}, 1,
+        {Severity::warning,
+         "fused_rows",
+         weight.scales->name,
+         {row / height, 0},
+         1,
          fmt::format("block ({}, 0) holds rows of two fused layers, which meet at row {}: split, "
                      "the parts have no scales of their own, and engines that shard them refuse",
                      row / height, row)});
@@ -67,7 +71,11 @@ void check_fused_rows(const ModelFolder& folder, const StoredWeight& weight,
                        module.ends_with("up_proj");
   if (!is_part || module.ends_with("gate_up_proj") || rows % height == 0) return;
   findings.push_back(
-      {Severity::note, "fused_rows", weight.scales->name, {rows / height, 0}, 1,
+      {Severity::note,
+       "fused_rows",
+       weight.scales->name,
+       {rows / height, 0},
+       1,
        fmt::format("{} rows are no multiple of {}: engines that fuse this layer with its "
                    "neighbours (q, k, v; gate, up) refuse it or move its blocks",
                    rows, height)});
@@ -76,9 +84,9 @@ void check_fused_rows(const ModelFolder& folder, const StoredWeight& weight,
 void check_tied_head(const ModelFolder& folder, std::vector<ModelFinding>& findings) {
   const json& tied = config_field(folder.config, "tie_word_embeddings");
   const StoredTensor* const head = first_of(folder, {"lm_head.weight", "output.weight"});
-  const StoredTensor* const embedding =
-      first_of(folder, {"model.embed_tokens.weight", "transformer.wte.weight",
-                        "embed_tokens.weight", "wte.weight"});
+  const StoredTensor* const embedding = first_of(
+      folder,
+      {"model.embed_tokens.weight", "transformer.wte.weight", "embed_tokens.weight", "wte.weight"});
   const StoredTensor* const other_head =
       first_of(folder, {"lm_head.weight_packed", "lm_head._weight_qdata"});
   if (!tied.is_boolean() || embedding == nullptr) return;
@@ -86,8 +94,8 @@ void check_tied_head(const ModelFolder& folder, std::vector<ModelFinding>& findi
     findings.push_back({severity, "tied_head", tensor, {}, 1, std::move(text)});
   };
   if (!tied.get<bool>() && head == nullptr && other_head == nullptr) {
-    const bool is_causal = config_field(folder.config, "architectures").dump().find("CausalLM") !=
-                           std::string::npos;
+    const bool is_causal =
+        config_field(folder.config, "architectures").dump().find("CausalLM") != std::string::npos;
     if (!is_causal) return;
     add(Severity::error, "lm_head.weight",
         "is not there, but tie_word_embeddings is false: the head keeps its random values");

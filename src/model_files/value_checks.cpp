@@ -69,8 +69,7 @@ class ValueChecks {
     std::int64_t count = 0, first_at = 0;
     float amax = 0;
     std::vector<float> values;
-    for (std::int64_t first = 0; first < tensor.size();
-         first += kElementsAtOnce) {
+    for (std::int64_t first = 0; first < tensor.size(); first += kElementsAtOnce) {
       values.resize(static_cast<std::size_t>(std::min(kElementsAtOnce, tensor.size() - first)));
       read_elements(tensor, first, values);
       for (std::size_t i = 0; i < values.size(); ++i) {
@@ -140,8 +139,8 @@ class ValueChecks {
     float octave;  ///< log2 of the largest weight
   };
 
-  void add(Severity severity, const char* kind, const std::string& tensor, std::vector<std::int64_t> block,
-           std::int64_t count, std::string text) {
+  void add(Severity severity, const char* kind, const std::string& tensor,
+           std::vector<std::int64_t> block, std::int64_t count, std::string text) {
     findings_.push_back({severity, kind, tensor, std::move(block), count, std::move(text)});
   }
 
@@ -242,11 +241,11 @@ class ValueChecks {
     for (std::size_t i = 0; i < grid.values().size(); ++i) {
       const float value = grid.values()[i];
       const bool has_codes = scan.largest[i] != 0 || scan.has_special[i];
-      Kind* const kind = std::isnan(value)            ? &kinds[0]
-                         : std::isinf(value)          ? &kinds[1]
-                         : value < 0                  ? &kinds[2]
+      Kind* const kind = std::isnan(value)           ? &kinds[0]
+                         : std::isinf(value)         ? &kinds[1]
+                         : value < 0                 ? &kinds[2]
                          : (value == 0 && has_codes) ? &kinds[3]
-                                                      : nullptr;
+                                                     : nullptr;
       if (kind != nullptr && kind->count++ == 0) kind->first = i;
     }
     bool is_sound = true;
@@ -282,8 +281,8 @@ class ValueChecks {
                             inverse)
               : "the scale is not this weight's";
       add(Severity::error, "scale_inverted", weight.scales->name, grid.indices(at), 1,
-          fmt::format("makes the largest weight {:.4g}, in {}, which no trained layer has; {}", amax,
-                      grid.place(at), why));
+          fmt::format("makes the largest weight {:.4g}, in {}, which no trained layer has; {}",
+                      amax, grid.place(at), why));
     } else if (amax > 0) {
       siblings_[leaf_of_module(module_of_tensor(weight.name))].push_back(
           {&weight, std::log2(amax)});

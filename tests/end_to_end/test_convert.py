@@ -157,9 +157,9 @@ def test_back_to_values(
             assert sqnr(values, read[name]) > 120
             assert name not in losses or losses[name]["exact"]
         else:
-            assert np.array_equal(read[name], numbers(stored(values))) or sqnr(
-                values, read[name]
-            ) > 45, name
+            assert (
+                np.array_equal(read[name], numbers(stored(values))) or sqnr(values, read[name]) > 45
+            ), name
 
 
 def test_export_and_convert_write_the_same_bytes(tmp_path: Path, source: Path) -> None:
@@ -184,9 +184,7 @@ def test_shards_companions_and_notes(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "source", gaussian_model(CONFIG), CONFIG, shards=3)
     (source / "tokenizer_config.json").write_text("{}")
     (source / "modeling_own.py").write_text("")
-    result = run(
-        "convert", source, tmp_path / "out", "--to", "torchao", "--shard-bytes", 500_000
-    )
+    result = run("convert", source, tmp_path / "out", "--to", "torchao", "--shard-bytes", 500_000)
     assert result.returncode == 0, result.stderr
     assert "not copied: modeling_own.py" in result.stderr
     assert (tmp_path / "out/tokenizer_config.json").exists()
@@ -247,9 +245,7 @@ def test_refusals(tmp_path: Path, source: Path, converted: dict[str, Path]) -> N
         source, out, "--to", "compressed-tensors:mxfp8", "--spec", "e4m3fn/1x32"
     )
     assert "--input-scale NUMBER" in message(source, out, "--to", "modelopt")
-    assert "--input-scale is for" in message(
-        source, out, "--to", "fp8", "--input-scale", "1"
-    )
+    assert "--input-scale is for" in message(source, out, "--to", "fp8", "--input-scale", "1")
     assert "exists" in message(source, converted["fp8"], "--to", "fp8")
     assert "holds no model" in message(tmp_path, out, "--to", "fp8")
     narrow = CONFIG | {"hidden_size": 248, "num_hidden_layers": 1}

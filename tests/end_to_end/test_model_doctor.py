@@ -35,9 +35,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pa
         if target == "bf16":
             made[key] = write_folder(root / key, gaussian_model(shapes[shape]), shapes[shape])
             return made[key]
-        result = run(
-            "convert", folder("bf16", shape), root / key, "--to", target, *TARGETS[target]
-        )
+        result = run("convert", folder("bf16", shape), root / key, "--to", target, *TARGETS[target])
         assert result.returncode == 0, result.stderr
         made[key] = root / key
         return made[key]
@@ -274,9 +272,7 @@ CASES: dict[str, Case] = {
     "codes are U8": Case("fp8", as_type("up_proj.weight", "U8"), "code_type", UP + ".weight"),
     "scales are integers": Case(
         "fp8",
-        lambda model: model.tensors.update(
-            {UP + ".weight_scale_inv": ("I32", (3, 2), bytes(24))}
-        ),
+        lambda model: model.tensors.update({UP + ".weight_scale_inv": ("I32", (3, 2), bytes(24))}),
         "scale_type",
         UP + ".weight_scale_inv",
     ),
@@ -472,7 +468,8 @@ CASES: dict[str, Case] = {
     "a row's scale that jumps": Case(
         "compressed-tensors",
         lambda model: model.change(
-            UP + ".weight_scale", lambda values: values * (1 + 500 * (np.arange(384) == 99))[:, None]
+            UP + ".weight_scale",
+            lambda values: values * (1 + 500 * (np.arange(384) == 99))[:, None],
         ),
         "scale_jump",
         UP + ".weight_scale",
@@ -687,7 +684,10 @@ FILES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "the index names another shard": (
         break_index(
             lambda names: names.update(
-                {UP + ".weight": f"model-0000{4 - int(names[UP + '.weight'][10])}-of-00003.safetensors"}
+                {
+                    UP
+                    + ".weight": f"model-0000{4 - int(names[UP + '.weight'][10])}-of-00003.safetensors"
+                }
                 if names[UP + ".weight"][10] != "2"
                 else {UP + ".weight": "model-00001-of-00003.safetensors"}
             )
@@ -746,7 +746,9 @@ def test_broken_files_are_found(
     change(folder)
     status, findings = examine(folder)
     assert status == 3
-    assert any(one["kind"] == kind and one["tensor"].startswith(tensor) for one in findings), findings
+    assert any(
+        one["kind"] == kind and one["tensor"].startswith(tensor) for one in findings
+    ), findings
 
 
 def test_modelopt_states_its_algorithm_twice(
@@ -772,7 +774,9 @@ def test_the_text_names_severity_tensor_and_block(
     result = run("doctor", broken)
     assert result.returncode == 3
     lines = result.stdout.splitlines()
-    assert lines[0].startswith(f"error    {UP}.weight: 1 codes are NaN") and "block (2, 1)" in lines[0]
+    assert (
+        lines[0].startswith(f"error    {UP}.weight: 1 codes are NaN") and "block (2, 1)" in lines[0]
+    )
     assert lines[1] == "fp8 e4m3fn/128x128, scales F32: 28 weights"
     assert lines[2].endswith("tensors, 1 errors, 0 warnings")
 

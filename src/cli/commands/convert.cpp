@@ -30,7 +30,8 @@ using nlohmann::ordered_json;
 Options convert_options() {
   Options options(
       "fp8lab convert MODEL DIR --to TARGET\n"
-      "MODEL is a Hugging Face folder of any family, in BF16 or quantized; DIR must not exist or be\n"
+      "MODEL is a Hugging Face folder of any family, in BF16 or quantized; DIR must not exist or "
+      "be\n"
       "empty. TARGET is bf16, f16, f32, or DIALECT[:SCHEME][:CHANGE]:\n"
       "  fp8[:RxC|tensor][:ue8m0|e8m0|fnuz]             transformers, DeepSeek; RxC is 128x128\n"
       "  compressed-tensors[:channel|tensor|RxC|mxfp8|mxfp4|nvfp4]\n"
@@ -40,9 +41,10 @@ Options convert_options() {
   options.add("source", value<std::string>(), "MODEL");
   options.add("dir", value<std::string>(), "DIR");
   options.add("to", value<std::string>(), "TARGET");
-  options.add("spec", value<std::string>(),
-              "quantizer in place of the target's own, such as infir2:fprop.w; its format, tile and "
-              "kind of scale must be the target's");
+  options.add(
+      "spec", value<std::string>(),
+      "quantizer in place of the target's own, such as infir2:fprop.w; its format, tile and "
+      "kind of scale must be the target's");
   options.add("ignore", value<std::vector<std::string>>(),
               "modules that stay as they are: a name, a part of one between dots, one with *, or "
               "re:EXPRESSION; repeatable. Embeddings, heads and routers always stay");
@@ -63,7 +65,8 @@ ConversionOptions options_of(const Values& values) {
   options.ignored = words_of(values, "ignore");
   options.shard_bytes = values["shard-bytes"].as<std::uint64_t>();
   if (options.shard_bytes == 0) {
-    throw Error("convert: --shard-bytes 0; accepted: a size from 1 on, which one tensor may exceed");
+    throw Error(
+        "convert: --shard-bytes 0; accepted: a size from 1 on, which one tensor may exceed");
   }
   options.seed = values["seed"].as<std::uint64_t>();
   if (!options.target.layout) {
@@ -153,9 +156,10 @@ int convert(const std::vector<std::string>& arguments) {
   const std::string source = require_model_path(required(values, "source", "convert"));
   const std::string folder = required(values, "dir", "convert");
   if (!is_model_folder(source)) {
-    throw Error(fmt::format("{}: holds no model; accepted: a Hugging Face folder, or a safetensors "
-                            "file (a run: fp8lab export)",
-                            source));
+    throw Error(
+        fmt::format("{}: holds no model; accepted: a Hugging Face folder, or a safetensors "
+                    "file (a run: fp8lab export)",
+                    source));
   }
   output_folder(folder, "convert: DIR");
   std::vector<ModelFinding> findings;

@@ -25,8 +25,10 @@ Options doctor_options() {
   Options options(
       "fp8lab doctor DIR\n"
       "fp8lab doctor MODEL [--reference MODEL]\n"
-      "DIR is the folder of a run or a study; MODEL a Hugging Face folder, or one safetensors file,\n"
-      "of any family, quantized as by transformers (fp8), compressed-tensors, ModelOpt or torchao.\n"
+      "DIR is the folder of a run or a study; MODEL a Hugging Face folder, or one safetensors "
+      "file,\n"
+      "of any family, quantized as by transformers (fp8), compressed-tensors, ModelOpt or "
+      "torchao.\n"
       "Says of each tensor and block what is wrong and what that does to the model");
   options.add("directory", value<std::string>(),
               "folder of a run or a study, the target of an export that was killed, or a model");

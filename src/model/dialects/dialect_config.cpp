@@ -93,8 +93,7 @@ const char* modelopt_algorithm(const WeightLayout& layout) {
 
 ordered_json modelopt(const WeightLayout& layout, const std::vector<std::string>& kept) {
   ordered_json group;
-  group["weights"] = {
-      {"dynamic", false}, {"num_bits", layout.format.bits()}, {"type", "float"}};
+  group["weights"] = {{"dynamic", false}, {"num_bits", layout.format.bits()}, {"type", "float"}};
   if (layout.tile.cols > 0) group["weights"]["group_size"] = layout.tile.cols;
   group["targets"] = ordered_json::array({"Linear"});
   ordered_json config;

@@ -26,9 +26,9 @@ struct QuantizationClaim {
   std::string method;              ///< quant_method
   std::optional<Dialect> dialect;  ///< nothing for methods that are not read here
   std::vector<GroupClaim> groups;
-  std::vector<std::string> ignored;  ///< modules that stay unquantized
-  bool says_powers_of_two = false;   ///< scale_fmt "ue8m0"
-  std::string format;                ///< fmt, "e4m3"; empty: not stated
+  std::vector<std::string> ignored;   ///< modules that stay unquantized
+  bool says_powers_of_two = false;    ///< scale_fmt "ue8m0"
+  std::string format;                 ///< fmt, "e4m3"; empty: not stated
   std::vector<std::string> problems;  ///< what contradicts itself or is malformed, as sentences
 
   /// Returns the group that a module belongs to, or null.

@@ -20,8 +20,7 @@ TensorBytes packed(const TensorBytes& codes) {
 TensorBytes encoded(numerics::FormatSpec format, const std::vector<float>& values) {
   TensorBytes bytes(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
-    bytes[i] =
-        static_cast<std::byte>(numerics::encode(format, numerics::float_bits(values[i])));
+    bytes[i] = static_cast<std::byte>(numerics::encode(format, numerics::float_bits(values[i])));
   }
   return bytes;
 }

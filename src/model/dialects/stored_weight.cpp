@@ -24,8 +24,7 @@ std::string weight_of_torchao(const std::string& name) {
   if (!name.ends_with(kTorchao) || leaf + 1 + kTorchao.size() >= name.size() || name[leaf] != '_') {
     return {};
   }
-  return name.substr(0, leaf) +
-         name.substr(leaf + 1, name.size() - kTorchao.size() - leaf - 1);
+  return name.substr(0, leaf) + name.substr(leaf + 1, name.size() - kTorchao.size() - leaf - 1);
 }
 
 std::int64_t product(const Shape& shape, std::size_t first, std::size_t last) {
@@ -64,7 +63,6 @@ std::vector<float> scale_values(StoredType type, std::span<const std::byte> byte
   decode_elements(type == StoredType::u8 ? StoredType::f8_e8m0 : type, bytes, values);
   return values;
 }
-
 
 }  // namespace
 
@@ -168,8 +166,8 @@ ScaleGrid ScaleGrid::read(const StoredWeight& weight) {
     TensorBytes ordered(grid.values_.size());
     for (std::size_t i = 0; i < ordered.size(); ++i) {
       const auto at = static_cast<std::int64_t>(i);
-      ordered[i] = bytes[swizzled_index(at / grid.grid_cols_, at % grid.grid_cols_,
-                                        grid.grid_cols_)];
+      ordered[i] =
+          bytes[swizzled_index(at / grid.grid_cols_, at % grid.grid_cols_, grid.grid_cols_)];
     }
     bytes = std::move(ordered);
   }
@@ -181,8 +179,8 @@ ScaleGrid ScaleGrid::read(const StoredWeight& weight) {
 
 std::size_t ScaleGrid::index(std::int64_t row, std::int64_t col) const {
   const std::int64_t matrix = row / rows_, local = row % rows_;
-  return static_cast<std::size_t>(
-      (matrix * grid_rows_ + local / tile_height_) * grid_cols_ + col / tile_width_);
+  return static_cast<std::size_t>((matrix * grid_rows_ + local / tile_height_) * grid_cols_ +
+                                  col / tile_width_);
 }
 
 Shape ScaleGrid::indices(std::size_t index) const {

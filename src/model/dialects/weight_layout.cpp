@@ -85,7 +85,7 @@ std::string layout_text(const WeightLayout& layout) {
   return fmt::format("{} {}/{}, scales {}{}", dialect_name(layout.dialect),
                      format_name(layout.format), tile_text(layout.tile),
                      stored_name(layout.scale_type),
-                     layout.has_two_levels()     ? " and F32"
+                     layout.has_two_levels()    ? " and F32"
                      : layout.scales_are_powers ? " (powers of two)"
                                                 : "");
 }
@@ -114,8 +114,7 @@ std::vector<TensorHeader> layout_headers(const WeightLayout& layout, const std::
   }
   const LayoutNames names = layout_names(layout, weight);
   std::vector<TensorHeader> headers;
-  headers.push_back(
-      {names.codes, code_type(layout), {shape[0], layout.is_packed() ? k / 2 : k}});
+  headers.push_back({names.codes, code_type(layout), {shape[0], layout.is_packed() ? k / 2 : k}});
   headers.push_back({names.scales, layout.scale_type, scale_shape(layout, shape)});
   if (layout.has_two_levels()) {
     const bool is_vector = layout.dialect == Dialect::compressed_tensors;
@@ -145,9 +144,8 @@ WeightLayout layout_of_spec(const QuantSpec& spec, const std::string& layer) {
   const bool has_format = spec.format == numerics::kE4M3 || spec.format == numerics::kE4M3Fnuz ||
                           spec.format == numerics::kE2M1;
   const bool has_tile = tile.is_tensor() || tile.is_row() || is_block;
-  const bool is_stored = spec.format == numerics::kE2M1
-                             ? layout.scale_type != StoredType::f32
-                             : has_tile || layout.has_e8m0_scales();
+  const bool is_stored = spec.format == numerics::kE2M1 ? layout.scale_type != StoredType::f32
+                                                        : has_tile || layout.has_e8m0_scales();
   if (!has_format || !is_stored || spec.transform || !refuse_spec(layout, spec).empty()) {
     throw Error(fmt::format(
         "{}: no file convention has weights quantized as {}; accepted: e4m3fn or e4m3fnuz in the "

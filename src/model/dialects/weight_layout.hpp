@@ -30,8 +30,9 @@ struct StoredScaleTile {
 std::string tile_text(const StoredScaleTile& tile);
 
 /// The conventions of names. Of the weight "X.weight":
-///   fine_grained        X.weight, X.weight_scale_inv                        (DeepSeek, transformers)
-///   compressed_tensors  X.weight, X.weight_scale; of two codes in a byte X.weight_packed; of two
+///   fine_grained        X.weight, X.weight_scale_inv                        (DeepSeek,
+///   transformers) compressed_tensors  X.weight, X.weight_scale; of two codes in a byte
+///   X.weight_packed; of two
 ///                       levels also X.weight_global_scale                   (llm-compressor, vLLM)
 ///   modelopt            X.weight, X.weight_scale; of two levels X.weight_scale_2
 ///   torchao             X._weight_qdata, X._weight_scale, X._weight_per_tensor_scale
