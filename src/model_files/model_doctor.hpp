@@ -14,10 +14,10 @@ namespace fp8lab {
 /// How far a weight is from that of the reference.
 struct ComparedWeight {
   std::string name;
-  double sqnr_db = 0;                     ///< 10 log10(sum x^2 / sum (x - y)^2); infinity: equal
-  double max_error = 0;                   ///< largest |x - y|
-  double worst_block_db = 0;              ///< the lowest SQNR of a block of the scales' grid
-  std::vector<std::int64_t> worst_block;  ///< empty without blocks
+  double sqnr_db = 0;         ///< 10 log10(sum x^2 / sum (x - y)^2); infinity: equal
+  double max_error = 0;       ///< largest |x - y|
+  double worst_block_db = 0;  ///< the lowest SQNR of a block of the scales' grid
+  std::vector<std::int64_t> worst_block = {};  ///< empty without blocks
 };
 
 struct ModelExamination {

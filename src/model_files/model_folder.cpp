@@ -190,12 +190,11 @@ class FolderReader {
   }
 
   void group() {
-    const bool of_modelopt = folder_.claim.dialect == Dialect::modelopt;
     const FindTensor find = [&](const std::string& name) { return folder_.find(name); };
     std::set<std::string> used;
     for (const StoredTensor* tensor : folder_.tensors) {
       if (tensor->name.ends_with("_scale_inv")) continue;
-      std::optional<StoredWeight> weight = weight_of_codes(*tensor, find, of_modelopt);
+      std::optional<StoredWeight> weight = weight_of_codes(*tensor, find, folder_.claim.dialect);
       if (!weight) continue;
       read_torchao_fields(*weight);
       used.insert(tensor->name);

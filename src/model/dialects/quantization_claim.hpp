@@ -12,12 +12,12 @@ namespace fp8lab {
 
 /// What the configuration says of one group of modules.
 struct GroupClaim {
-  std::vector<std::string> targets;  ///< "Linear" (all), names, or "re:" and an expression
-  std::optional<int> bits;
+  std::vector<std::string> targets = {};  ///< "Linear" (all), names, or "re:" and an expression
+  std::optional<int> bits = {};
   std::string type = "float";
-  std::optional<StoredScaleTile> tile;  ///< nothing: not stated
-  bool has_static_inputs = false;       ///< each module needs a scale of its inputs
-  bool has_dynamic_inputs = false;      ///< scales of inputs are not read
+  std::optional<StoredScaleTile> tile = {};  ///< nothing: not stated
+  bool has_static_inputs = false;            ///< each module needs a scale of its inputs
+  bool has_dynamic_inputs = false;           ///< scales of inputs are not read
 };
 
 /// What a quantization_config says; fields that it lacks keep these values.

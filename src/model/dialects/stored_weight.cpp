@@ -73,7 +73,7 @@ Shape StoredWeight::shape() const {
 }
 
 std::optional<StoredWeight> weight_of_codes(const StoredTensor& tensor, const FindTensor& find,
-                                            bool of_modelopt) {
+                                            std::optional<Dialect> claimed) {
   StoredWeight weight;
   weight.codes = &tensor;
   weight.name = tensor.name;
@@ -93,9 +93,14 @@ std::optional<StoredWeight> weight_of_codes(const StoredTensor& tensor, const Fi
     layout.dialect = Dialect::modelopt;
   } else if (format) {
     if (tensor.name.ends_with("_scale")) return std::nullopt;  // of two levels
-    layout.dialect = find(tensor.name + "_scale_inv") != nullptr ? Dialect::fine_grained
-                     : of_modelopt                               ? Dialect::modelopt
-                                                                 : Dialect::compressed_tensors;
+    const bool has_scale = find(tensor.name + "_scale") != nullptr;
+    if (find(tensor.name + "_scale_inv") != nullptr) {
+      layout.dialect = Dialect::fine_grained;
+    } else if (claimed && (*claimed == Dialect::modelopt || !has_scale)) {
+      layout.dialect = *claimed == Dialect::torchao ? Dialect::compressed_tensors : *claimed;
+    } else {
+      layout.dialect = Dialect::compressed_tensors;
+    }
   } else {
     return std::nullopt;
   }

@@ -32,9 +32,10 @@ using FindTensor = std::function<const StoredTensor*(const std::string&)>;
 
 /// Returns the weight whose codes `tensor` holds, with the tensors beside it; nothing if it holds
 /// none. Types and names decide: FP8, U8 with "_packed", U8 beside FP8 scales, "_qdata".
-/// `of_modelopt` tells apart two dialects that call tensors alike. The tile is not set.
+/// `claimed`, what the configuration says, tells apart dialects that call tensors alike, and names
+/// the scales that are not there. The tile is not set.
 std::optional<StoredWeight> weight_of_codes(const StoredTensor& tensor, const FindTensor& find,
-                                            bool of_modelopt);
+                                            std::optional<Dialect> claimed);
 
 /// Returns the tile of scales of shape `scales` beside a weight of shape `weight`: the last two
 /// extents are a matrix, those before count matrices of their own. `claimed` is the tile that the
