@@ -16,7 +16,7 @@ namespace {
 constexpr float kLargestPlausible = 200.0f;
 /// The largest weights of like-named layers lie within far less of their median.
 constexpr double kSiblingOctaves = 7;
-/// Ratio of a scale to the median of its neighbours from which on it is reported, for tiles of at
+/// Ratio of a scale to the nearest of its neighbours from which on it is reported, for tiles of at
 /// least kLargeTile elements and for smaller ones, whose amax varies more.
 constexpr float kJump = 32.0f, kJumpOfSmallTiles = 256.0f;
 constexpr std::int64_t kLargeTile = 1024;
@@ -302,8 +302,11 @@ class ValueChecks {
       if (scan.largest[i] == 0) continue;
       const std::vector<float> beside = neighbours(grid, i);
       if (beside.size() < 2) continue;
-      const float ratio = grid.values()[i] / median(beside);
-      const bool jumps_up = ratio > limit, jumps_down = is_large && ratio < 1 / limit;
+      const auto [lowest, highest] = std::minmax_element(beside.begin(), beside.end());
+      const float value = grid.values()[i];
+      const bool jumps_up = value > limit * *highest,
+                 jumps_down = is_large && value * limit < *lowest;
+      const float ratio = value / (jumps_up ? *highest : *lowest);
       if (!jumps_up && !jumps_down) continue;
       if (jumps++ > 0) continue;
       first = i;
@@ -311,7 +314,7 @@ class ValueChecks {
     }
     if (jumps == 0) return;
     add(Severity::warning, "scale_jump", weight.scales->name, grid.indices(first), jumps,
-        fmt::format("{} of {} scales differ from those beside them, the first of {} by a factor of "
+        fmt::format("{} of {} scales differ from all beside them, the first of {} by a factor of "
                     "{:.3g}: the block's weights are as much too {}, unless they were trained so",
                     jumps, count, grid.place(first), first_ratio,
                     first_ratio > 1 ? "large" : "small"));

@@ -114,7 +114,7 @@ def test_what_a_dialect_keeps_has_the_same_codes(
         document = convert(converted[first], out, second)
         assert all(one["codes_kept"] for one in document["tensors"]), (first, second)
         assert not exact or all(one["exact"] for one in document["tensors"]), (first, second)
-        assert exact or all(one["sqnr_db"] > 120 for one in document["tensors"])
+        assert exact or all(one["exact"] or one["sqnr_db"] > 120 for one in document["tensors"])
         there, back = read_weights(converted[first], first), read_weights(out, second)
         for name, values in there.items():
             assert sqnr(values, back[name]) > (1e6 if exact else 120), (first, second, name)

@@ -1,0 +1,116 @@
+"""Reads the folders of `fp8lab convert` with the libraries whose dialects they are in.
+
+    FP8LAB_PROGRAM=build/program/src/fp8lab python3 tests/reference/read_quantized_folders.py
+
+needs torch, safetensors, transformers, compressed-tensors and torchao. Compares each weight that a library
+dequantizes with tests/end_to_end/quantized_files.py, in the library's own type, and prints a line a target.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "end_to_end"))
+
+import numpy as np
+import torch
+from model_files import write_folder
+from program import run
+from quantized_files import CONFIG, TARGETS, gaussian_model, read_weights
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+Weights = Iterator[tuple[str, Any]]
+
+
+def by_transformers(folder: Path) -> Weights:
+    from transformers import AutoModelForCausalLM, FineGrainedFP8Config
+
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, quantization_config=FineGrainedFP8Config(dequantize=True), dtype=torch.float32
+    )
+    yield from model.state_dict().items()
+
+
+def by_compressed_tensors(folder: Path) -> Weights:
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationConfig
+
+    config = QuantizationConfig.model_validate(
+        json.loads((folder / "config.json").read_text())["quantization_config"]
+    )
+    scheme = config.config_groups["group_0"]
+    compressor = BaseCompressor.get_value_from_registry(config.format)
+    modules: dict[str, dict[str, Any]] = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        module, leaf = name.rsplit(".", 1)
+        modules.setdefault(module, {})[leaf] = tensor
+    for module, tensors in modules.items():
+        if "weight_scale" in tensors:
+            tensors = compressor.decompress(tensors, scheme)
+        yield module + ".weight", tensors["weight"]
+
+
+def by_torchao(folder: Path) -> Weights:
+    from torchao.prototype.safetensors.safetensors_support import unflatten_tensor_state_dict
+
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        metadata = dict(file.metadata())
+    tensors, left = unflatten_tensor_state_dict(load_file(folder / "model.safetensors"), metadata)
+    assert not left, left
+    for name, tensor in tensors.items():
+        yield name, tensor if type(tensor) is torch.Tensor else tensor.dequantize()
+
+
+READERS = {
+    "fp8": by_transformers,
+    "compressed-tensors": by_compressed_tensors,
+    "torchao": by_torchao,
+}
+
+
+def difference(expected: np.ndarray[Any, Any], tensor: torch.Tensor) -> float:
+    """The largest difference in units of the tensor's own type at that magnitude."""
+    wide = torch.from_numpy(np.array(expected, np.float32))
+    steps = torch.finfo(tensor.dtype).eps * wide.abs().clamp_min(1e-30)
+    return float(((wide - tensor.float()).abs() / steps).max())
+
+
+def main() -> int:
+    failures = 0
+    with tempfile.TemporaryDirectory() as place:
+        source = write_folder(Path(place) / "bf16", gaussian_model(CONFIG), CONFIG)
+        for target, options in TARGETS.items():
+            folder = Path(place) / target.replace(":", "_")
+            result = run("convert", source, folder, "--to", target, *options)
+            assert result.returncode == 0, result.stderr
+            reader = READERS.get(target.split(":")[0])
+            if reader is None or "fnuz" in target:
+                load_file(folder / "model.safetensors")
+                print(f"{target}: opened by safetensors")
+                continue
+            expected = read_weights(folder, target)
+            try:
+                found = dict(reader(folder))
+            except Exception as error:  # pylint: disable=broad-except
+                failures += 1
+                print(f"{target}: {type(error).__name__}: {str(error)[:300]}")
+                continue
+            missing = expected.keys() - found.keys()
+            worst = max(difference(expected[name], found[name]) for name in expected if name in found)
+            types = {str(found[name].dtype).removeprefix("torch.") for name in expected if name in found}
+            failures += bool(missing) or worst > 2
+            print(
+                f"{target}: {len(expected) - len(missing)} of {len(expected)} tensors, largest "
+                f"difference {worst:.2f} units of {', '.join(sorted(types))}"
+            )
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
