@@ -175,7 +175,9 @@ def test_export_and_convert_write_the_same_bytes(tmp_path: Path, source: Path) -
         convert(source, out, target, "--spec", f"{recipe}:fprop.w")
         left, right = read_folder(exported), read_folder(out)
         # A recipe may leave layers in BF16.
-        quantized = [name for name in left if "_scale" in name or left[name][0] in ("U8", "F8_E4M3")]
+        quantized = [
+            name for name in left if "_scale" in name or left[name][0] in ("U8", "F8_E4M3")
+        ]
         assert len(quantized) >= 14
         for name in quantized:
             assert left[name] == right[name], (recipe, name)

@@ -102,8 +102,12 @@ def main() -> int:
                 print(f"{target}: {type(error).__name__}: {str(error)[:300]}")
                 continue
             missing = expected.keys() - found.keys()
-            worst = max(difference(expected[name], found[name]) for name in expected if name in found)
-            types = {str(found[name].dtype).removeprefix("torch.") for name in expected if name in found}
+            worst = max(
+                difference(expected[name], found[name]) for name in expected if name in found
+            )
+            types = {
+                str(found[name].dtype).removeprefix("torch.") for name in expected if name in found
+            }
             failures += bool(missing) or worst > 2
             print(
                 f"{target}: {len(expected) - len(missing)} of {len(expected)} tensors, largest "
