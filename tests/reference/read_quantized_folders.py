@@ -1,9 +1,11 @@
 """Reads the folders of `fp8lab convert` with the libraries whose dialects they are in.
 
-    FP8LAB_PROGRAM=build/program/src/fp8lab python3 tests/reference/read_quantized_folders.py
+    export FP8LAB_PROGRAM=build/program/src/fp8lab PYTHONPATH=tests/end_to_end
+    python3 tests/reference/read_quantized_folders.py
 
-needs torch, safetensors, transformers, compressed-tensors and torchao. Compares each weight that a library
-dequantizes with tests/end_to_end/quantized_files.py, in the library's own type, and prints a line a target.
+needs torch, safetensors, transformers, compressed-tensors, torchao and nvidia-modelopt. Compares
+each weight that a library dequantizes with tests/end_to_end/quantized_files.py, in the library's
+own type, and prints a line for each target.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "end_to_end"))
 
 import numpy as np
 import torch
@@ -67,7 +67,36 @@ def by_torchao(folder: Path) -> Weights:
         yield name, tensor if type(tensor) is torch.Tensor else tensor.dequantize()
 
 
+def by_modelopt(folder: Path) -> Weights:
+    from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP8QTensor, NVFP4QTensor
+
+    tensors = load_file(folder / "model.safetensors")
+    algorithm = json.loads((folder / "hf_quant_config.json").read_text())["quantization"][
+        "quant_algo"
+    ]
+    for name, codes in tensors.items():
+        scale = tensors.get(name + "_scale")
+        if name.endswith(("_scale", "_scale_2")):
+            continue
+        if scale is None:
+            yield name, codes
+        elif "NVFP4" in algorithm:
+            shape = torch.Size([codes.shape[0], 2 * codes.shape[1]])
+            stored = NVFP4QTensor(shape, torch.float32, codes)
+            second = tensors[name + "_scale_2"]
+            yield name, stored.dequantize(scale=scale, double_scale=second, block_sizes={-1: 16})
+        elif algorithm == "MXFP8":
+            yield name, MXFP8QTensor(codes.shape, torch.float32, codes).dequantize(scale=scale)
+        else:
+            # A scale a row is kept as a vector; blocks with extents of 1 between.
+            blocks = {-1: 128, -2: 128} if scale.ndim == 4 else None
+            wide = scale[:, None] if scale.ndim == 1 else scale.squeeze()
+            stored = FP8QTensor(codes.shape, torch.float32, codes)
+            yield name, stored.dequantize(scale=wide, block_sizes=blocks)
+
+
 READERS = {
+    "modelopt": by_modelopt,
     "fp8": by_transformers,
     "compressed-tensors": by_compressed_tensors,
     "torchao": by_torchao,
