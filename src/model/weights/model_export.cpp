@@ -195,6 +195,7 @@ bool has_own_tiles(const WeightPart& part, std::int64_t rows, const QuantSpec& s
       spec.scale_source == ScaleSource::current || spec.scale_source == ScaleSource::delayed;
   const std::int64_t own = part.shape[0], first = part.first / part.shape[1], end = first + own;
   if (!is_measured || own == rows) return false;
+  if (spec.scale.format == numerics::ScaleFormat::nv_two_level) return true;  // the tensor's scale
   const std::int64_t tile = spec.tile.rows;
   return tile == 0 || first % tile != 0 || (end != rows && end % tile != 0);
 }
