@@ -90,9 +90,28 @@ def by_modelopt(folder: Path) -> Weights:
         else:
             # A scale a row is kept as a vector; blocks with extents of 1 between.
             blocks = {-1: 128, -2: 128} if scale.ndim == 4 else None
-            wide = scale[:, None] if scale.ndim == 1 else scale.squeeze()
+            wide = scale[:, None] if scale.ndim == 1 else scale[:, 0, :, 0] if blocks else scale
             stored = FP8QTensor(codes.shape, torch.float32, codes)
             yield name, stored.dequantize(scale=wide, block_sizes=blocks)
+
+
+def by_torch(folder: Path) -> Weights:
+    """FNUZ codes, whose values are those of torch.float8_e4m3fnuz."""
+    config = json.loads((folder / "config.json").read_text())
+    block = config["quantization_config"]["weight_block_size"]
+    tensors = load_file(folder / "model.safetensors")
+    for name, codes in tensors.items():
+        scale = tensors.get(name + "_scale_inv")
+        if name.endswith("_scale_inv"):
+            continue
+        if scale is None:
+            yield name, codes
+            continue
+        assert codes.dtype == torch.float8_e4m3fnuz
+        if block:
+            scale = scale.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+            scale = scale[: codes.shape[0], : codes.shape[1]]
+        yield name, codes.float() * scale
 
 
 READERS = {
@@ -118,11 +137,7 @@ def main() -> int:
             folder = Path(place) / target.replace(":", "_")
             result = run("convert", source, folder, "--to", target, *options)
             assert result.returncode == 0, result.stderr
-            reader = READERS.get(target.split(":")[0])
-            if reader is None or "fnuz" in target:
-                load_file(folder / "model.safetensors")
-                print(f"{target}: opened by safetensors")
-                continue
+            reader = by_torch if "fnuz" in target else READERS[target.split(":")[0]]
             expected = read_weights(folder, target)
             try:
                 found = dict(reader(folder))
