@@ -154,6 +154,11 @@ class Converter {
     content.shard_bytes = options_.shard_bytes;
     for (const Planned& one : planned_) content.headers.push_back(one.header);
     content.produce = [this](std::size_t i) { return produce(planned_[i]); };
+    content.work = [this](std::size_t i) {
+      const Planned& one = planned_[i];
+      const bool is_copy = one.content == Content::copy || one.content == Content::input_scale;
+      return is_copy ? one.header.bytes() : tensors_.headers()[one.source].bytes();
+    };
     content.copied_from = is_folder(source_.path) ? source_.path : std::filesystem::path();
     add_files(content);
     write_model_folder(out, content, report);

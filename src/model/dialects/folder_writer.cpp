@@ -148,12 +148,15 @@ void write_model_folder(const fs::path& folder, const ModelFolderContent& conten
   };
   const std::string part = "writing " + folder.string();
   std::uint64_t all = 0, done = 0;
-  for (const TensorHeader& header : content.headers) all += header.bytes();
+  const auto work_of = [&](std::size_t i) {
+    return content.work ? content.work(i) : content.headers[i].bytes();
+  };
+  for (std::size_t i = 0; i < content.headers.size(); ++i) all += work_of(i);
   write_tensor_store(
       temporary.path(), content.shard_bytes, content.headers,
       [&](std::size_t i) {
         if (report) report(part, megabytes(done), std::max<std::size_t>(megabytes(all), 1), "MB");
-        done += content.headers[i].bytes();
+        done += work_of(i);
         return content.produce(i);
       },
       content.metadata);

@@ -20,8 +20,11 @@ struct ModelFolderContent {
   std::map<std::string, std::string> metadata = {};  ///< of the tensors' files, beside "format"
   /// Returns the bytes of tensor `i` of headers. It is called once for each.
   std::function<TensorBytes(std::size_t)> produce;
-  std::map<std::string, std::string> files;  ///< further files by name: config.json and the like
-  std::filesystem::path copied_from = {};    ///< folder of companion_files to copy; or empty
+  /// Returns the bytes that producing tensor `i` reads, for progress; unset: those of the tensor.
+  std::function<std::uint64_t(std::size_t)> work = {};
+  std::map<std::string, std::string> files =
+      {};                                  ///< further files by name: config.json and the like
+  std::filesystem::path copied_from = {};  ///< folder of companion_files to copy; or empty
 };
 
 /// Writes `folder`, which appears complete or not at all. The lock of `folder` (FileLock) is held

@@ -323,6 +323,7 @@ void export_model(Backend& backend, const ModelTensors& tensors, const ModelConf
   content.produce = [&](std::size_t i) {
     return produce(backend, tensors, plan.tensors[i], options.seed);
   };
+  content.work = [&](std::size_t i) { return tensors.headers()[plan.tensors[i].source].bytes(); };
   content.files["config.json"] = make_config(model, options, plan).dump(2) + "\n";
   content.copied_from = options.tokenizer;
   write_model_folder(folder, content, report);
