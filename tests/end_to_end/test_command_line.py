@@ -18,7 +18,7 @@ from model_files import CONFIG, random_tensors, write_folder
 from program import PROGRAM, refused, run, succeeded
 
 COMMANDS = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
-COMMANDS += ["quantize", "bench", "eval", "generate", "doctor", "compare", "verify"]
+COMMANDS += ["quantize", "bench", "eval", "generate", "doctor", "convert", "compare", "verify"]
 COMMANDS += ["whatif", "attribute", "certify", "init", "presets", "models"]
 
 # Options of commands that do several things, with a value each, and which action reads which.
