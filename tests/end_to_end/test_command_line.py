@@ -72,6 +72,7 @@ BACKENDS = {
     "verify --backend": "cpu, truth or cuda",
     "certify --backend": "cpu or cuda",
     "export --backend": "cpu or cuda",
+    "convert --backend": "cpu or cuda",
     "validate --backend": "cpu or cuda",
     "gemm --backend": "cpu or cuda",
     "quantize --backend": "cpu or cuda",
