@@ -132,8 +132,10 @@ class ShardCorpus final : public Corpus {
 
   std::string reference(std::int64_t index) const override {
     if (!vocabulary_.has_text()) {
-      throw Error(fmt::format("{}: answers cannot be read: no token_bytes.json beside it",
-                              shards_.front().name()));
+      throw Error(
+          fmt::format("{}: answers cannot be read: no token_bytes.json beside it; accepted: "
+                      "shards of python3 -m fp8lab.tokens, which writes it",
+                      shards_.front().name()));
     }
     const DocumentView view = document(index);
     std::vector<std::int32_t> tokens;

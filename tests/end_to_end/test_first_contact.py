@@ -213,7 +213,7 @@ def test_a_vocabulary_that_is_too_small_names_the_line_to_write(tmp_path: Path) 
 def test_long_evaluations_say_how_long_they_take(runs: Path) -> None:
     """Longer than the five seconds under which nothing is said, on any machine."""
     for backend in ("truth", "cpu"):
-        words = [PROGRAM, "eval", "bf16", "--held-out-sequences", "2000000", "--backend", backend]
+        words = [PROGRAM, "eval", "bf16", "--sequences", "2000000", "--backend", backend]
         process = subprocess.Popen(
             words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=runs
         )

@@ -55,10 +55,11 @@ Options certify_options() {
       "rollouts", value<std::int64_t>(),
       "number of completions, greedy and sampled each; prompts repeat (default: the largest batch, "
       "or the number of given prompts)");
-  options.add("tokens", value<std::int64_t>(64), "longest completion in tokens");
+  options.add("max-new-tokens", value<std::int64_t>(64), "longest completion in tokens");
   add_sampling_options(options, 1.0, "sampling temperature, above 0; greedy decoding runs as well");
-  options.add("batch", value<std::string>("1,8,64"), "batch sizes of decoding, one after another");
-  options.add("chunk", value<std::string>("16,64"),
+  options.add("together", value<std::string>("1,8,64"),
+              "batch sizes of decoding, one after another");
+  options.add("prefill-chunk", value<std::string>("16,64"),
               "prefill sizes in tokens, one after another, at the largest batch size");
   options.add("bucket", value<std::int64_t>(16), "positions of one row of the table by position");
   options.add("json", value<std::string>(), "also write every number to this file");
@@ -173,7 +174,7 @@ void take_documents(const Values& values, const ModelSource& source, Task& task)
   if (task.texts.empty()) {
     throw Error(
         fmt::format("{}: no prompt of the data leaves room for {} tokens in a sequence of {}; "
-                    "accepted: a smaller --tokens, or a larger --sequence-length",
+                    "accepted: a smaller --max-new-tokens, or a larger --sequence-length",
                     kCertify, task.tokens, stage.sequence_length));
   }
   task.end = end_token(values, kCertify, data.vocabulary(), task.run.model.vocab_size);
@@ -182,9 +183,9 @@ void take_documents(const Values& values, const ModelSource& source, Task& task)
 
 Task open_task(const Values& values, const ModelSource& source) {
   Task task;
-  task.batches = numbers_of(values, "batch", kMostTogether);
+  task.batches = numbers_of(values, "together", kMostTogether);
   const std::int64_t largest = *std::max_element(task.batches.begin(), task.batches.end());
-  task.tokens = checked_value<std::int64_t>(values, kCertify, "tokens", 1, 65536);
+  task.tokens = checked_value<std::int64_t>(values, kCertify, "max-new-tokens", 1, 65536);
   task.rollouts = values.count("rollouts") == 0
                       ? largest
                       : checked_value<std::int64_t>(values, kCertify, "rollouts", largest, 65536);
@@ -196,7 +197,7 @@ Task open_task(const Values& values, const ModelSource& source) {
   if (longest(task.texts) + task.tokens > most) {
     throw Error(
         fmt::format("{}: a prompt of {} tokens and {} new ones do not fit a sequence of {}; "
-                    "accepted: a smaller --tokens, or a larger --sequence-length",
+                    "accepted: a smaller --max-new-tokens, or a larger --sequence-length",
                     kCertify, longest(task.texts), task.tokens, most));
   }
   return task;
@@ -204,12 +205,12 @@ Task open_task(const Values& values, const ModelSource& source) {
 
 /// Returns the chunk sizes that split a prompt. Throws Error for a requested size that splits none.
 std::vector<std::int64_t> chunks_of(const Values& values, const Texts& texts) {
-  std::vector<std::int64_t> chunks = numbers_of(values, "chunk", 65536);
+  std::vector<std::int64_t> chunks = numbers_of(values, "prefill-chunk", 65536);
   const auto last = std::remove_if(chunks.begin(), chunks.end(), [&](std::int64_t chunk) {
     if (chunk < longest(texts)) return false;
-    if (!given(values, "chunk")) return true;
-    throw Error(fmt::format("{}: --chunk {} splits no prompt: the longest has {} tokens", kCertify,
-                            chunk, longest(texts)));
+    if (!given(values, "prefill-chunk")) return true;
+    throw Error(fmt::format("{}: --prefill-chunk {} splits no prompt: the longest has {} tokens",
+                            kCertify, chunk, longest(texts)));
   });
   chunks.erase(last, chunks.end());
   return chunks;
@@ -224,7 +225,7 @@ CertificateConfig certificate_config(const Values& values, const Task& task, std
                     "as well",
                     kCertify));
   }
-  check_shortest(sampled, kCertify, task.tokens, "tokens");
+  check_shortest(sampled, kCertify, task.tokens, "max-new-tokens");
   SamplingConfig greedy;
   greedy.temperature = 0.0;
   greedy.min_new_tokens = sampled.min_new_tokens;
@@ -237,7 +238,7 @@ CertificateConfig certificate_config(const Values& values, const Task& task, std
   const std::int64_t largest = *std::max_element(task.batches.begin(), task.batches.end());
   if (largest > pass) {
     throw Error(
-        fmt::format("{}: --batch {}: one forward pass takes {} tokens; accepted: a larger "
+        fmt::format("{}: --together {}: one forward pass takes {} tokens; accepted: a larger "
                     "--sequences-together",
                     kCertify, largest, pass));
   }

@@ -28,7 +28,7 @@ Options data_options() {
   options.add(
       "document", value<std::int64_t>(),
       "number of a document, from 0 on: print it from every file, with its token ids (those that "
-      "are not trained on in brackets) and its text");
+      "are not trained on in brackets) and its text with special tokens");
   options.add("json", "machine-readable");
   return options;
 }
@@ -113,7 +113,7 @@ void add_document(ordered_json& facts, const TokenShard& shard, std::int64_t ind
   facts["ids"] = tokens;
   facts["trained"] = targets;
   if (shard.layout().format == ShardFormat::fp8lab && is_present(table)) {
-    facts["text"] = Vocabulary::read(table).decode(tokens);
+    facts["text"] = Vocabulary::read(table).spell(tokens);
   }
 }
 
