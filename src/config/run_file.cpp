@@ -37,9 +37,11 @@ RunConfig read_run(const toml::table& root, const std::string& origin,
   config.recorded = recorded;
   read_table(document, run_table(), config);
   // Every micro-batch of at least a shard means the same run.
-  for (StageConfig& stage : config.stages) {
+  for (std::size_t i = 0; i < config.stages.size(); ++i) {
+    StageConfig& stage = config.stages[i];
     const std::int64_t sequences = pass_sequences(config, stage);
-    if (sequences < stage.micro_batch_sequences) {
+    const bool is_said = root["stages"][i]["micro_batch_sequences"].is_integer();
+    if (is_said && sequences < stage.micro_batch_sequences) {
       config.notes.push_back(
           fmt::format("stage {}: a forward pass takes one shard, {} of {} sequences "
                       "([parallel] shards = {}), not micro_batch_sequences = {}",

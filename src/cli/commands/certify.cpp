@@ -225,7 +225,7 @@ CertificateConfig certificate_config(const Values& values, const Task& task, std
                     "as well",
                     kCertify));
   }
-  check_shortest(sampled, kCertify, task.tokens, "max-new-tokens");
+  check_shortest(sampled, kCertify, task.tokens);
   SamplingConfig greedy;
   greedy.temperature = 0.0;
   greedy.min_new_tokens = sampled.min_new_tokens;

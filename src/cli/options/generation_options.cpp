@@ -305,11 +305,10 @@ std::int32_t end_token(const Values& values, const std::string& command,
                                      static_cast<std::int32_t>(vocab_size - 1));
 }
 
-void check_shortest(const SamplingConfig& sampling, const std::string& command, std::int64_t most,
-                    const std::string& option) {
+void check_shortest(const SamplingConfig& sampling, const std::string& command, std::int64_t most) {
   if (sampling.min_new_tokens <= most) return;
-  throw Error(fmt::format("{}: --min-new-tokens {} is more than --{} {}", command,
-                          sampling.min_new_tokens, option, most));
+  throw Error(fmt::format("{}: --min-new-tokens {} is more than --max-new-tokens {}", command,
+                          sampling.min_new_tokens, most));
 }
 
 std::vector<std::vector<std::int32_t>> read_prompts(const Values& values, const ModelSource& source,

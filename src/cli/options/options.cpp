@@ -71,8 +71,8 @@ void refuse_negative_count(const std::string& command, const Option& option,
   for (const po::option& word : parsed.options) {
     if (word.string_key != option.name || word.value.empty()) continue;
     if (word.value.front().find('-') == std::string::npos) continue;
-    throw Error(fmt::format("{}: --{} {}: accepted: numbers from 0 on", command, option.name,
-                            word.value.front()));
+    throw Error(fmt::format("{}: --{} {}: accepted: numbers from 0 on; {}", command, option.name,
+                            word.value.front(), option.help));
   }
 }
 
@@ -95,6 +95,7 @@ std::string accepted_by(const OptionType& type) {
         } else if constexpr (std::is_unsigned_v<T>) {
           return fmt::format("a whole number from 0 to {}", std::numeric_limits<T>::max());
         } else if constexpr (std::is_integral_v<T>) {
+          if constexpr (sizeof(T) == sizeof(std::int64_t)) return "a whole number";
           return fmt::format("a whole number, at most {}", std::numeric_limits<T>::max());
         } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
           return "a whole number";
@@ -118,8 +119,8 @@ void refuse_other_type(const std::string& command, const Option& option,
     try {
       po::store(alone, ignored);
     } catch (const po::validation_error&) {
-      throw Error(fmt::format("{}: --{} {}: accepted: {}", command, option.name, word.value.front(),
-                              accepted_by(option.type)));
+      throw Error(fmt::format("{}: --{} {}: accepted: {}; {}", command, option.name,
+                              word.value.front(), accepted_by(option.type), option.help));
     }
   }
 }
