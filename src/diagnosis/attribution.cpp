@@ -204,10 +204,11 @@ std::optional<double> seconds_of(const WantedGradients& wanted, Backend& backend
                                  const CheckpointedRun& run, const Recipe& recipe, int threads) {
   if (takes_no_time(run, recipe, backend, 3 * (wanted.size() + 1))) return std::nullopt;
   const Declaration declaration = declaration_of(run.config.model);
-  const PassTime emulated = time_pass(run, recipe, backend);
-  const PassTime exact = time_pass(run, recipe, backend, {"all"});
+  constexpr double kEach = kEstimateSeconds / 3;
+  const PassTime emulated = time_pass(run, recipe, backend, kEach);
+  const PassTime exact = time_pass(run, recipe, backend, kEach, {"all"});
   const auto truth = reference::make_truth_backend(threads);
-  const PassTime in_double = time_pass(run, recipe, *truth);
+  const PassTime in_double = time_pass(run, recipe, *truth, kEach);
   double seconds = in_double.gemms + in_double.rest;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     seconds += gradient_seconds(wanted.switches(i), declaration.linears(), emulated, exact);

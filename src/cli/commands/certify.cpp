@@ -443,6 +443,8 @@ int certify(const std::vector<std::string>& arguments) {
   const CertificateConfig config =
       certificate_config(values, task, stage.micro_batch_sequences * stage.sequence_length);
 
+  PhaseLine phase;
+  phase.begin("loading the model");
   LoadedModel model(source, task.run, values);
   const std::unique_ptr<Transformer> training = model.make_transformer(Purpose::training);
   Recipe rollout_recipe = model.recipe();
@@ -457,6 +459,7 @@ int certify(const std::vector<std::string>& arguments) {
   const Pair pair{model, *training, other != nullptr ? *other : model.transformer(),
                   rollout_recipe};
   require_unread(values, kCertify, {"json"});
+  phase.begin("");
   PartsLine parts(kCertify, PartsLine::First::alike);
   const Certificate certificate =
       fp8lab::certify(model.backend(), pair.training, pair.generation, model.context(),
