@@ -180,6 +180,7 @@ class WantedGradients {
   }
   std::size_t size() const { return all_.size(); }
   const std::string& name(std::size_t i) const { return all_[i].name; }
+  const Recipe& recipe(std::size_t i) const { return all_[i].key.recipe; }
   const Switches& switches(std::size_t i) const { return all_[i].key.switches; }
 
  private:
@@ -230,12 +231,6 @@ double Attribution::share_without(const Part& part) const {
 Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
                                const Recipe& recipe, const AttributionChoice& choice, int threads,
                                const GradientProgress& progress, const GradientEstimate& estimate) {
-  if (!backend.is_on_host()) {
-    throw Error(
-        fmt::format("backend '{}' keeps operands where they cannot be replaced; accepted: "
-                    "--backend cpu",
-                    backend.name()));
-  }
   const std::vector<ErrorSourceGroup> groups = chosen(run.config.model, choice);
   StageConfig stage = run.stage();
   stage.eval.reset();
@@ -264,6 +259,11 @@ Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, con
       part.without = wanted.add("without " + one.name, without);
       parts.push_back(part);
     }
+  }
+  for (std::size_t i = 0; i < wanted.size(); ++i) {  // throws if the backend has no such arithmetic
+    RunConfig config = run.config;
+    if (!wanted.switches(i).storage) config.optimizer = exact_storage(config.optimizer);
+    plan_memory(config, stage, wanted.recipe(i), backend);
   }
   const std::size_t total = 1 + wanted.size();
   if (estimate) {
