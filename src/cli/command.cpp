@@ -132,8 +132,8 @@ int explain(const std::vector<Command>& commands, const std::string& topic) {
   std::vector<std::string> all = names;
   for (const std::string& word : help_words()) all.push_back(word);
   throw Error(fmt::format(
-      "help: unknown topic '{}'{}; accepted: {}, a key, or the name of a recipe, preset, model, "
-      "study, optimizer or stage",
+      "help: unknown topic '{}'{}; accepted: {}, a key, a value of one, or the name of a "
+      "recipe, preset, model, study, optimizer or stage",
       topic, did_you_mean(topic, all), fmt::join(names, ", ")));
 }
 
