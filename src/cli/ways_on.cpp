@@ -50,7 +50,8 @@ std::string changed_command(const std::vector<std::string>& arguments,
     command += " " + option.name;
     if (!option.value.empty()) command += " " + shell_word(option.value);
   }
-  for (const Option& change : changes) command += " " + change.name + " " + shell_word(change.value);
+  for (const Option& change : changes)
+    command += " " + change.name + " " + shell_word(change.value);
   return command;
 }
 
@@ -113,8 +114,7 @@ class WaysOn {
     std::filesystem::path directory = run_.directory;
     if (!directory.has_filename()) directory = directory.parent_path();
     changes.push_back({"--out", directory.string() + "-" + suffix});
-    lines.push_back(
-        fmt::format("{}{}: {}", kWayOn, what, changed_command(run_.command, changes)));
+    lines.push_back(fmt::format("{}{}: {}", kWayOn, what, changed_command(run_.command, changes)));
   }
 
   std::string checkpoint_line() const {
@@ -126,9 +126,9 @@ class WaysOn {
                          run_.config.checkpoint_every_steps);
     }
     const std::string run = shell_word(run_.directory.string());
-    std::string line = fmt::format(
-        "checkpoint of {} steps before the break, after step {}: {}",
-        run_.step - found->position.step, found->position.step, shell_word(file.string()));
+    std::string line = fmt::format("checkpoint of {} steps before the break, after step {}: {}",
+                                   run_.step - found->position.step, found->position.step,
+                                   shell_word(file.string()));
     if (run_.config.exact.empty()) {
       line += fmt::format("; which tensors break from there: fp8lab whatif {} --recipe {}", run,
                           shell_word(recipes_of(run_.config, stage_).front().name));

@@ -211,9 +211,10 @@ void check_setting(const std::string& setting) {
                     setting));
   }
   if (std::find(kOwnSettings.begin(), kOwnSettings.end(), key) != kOwnSettings.end()) {
-    throw Error(fmt::format("ablate: --slurm {}: '{}' is set by ablate itself; accepted: other long "
-                            "options of sbatch (sbatch --help)",
-                            setting, key));
+    throw Error(
+        fmt::format("ablate: --slurm {}: '{}' is set by ablate itself; accepted: other long "
+                    "options of sbatch (sbatch --help)",
+                    setting, key));
   }
 }
 

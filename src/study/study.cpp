@@ -140,8 +140,8 @@ void count(const std::vector<ChildResult>& results, const StudyOptions& options,
 
 /// Returns the words that name the log of a child, and whether it says what to try.
 std::string log_of(const ChildResult& child) {
-  const bool has_ways =
-      is_present(child.log) && read_file(child.log).find(std::string("\n") + kWayOn) != std::string::npos;
+  const bool has_ways = is_present(child.log) &&
+                        read_file(child.log).find(std::string("\n") + kWayOn) != std::string::npos;
   return fmt::format("log{}: {}", has_ways ? " with what to try" : "", child.log.string());
 }
 

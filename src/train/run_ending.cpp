@@ -170,7 +170,7 @@ std::string events_text(const RunData& run) {
     if (kinds[event.kind].count++ == 0) kinds[event.kind].first = event.step;
   }
   std::string text;
-  for (const char* kind : {"early_warning", "spike", "nan", "fallback"}) {
+  for (const char* kind : {"early_warning", "spike", "nan", "overflow", "fallback"}) {
     const auto found = kinds.find(kind);
     if (found == kinds.end()) continue;
     const auto& [count, first] = found->second;

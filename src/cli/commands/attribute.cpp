@@ -31,7 +31,8 @@ Options attribute_options() {
       "each\n"
       "source of error, slot, GEMM and layer. Two gradients for each of these parts, so layers "
       "only\n"
-      "when they are asked for. The gradient in double precision, and what no recipe expresses, is\n"
+      "when they are asked for. The gradient in double precision, and what no recipe expresses, "
+      "is\n"
       "computed on the CPU; all else on the backend");
   options.add("run", value<std::string>(), "RUN, its directory, or CHECKPOINT, beside its run.h5");
   options.add("recipe", value<std::string>(), "by name or file (default: that of the run)");

@@ -188,8 +188,7 @@ std::vector<std::string> ways_after_failure(const RunConfig& config, const fs::p
     const StepRecord& last = run.metrics.back();
     const EventRecord& event = run.events.back();
     if (event.kind != "nan" || event.step != last.step) return {};
-    return ways_on(
-        {config, directory, static_cast<std::size_t>(last.stage), last.step, arguments});
+    return ways_on({config, directory, static_cast<std::size_t>(last.stage), last.step, arguments});
   } catch (const Error&) {
     return {};  // doctor examines the file; the failure itself is reported
   }
