@@ -83,7 +83,10 @@ std::string lines_of(const ordered_json& facts) {
   }
   text += "\n";
   if (!facts.contains("ids")) return text;
-  text += "  ids, in brackets those that are not trained on\n";
+  const auto trained = facts["trained"].get<std::string>();
+  const bool masks = trained.find('0', 1) != std::string::npos;
+  text += masks ? "  ids, in brackets those that are not trained on\n"
+                : "  ids; all but the first, which nothing predicts, are trained on\n";
   for (std::string& line : wrapped_lines(ids_of(facts), kColumns)) {
     if (line.ends_with(' ')) line.pop_back();
     text += "  " + line + "\n";
