@@ -143,7 +143,8 @@ def test_answers_that_nothing_can_be_compared_with_are_refused(folder: Path) -> 
     )
     for option in (("--exact-match", 4), ("--pass-at", 1)):
         said = refused(*words, *option, "--max-new-tokens", 4, cwd=folder)
-        assert 'compare what follows the last "####" of an answer' in said, said
+        assert 'it compares what follows the last "####"' in said and "q.jsonl has one" in said
+        assert 'accepted: answers that end with "#### RESULT"' in said, said
     rows[7]["answer"] += " #### 7"
     (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     answer = succeeded(*words, "--exact-match", 10, "--max-new-tokens", 4, "--json", cwd=folder)
