@@ -49,9 +49,9 @@ double relative_distance(const std::vector<double>& value, const std::vector<dou
 
 class GradientError {
  public:
-  GradientError(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
+  GradientError(Backend& backend, Backend& host, const CheckpointedRun& run, const StepBatch& step,
                 const Recipe& recipe, int threads)
-      : backend_(backend), run_(run), step_(step), recipe_(recipe) {
+      : backend_(backend), host_(host), run_(run), step_(step), recipe_(recipe) {
     const auto truth = reference::make_truth_backend(threads);
     exact_ = gradient(*truth, recipe, exact_storage(run.config.optimizer), false);
   }
@@ -61,7 +61,7 @@ class GradientError {
     int replaced = 0;
     const Recipe recipe = with_switches(recipe_, run_.config.model, switches, replaced);
     if (switches.storage && !switches.scale_rounding) replaced_ = replaced;
-    PartialQuantization partial(backend_, switches);
+    PartialQuantization partial(backend_, host_, switches);
     const std::size_t mark = backend_.memory_mark();
     const OptimizerConfig& optimizer = run_.config.optimizer;
     const double error = relative_distance(
@@ -106,6 +106,7 @@ class GradientError {
   }
 
   Backend& backend_;
+  Backend& host_;
   const CheckpointedRun& run_;
   const StepBatch& step_;
   Recipe recipe_;
@@ -228,8 +229,9 @@ double Attribution::share_without(const Part& part) const {
   return 1.0 - part.without * part.without / (whole * whole);
 }
 
-Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
-                               const Recipe& recipe, const AttributionChoice& choice, int threads,
+Attribution attribute_gradient(Backend& backend, Backend& host, const CheckpointedRun& run,
+                               const StepBatch& step, const Recipe& recipe,
+                               const AttributionChoice& choice, int threads,
                                const GradientProgress& progress, const GradientEstimate& estimate) {
   const std::vector<ErrorSourceGroup> groups = chosen(run.config.model, choice);
   StageConfig stage = run.stage();
@@ -272,7 +274,7 @@ Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, con
     }
   }
   progress("the gradient in double precision", 0, total);
-  GradientError error(backend, run, step, scaled, threads);
+  GradientError error(backend, host, run, step, scaled, threads);
   std::vector<double> errors;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     progress("the gradient " + wanted.name(i), i + 1, total);

@@ -1,13 +1,10 @@
 #include "src/error_sources/partial_quantization.hpp"
 
-#include <omp.h>
-
 #include <cmath>
 #include <deque>
 #include <limits>
 #include <utility>
 
-#include "emulation/cpu/cpu_backend.hpp"
 #include "emulation/numerics/format.hpp"
 #include "emulation/ops/gemm/gemm_plan.hpp"
 #include "emulation/ops/quantize/operand_statistics.hpp"
@@ -116,16 +113,16 @@ class OnHost {
 
 }  // namespace
 
-PartialQuantization::PartialQuantization(Backend& original, Switches switches)
-    : PassThrough(original), switches_(std::move(switches)) {
-  if (!original.is_on_host()) own_host_ = cpu::make_cpu_backend(omp_get_max_threads());
+PartialQuantization::PartialQuantization(Backend& original, Backend& host, Switches switches)
+    : PassThrough(original), host_(host), switches_(std::move(switches)) {
+  FP8LAB_ASSERT(host.is_on_host());
 }
 
 void PartialQuantization::write(const TensorView& values, const TensorView& destination) {
   if (original().is_on_host()) return original().run(ops::Copy{values, destination});
   OnHost host(original());
   const TensorView rounded = host.buffer(destination.dtype, values.rows, values.cols);
-  host_backend().run(ops::Copy{values, rounded});
+  host_.run(ops::Copy{values, rounded});
   original().upload(destination, rounded.data);
 }
 
@@ -206,11 +203,11 @@ std::vector<float> PartialQuantization::multiply_exactly(std::vector<float> a, s
   exact.output = DType::f32;
   const QuantizedOperand left = fp32_operand(a, rows_a, k), right = fp32_operand(b, rows_b, k);
   std::vector<float> d(static_cast<std::size_t>(rows_a * rows_b));
-  host_backend().run(ops::Gemm{.spec = exact,
-                               .a = left,
-                               .b = right,
-                               .bias = {},
-                               .d = {d.data(), DType::f32, rows_a, rows_b, rows_b}});
+  host_.run(ops::Gemm{.spec = exact,
+                      .a = left,
+                      .b = right,
+                      .bias = {},
+                      .d = {d.data(), DType::f32, rows_a, rows_b, rows_b}});
   return d;
 }
 

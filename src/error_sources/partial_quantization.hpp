@@ -2,7 +2,6 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <vector>
 
 #include "emulation/recording/stand_in.hpp"
@@ -19,13 +18,15 @@ namespace fp8lab {
 /// precision and rounded once to the type of D. With ideal_exact the first term is omitted. All
 /// other operations are passed through, and so are operands without such elements. The bits do not
 /// depend on threads, processor or backend: of a device, which quantizes and multiplies as the
-/// recipe requires, operands and emulated products are copied to the host, which does the rest.
+/// recipe requires, operands and emulated products are copied to the host, where the
+/// backend `host` does the rest.
 class PartialQuantization final : public PassThrough {
  public:
-  /// Precondition: `original` outlives this. The layers of
-  /// `switches` are the linear layers, which random keys identify (Linear). Without storage errors,
-  /// operands that only pass on stored values have no errors.
-  PartialQuantization(Backend& original, Switches switches);
+  /// Precondition: `original` and `host` outlive this, and `host`, which may be `original`,
+  /// computes in host memory. The layers of `switches` are the linear layers, which random keys
+  /// identify (Linear). Without storage errors, operands that only pass on stored values have no
+  /// errors.
+  PartialQuantization(Backend& original, Backend& host, Switches switches);
 
   /// Discards the partial values of all operands, since their memory is released together.
   void release_to(std::size_t mark) override;
@@ -60,14 +61,9 @@ class PartialQuantization final : public PassThrough {
   std::vector<float> emulated_product(const ops::Gemm& op);
   /// Writes values in host memory to a tensor of `original`, rounded to its type.
   void write(const TensorView& values, const TensorView& destination);
-  /// Returns the backend that computes in host memory.
-  Backend& host_backend() { return own_host_ ? *own_host_ : original(); }
-  /// Returns A (rows_a, k) B (rows_b, k)^T.
-  std::vector<float> multiply_exactly(std::vector<float> a, std::int64_t rows_a,
-                                      std::vector<float> b, std::int64_t rows_b, std::int64_t k);
 
+  Backend& host_;
   Switches switches_;
-  std::unique_ptr<Backend> own_host_;  ///< if `original` has other memory
   std::map<const QuantizedOperand*, std::vector<float>> partial_;  ///< (rows, k)
 };
 

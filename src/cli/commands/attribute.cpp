@@ -137,10 +137,11 @@ int attribute(const std::vector<std::string>& arguments) {
   require_unread(values, kAttribute, {"json"});
   const int threads = threads_of(values, kAttribute);
   const auto backend = make_backend(source.run.config.backend, threads);
+  const auto host = backend->is_on_host() ? nullptr : make_backend("cpu", threads);
   phase.begin("estimating the time");
   PartsLine parts(kAttribute);
   const Attribution attribution = attribute_gradient(
-      *backend, source.run, source.step, recipe,
+      *backend, host ? *host : *backend, source.run, source.step, recipe,
       {words_of(values, "group"), words_of(values, "layer")}, threads,
       [&](const std::string& part, std::size_t done, std::size_t total) {
         // The first part, in double precision, takes as long as many of the others.
