@@ -122,8 +122,8 @@ class WaysOn {
     const std::optional<CheckpointSummary> found = checkpoint_of(file);
     if (run_.step == 0) return {};  // the checkpoint of a complete run is that of its end
     if (!found) {
-      return fmt::format("no checkpoint before the break: checkpoint_every_steps = {}",
-                         run_.config.checkpoint_every_steps);
+      return fmt::format("no checkpoint before the break: logging.checkpoint_every_steps = {}",
+                         run_.config.logging.checkpoint_every_steps);
     }
     const std::string run = shell_word(run_.directory.string());
     std::string line = fmt::format("checkpoint of {} steps before the break, after step {}: {}",

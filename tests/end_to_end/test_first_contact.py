@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fp8lab.runs import read_run
 from program import PROGRAM, SMALL_MODEL, refused, run, succeeded
 
 CONFIG = (
@@ -152,7 +153,7 @@ def test_a_stopped_run_says_how_its_loss_went(tmp_path: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[-1] == "next: fp8lab report run/run.h5 | fp8lab doctor run"
     check_ways(lines, "run", tmp_path, ["bf16", "half-rate", "fallback"])
-    assert "no checkpoint before the break: checkpoint_every_steps = " in result.stdout
+    assert "no checkpoint before the break: logging.checkpoint_every_steps = " in result.stdout
     (event,) = [line for line in lines if " nan: " in line]
     assert re.search(r"nan: loss growing since step 1: \d\.\d+ to \d+(\.\d)? at step \d+; ", event)
     assert "layers.0." in event
@@ -409,3 +410,19 @@ def test_muon_says_when_it_leaves_a_matrix_as_it_is(tmp_path: Path) -> None:
     words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
     result = run("train", "--config", path, *words, "--out", "plain", cwd=tmp_path)
     assert result.returncode == 0 and "overflow" not in result.stdout
+
+
+def test_every_recipe_of_a_run_has_its_quantizers_in_the_file(tmp_path: Path) -> None:
+    stages = ("--set", "stages.two.recipe=mxfp8", "--set", "logging.statistics_every_steps=1")
+    succeeded("train", "--config", config(tmp_path), *stages, "--out", "r", cwd=tmp_path)
+    tensors = read_run(tmp_path / "r").tensors
+    assert tensors["recipe"] == ["infir2", "infir2", "mxfp8"]
+    assert set(tensors["quantizers"]) == {"infir2", "mxfp8"}
+    for recipe, found in tensors["quantizers"].items():
+        assert len(found["format"]) == len(tensors["slot"]) and "" not in found["format"], recipe
+    first = tensors["slot"].index("fprop.x")
+    assert tensors["quantizers"]["infir2"]["format"][first] == tensors["format"][first]
+    assert tensors["quantizers"]["mxfp8"]["format"][first].startswith("e4m3fn/1x32/e8m0")
+    assert tensors["quantizers"]["mxfp8"]["scale_bits_per_element"][first] == 0.25
+    succeeded("train", "--config", config(tmp_path), "--out", "one", cwd=tmp_path)
+    assert set(read_run(tmp_path / "one").tensors["quantizers"]) == {"infir2"}
