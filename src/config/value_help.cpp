@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -189,9 +190,13 @@ std::string facts_of(const numerics::FormatSpec& format) {
 
 /// Explains the value `word` of `key`; empty if nothing is known of it.
 std::string meaning_of(const KeyHelp& key, const std::string& word) {
+  constexpr std::string_view kSources = "sources.";  // keys of one source and of several
+  std::string path = key.path;
+  if (const std::size_t at = path.find(kSources); at != std::string::npos) {
+    path.erase(at, kSources.size());
+  }
   for (const Meaning& meaning : kMeanings) {
-    if (is_of(key.path, meaning.key) && meaning.word == stem(word))
-      return std::string(meaning.help);
+    if (is_of(path, meaning.key) && meaning.word == stem(word)) return std::string(meaning.help);
   }
   if (is_of(key.path, "accumulator")) {
     for (const TensorCoreProfile& profile : tensor_core_profiles()) {
@@ -248,7 +253,7 @@ std::string value_help(const std::string& word) {
   }
   const auto format = found.empty() ? format_by_name(word) : std::nullopt;
   if (format) text = fmt::format("{}: {}\n    a value of format\n", word, facts_of(*format));
-  if (!text.empty() && !only.empty()) text += fmt::format("    needed by {}\n", only);
+  if (!text.empty() && !only.empty()) text += fmt::format("    matters to {}\n", only);
   return text;
 }
 

@@ -213,8 +213,8 @@ def test_a_dry_run_prints_each_recipe_once_and_notes_shards(tmp_path: Path) -> N
     [
         ("wsd", ["wsd: warm-up, stable, decay", "stages.learning_rate.kind", "decay_steps"]),
         ("jsonl", ["jsonl: JSON lines", "a value of stages.data.kind"]),
-        ("delayed", ["delayed: amaxes of earlier steps", "needed by slots.OPERAND.history"]),
-        ("pow2", ["pow2: a power of two, held in FP32", "needed by slots.OPERAND.scale_"]),
+        ("delayed", ["delayed: amaxes of earlier steps", "slots.OPERAND.history"]),
+        ("pow2", ["pow2: a power of two, held in FP32", "matters to slots.OPERAND.scale_"]),
         ("hadamard", ["hadamard:BLOCK", "a value of slots.OPERAND.transform"]),
         ("e4m3fn", ["of them 4 of exponent and 3 of mantissa; largest 448; NaN, no infinity"]),
         ("e5m1", ["7 bits, of them 5 of exponent", "a value of format"]),
