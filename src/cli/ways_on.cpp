@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -126,9 +127,10 @@ class WaysOn {
                          run_.config.logging.checkpoint_every_steps);
     }
     const std::string run = shell_word(run_.directory.string());
-    std::string line = fmt::format("checkpoint of {} steps before the break, after step {}: {}",
-                                   run_.step - found->position.step, found->position.step,
-                                   shell_word(file.string()));
+    const std::int64_t steps = run_.step - found->position.step;
+    std::string line =
+        fmt::format("checkpoint {} step{} before the break, after step {}: {}", steps,
+                    steps == 1 ? "" : "s", found->position.step, shell_word(file.string()));
     if (run_.config.exact.empty()) {
       line += fmt::format("; which tensors break from there: fp8lab whatif {} --recipe {}", run,
                           shell_word(recipes_of(run_.config, stage_).front().name));
