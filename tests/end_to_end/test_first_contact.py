@@ -349,7 +349,6 @@ def test_evaluations_of_chats_name_place_and_remedy(tmp_path: Path) -> None:
     [
         ('"stages.*.batch_sequences" = 6', "stages.*.batch_sequences=6"),
         ('"model.max_position_embeddings" = 8', "model.max_position_embeddings=8"),
-        ('"optimizer.kind" = "muon"\n"optimizer.group" = [{match = "nothing", frozen = true}]', ""),
         ('seed = "one"', "seed="),
     ],
 )
@@ -369,7 +368,7 @@ def test_a_wrong_setting_of_a_study_is_named_by_its_own_place(
     message = refused("ablate", "--study", "s.toml", "--list", cwd=tmp_path)
     assert f"assignment '{key}' (s.toml:7:" in message
     words = ("train", "--preset", "quickstart", "--out", "r", "--dry-run")
-    message = refused(*words, "--set", f"seed=2", "--set", key, cwd=tmp_path)
+    message = refused(*words, "--set", "seed=2", "--set", key, cwd=tmp_path)
     assert message.startswith(f"fp8lab: train: --set {key}: ") and "seed" not in message
 
 
@@ -377,7 +376,7 @@ def test_options_that_count_say_what_they_accept(tmp_path: Path) -> None:
     for words, parts in {
         ("verify", "r", "--steps", "6-8"): ["--from 5 --steps 3 compares steps 6 to 8"],
         ("ablate", "--study", "s", "--stop-before", "1m"): ["seconds before its time limit"],
-        ("quantize", "x", "--seed", "1-3"): ["numbers from 0 on; ", "seed"],
+        ("quantize", "x", "--seed", "1-3"): ["a whole number from 0 to ", "; random seed of"],
     }.items():
         message = refused(*words, cwd=tmp_path)
         assert "accepted: " in message, message
@@ -397,7 +396,8 @@ def test_one_thing_has_one_word_in_every_command() -> None:
     for command in ("eval", "generate", "certify"):
         assert {"--max-new-tokens", "--seed"} <= options(command), command
     assert {"--together", "--prefill-chunk"} <= options("generate") & options("certify")
-    assert "did you mean" in refused("eval", "x", "--held-out-sequences", 3)
+    said = refused("eval", "x", "--held-out-sequences", 3)
+    assert "unrecognised option '--held-out-sequences'" in said
 
 
 def test_muon_says_when_it_leaves_a_matrix_as_it_is(tmp_path: Path) -> None:
