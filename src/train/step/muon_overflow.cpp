@@ -60,11 +60,13 @@ std::optional<EventRecord> MuonOverflow::look(Backend& backend, const Parameters
   const bool begins = looks_ && !overflows_;
   overflows_ = looks_;
   if (!begins) return std::nullopt;
-  return EventRecord{
-      record.step, "overflow",
-      fmt::format("muon leaves {} as it is{}: the norm of its momentum overflows FP32, until the "
-                  "momentum has decayed",
-                  first, matrices > 1 ? fmt::format(" and {} other matrices", matrices - 1) : "")};
+  const std::string what = matrices == 1
+                               ? fmt::format("{} as it is", first)
+                               : fmt::format("{} and {} more as they are", first, matrices - 1);
+  return EventRecord{record.step, "overflow",
+                     fmt::format("muon leaves {}: the norm of the momentum overflows FP32, until "
+                                 "it has decayed",
+                                 what)};
 }
 
 }  // namespace fp8lab
