@@ -1,5 +1,5 @@
-// Explains single words: keys of files, their values, and names of the recipes, presets, models, studies,
-// optimizers and stages of the program.
+// Explains single words: keys of files, their values, and names of the recipes, presets, models,
+// studies, optimizers and stages of the program.
 #pragma once
 
 #include <string>

@@ -243,7 +243,8 @@ SPECS = (
 )  # fmt: skip
 OPTIONS = (
     "--help", "--json", "--threads", "--seed", "--recipe", "--slot", "--spec", "--report", "--out",
-    "--backend", "--set", "--data", "--form", "--top-k", "--temperature", "--samples", "--max-new-tokens",
+    "--backend", "--set", "--data", "--form", "--top-k", "--temperature", "--samples",
+    "--max-new-tokens",
     "--set", "--list", "--index", "--jobs", "--study", "--config", "--preset", "--dry-run",
     "--resume", "--dtype", "--shard-bytes", "--name", "--document", "--compare", "--transpose",
     "-h", "--", "-", "--zz", "--threads=", "--recipe=infir2", "--sequences", "--pass-at",

@@ -341,8 +341,8 @@ def _spelling(decoder: Any) -> Callable[[str], bytes | None] | None:
 
 def token_bytes(encoder: Encoder) -> bytes | None:
     """Returns token_bytes.json: the bytes of each id in hexadecimal, empty for special tokens and
-    unused ids, and the spellings of special tokens. None if a single id has no bytes: if the tokenizer is neither byte-level nor a
-    SentencePiece BPE with byte fallback."""
+    unused ids, and the spellings of special tokens. None if a single id has no bytes: if the
+    tokenizer is neither byte-level nor a SentencePiece BPE with byte fallback."""
     document = json.loads(encoder.json_bytes)
     spelled = _spelling(document.get("decoder"))
     if spelled is None or not isinstance(document["model"].get("vocab"), dict):
