@@ -35,7 +35,9 @@ std::vector<float> sums_on(Backend& original, Backend& host, const std::vector<f
   PartialQuantization backend(original, host, switches);
   const auto k = static_cast<std::int64_t>(values.size()) / rows;
   QuantizedOperand a = allocate_operand(backend, extras.spec, rows, k);
-  QuantizedOperand b = allocate_operand(backend, {numerics::kE4M3}, 1, k);
+  QuantSpec of_ones{numerics::kE4M3};
+  of_ones.transform = extras.spec.transform;
+  QuantizedOperand b = allocate_operand(backend, of_ones, 1, k);
   a.key.tensor = 3;  // layer 1
   b.key.tensor = 4;
   const std::vector<float> ones(static_cast<std::size_t>(k), 1.0f);
@@ -99,7 +101,7 @@ TEST_CASE("a bias is added, and a transform goes with the values") {
         std::vector<float>{static_cast<float>(double{1.03f} + double{3.3f} + 0.5)});
   CHECK(sums(values, 1, none, Accumulator::ideal_exact, {.bias = {0.5f}, .before = {2.0f}}) ==
         std::vector<float>{static_cast<float>(double{1.03f} + double{3.3f} + 2.5)});
-  // The rows of a Hadamard matrix but the first add up to zero.
+  // Rotated, ones have a single element, which is large, and the others of A do not count.
   std::vector<float> many(32, 0.0f);
   many[0] = 1.03f;
   many[5] = 0.3f;
