@@ -52,8 +52,6 @@ test pytest python3-pytest python3-pytest python-pytest python3-pytest
 test nbclient python3-nbclient python3-nbclient python-nbclient python3-nbclient
 test ipykernel python3-ipykernel python3-ipykernel python-ipykernel python3-ipykernel
 test mistune python3-mistune python3-mistune python-mistune python3-mistune
-test python_headers python3-dev python3-devel python python3-devel
-test pybind11 pybind11-dev pybind11-devel pybind11 python3-pybind11-devel
 lint clang_format clang-format clang-tools-extra clang clang-tools
 lint black black black python-black python3-black
 lint flake8 python3-flake8 python3-flake8 python-flake8 python3-flake8

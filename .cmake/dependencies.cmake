@@ -2,6 +2,9 @@
 # quickstart.sh translates into packages of a distribution.
 
 set(missing "")
+if(FP8LAB_PORTABLE)
+  set(HDF5_USE_STATIC_LIBRARIES ON)
+endif()
 # fp8lab_require(NAME package arguments...): find_package(package arguments...)
 macro(fp8lab_require name package)
   find_package(${package} ${ARGN} QUIET)
@@ -12,7 +15,11 @@ endmacro()
 # fp8lab_require_library(NAME library header): the target fp8lab::NAME, of what has no package file
 # of CMake on some distributions.
 macro(fp8lab_require_library name library header)
-  find_library(FP8LAB_${name}_LIBRARY ${library})
+  if(FP8LAB_PORTABLE)
+    find_library(FP8LAB_${name}_LIBRARY NAMES lib${library}.a ${library})
+  else()
+    find_library(FP8LAB_${name}_LIBRARY ${library})
+  endif()
   find_path(FP8LAB_${name}_INCLUDE_DIR ${header})
   mark_as_advanced(FP8LAB_${name}_LIBRARY FP8LAB_${name}_INCLUDE_DIR)
   if(FP8LAB_${name}_LIBRARY AND FP8LAB_${name}_INCLUDE_DIR)
@@ -45,3 +52,43 @@ if(missing)
   message(STATUS "fp8lab: missing: ${missing}")  # an error's text would be wrapped
   message(FATAL_ERROR "fp8lab: libraries are missing, named above")
 endif()
+
+# A distribution's archive of HDF5 is made for programs: it refers to stdout and stderr relative to its
+# code, as a shared library may not. Here it refers to copies of them instead. Of the drivers for
+# remote files, and so of the libraries for networks, nothing is linked.
+if(FP8LAB_PORTABLE)
+  set(archives "")
+  foreach(library IN ITEMS sz aec z)
+    find_library(FP8LAB_hdf5_${library}_LIBRARY lib${library}.a REQUIRED)
+    mark_as_advanced(FP8LAB_hdf5_${library}_LIBRARY)
+    list(APPEND archives "${FP8LAB_hdf5_${library}_LIBRARY}")
+  endforeach()
+  list(FILTER HDF5_C_LIBRARIES INCLUDE REGEX "libhdf5[^/]*\\.a$")
+  set(streams "${CMAKE_BINARY_DIR}/generated/hdf5_streams.c")
+  set(renamed "${CMAKE_BINARY_DIR}/generated/libhdf5.a")
+  file(CONFIGURE OUTPUT "${streams}" @ONLY CONTENT [[
+#include <stdio.h>
+__attribute__((visibility("hidden"))) FILE* fp8lab_stdout;
+__attribute__((visibility("hidden"))) FILE* fp8lab_stderr;
+__attribute__((constructor)) static void set_streams(void) {
+  fp8lab_stdout = stdout;
+  fp8lab_stderr = stderr;
+}
+]])
+  add_custom_command(OUTPUT "${renamed}" DEPENDS ${HDF5_C_LIBRARIES} VERBATIM
+    COMMAND ${CMAKE_OBJCOPY} --redefine-sym stdout=fp8lab_stdout
+            --redefine-sym stderr=fp8lab_stderr ${HDF5_C_LIBRARIES} "${renamed}")
+  add_custom_target(fp8lab_hdf5_archive DEPENDS "${renamed}")
+  add_library(fp8lab_hdf5 OBJECT "${streams}")
+  set_target_properties(fp8lab_hdf5 PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  add_dependencies(fp8lab_hdf5 fp8lab_hdf5_archive)
+  set(HDF5_C_LIBRARIES "${renamed}" ${archives} m ${CMAKE_DL_LIBS})
+endif()
+
+# fp8lab_make_portable(TARGET): a program or shared library for machines with an older libstdc++.
+function(fp8lab_make_portable target)
+  if(FP8LAB_PORTABLE)
+    target_link_options(${target} PRIVATE -static-libstdc++ LINKER:--as-needed)
+    target_link_libraries(${target} PRIVATE fp8lab_hdf5)
+  endif()
+endfunction()

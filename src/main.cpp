@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
       {"ablate", "run every arm of a study; continues where it stopped", cli::ablate},
       {"compare", "the first step, operation and bit where two runs differ", cli::compare},
       {"verify", "whether steps of a run, executed again, have the bits it recorded", cli::verify},
+      {"replay", "what the FP8 GEMMs of another program computed", cli::replay},
       {"doctor", "whether the files of a run or study are whole; repairs them", cli::doctor},
       {"export", "a run's model as a folder for transformers, also in FP8", cli::export_command},
       {"report", "tables, figures and a page from run files", cli::report},

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/base/machine.hpp"
 
 namespace fp8lab {
@@ -123,8 +123,10 @@ int default_threads() {
   const auto [last, error] = std::from_chars(text.data(), end, threads);
   const bool is_number = error == std::errc{} && last == end;
   if (!is_number || threads < 1 || threads > thread_limit()) {
-    throw Error("OMP_NUM_THREADS: " + std::string(given) + "; accepted: 1 to " +
-                std::to_string(thread_limit()) + " on this machine, or not set");
+    throw InputError(
+        {.where = "OMP_NUM_THREADS",
+         .found = given,
+         .accepted = "1 to " + std::to_string(thread_limit()) + " on this machine, or not set"});
   }
   return static_cast<int>(threads);
 }

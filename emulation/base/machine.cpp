@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab {
 namespace {
@@ -80,8 +80,10 @@ int thread_limit() {
 
 int checked_threads(std::int64_t threads, const std::string& what) {
   if (threads >= 0 && threads <= thread_limit()) return static_cast<int>(threads);
-  throw Error(fmt::format("{}: {}; accepted: 0 for all processors, up to {} on this machine", what,
-                          threads, thread_limit()));
+  throw InputError(
+      {.where = what,
+       .found = fmt::to_string(threads),
+       .accepted = fmt::format("0 for all processors, up to {} on this machine", thread_limit())});
 }
 
 std::int64_t machine_memory() {

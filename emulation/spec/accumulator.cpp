@@ -120,7 +120,10 @@ int whole_number(std::string_view key, std::string_view value) {
   const char* const end = value.data() + value.size();
   const auto [last, error] = std::from_chars(value.data(), end, result);
   if (error == std::errc{} && last == end) return result;
-  throw AccumulatorError(fmt::format("{} = '{}': expected an integer", key, value));
+  throw AccumulatorError({.key = std::string(key),
+                          .verb = "=",
+                          .found = fmt::format("'{}'", value),
+                          .accepted = "an integer"});
 }
 
 template <class Enum, std::size_t kCount>
@@ -131,7 +134,10 @@ Enum word(std::string_view key, std::string_view value,
     if (name.name == value) return name.value;
     accepted += (accepted.empty() ? "" : ", ") + std::string(name.name);
   }
-  throw AccumulatorError(fmt::format("{} = '{}'; accepted: {}", key, value, accepted));
+  throw AccumulatorError({.key = std::string(key),
+                          .verb = "=",
+                          .found = fmt::format("'{}'", value),
+                          .accepted = accepted});
 }
 
 /// A parameter of a custom accumulator: its key, and access to its value as text.
@@ -195,7 +201,11 @@ constexpr Parameter kParameters[] = {
     {"operand", [](const Accumulator& a) { return format_name(a.operand); },
      [](Accumulator& a, std::string_view key, std::string_view value) {
        const std::optional<numerics::FormatSpec> format = format_by_name(value);
-       if (!format) throw AccumulatorError(fmt::format("{} = '{}': no format", key, value));
+       if (!format)
+         throw AccumulatorError({.key = std::string(key),
+                                 .verb = "=",
+                                 .found = fmt::format("'{}'", value),
+                                 .accepted = "a format such as e4m3fn"});
        a.operand = *format;
        a.takes_e5m2 = *format == numerics::kE4M3 || *format == numerics::kE4M3Fnuz;
      }},
@@ -229,12 +239,12 @@ Accumulator custom_accumulator(std::span<const AccumulatorParameter> values) {
         std::find_if(std::begin(kParameters), std::end(kParameters),
                      [&](const Parameter& parameter) { return parameter.key == value.key; });
     if (found == std::end(kParameters)) {
-      throw AccumulatorError(fmt::format("unknown parameter '{}'; accepted: {}", value.key, known));
+      throw AccumulatorError({.noun = "unknown parameter", .key = value.key, .accepted = known});
     }
     found->set(accumulator, value.key, value.value);
   }
   if (const std::string reason = accumulator_refusal(accumulator); !reason.empty()) {
-    throw AccumulatorError(reason);
+    throw AccumulatorError({.reason = reason});
   }
   return accumulator;
 }
@@ -251,7 +261,8 @@ std::optional<Accumulator> accumulator_by_name(std::string_view name) {
     const std::string_view one = name.substr(0, name.find(','));
     const std::size_t equals = one.find('=');
     if (equals == std::string_view::npos) {
-      throw AccumulatorError(fmt::format("parameter '{}': expected KEY=VALUE", one));
+      throw AccumulatorError(
+          {.noun = "parameter", .found = fmt::format("'{}'", one), .accepted = "KEY=VALUE"});
     }
     values.push_back({std::string(one.substr(0, equals)), std::string(one.substr(equals + 1))});
     name.remove_prefix(std::min(name.size(), one.size() + 1));

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/numerics/schedule.hpp"
 #include "emulation/spec/quant_spec.hpp"
 
@@ -166,9 +166,9 @@ std::string accumulator_name(const Accumulator& accumulator);
 std::optional<Accumulator> accumulator_by_name(std::string_view name);
 
 /// Accumulator parameters that no unit can have, or that cannot be parsed.
-class AccumulatorError : public Error {
+class AccumulatorError : public InputError {
  public:
-  using Error::Error;
+  using InputError::InputError;
 };
 
 /// One parameter in the form of a recipe: products, fraction_bits, output_mantissa_bits, output

@@ -1,5 +1,7 @@
 #include "emulation/spec/gemm_rules.hpp"
 
+#include <fmt/format.h>
+
 #include <numeric>
 #include <utility>
 
@@ -10,7 +12,7 @@ namespace fp8lab {
 namespace {
 
 using numerics::FormatSpec;
-using GemmVerdict = std::optional<GemmRefusal>;
+using GemmVerdict = std::optional<ErrorFields>;
 
 GemmVerdict refuse_format(const Accumulator& accumulator, const QuantSpec& operand,
                           const std::string& name) {
@@ -27,10 +29,11 @@ GemmVerdict refuse_format(const Accumulator& accumulator, const QuantSpec& opera
     if (other.accumulator.group.block_scales || !takes(other.accumulator)) continue;
     accepted += (accepted.empty() ? "" : ", ") + std::string(other.name);
   }
-  return GemmRefusal{"accumulator", accumulator_name(accumulator) + " cannot multiply " + name +
-                                        ", which is " + format_name(format) +
-                                        (expanded ? " expanded" : "") +
-                                        "; accepted with it: " + accepted};
+  return ErrorFields{.key = "accumulator",
+                     .found = accumulator_name(accumulator),
+                     .reason = fmt::format("cannot multiply {}, which is {}{}", name,
+                                           format_name(format), (expanded ? " expanded" : "")),
+                     .accepted = accepted};
 }
 
 // Refuses scales inside the instruction unless it takes them and both operands have the same kind.
@@ -44,21 +47,29 @@ GemmVerdict refuse_block_scales(const GemmSpec& spec, const QuantSpec& a, const 
     accepted += "tiles of " + std::to_string(scale.width) + " along K with " +
                 std::string(word_for(kScaleFormatNames, scale.format)) + " scales";
   }
-  accepted += "; a factor of the whole tensor belongs into alpha";
+  const std::string remedy = "a factor of the whole tensor belongs into alpha";
   for (const auto& [operand, name] : {std::pair(&a, &name_a), std::pair(&b, &name_b)}) {
     if (unit.takes_scales(*operand)) continue;
-    return GemmRefusal{"accumulator", accumulator_name(unit) + " takes block scales and " + *name +
-                                          " is " + label(*operand) + "; accepted: " + accepted};
+    return ErrorFields{
+        .key = "accumulator",
+        .found = accumulator_name(unit),
+        .reason = fmt::format("takes block scales and {} is {}", *name, label(*operand)),
+        .accepted = accepted,
+        .remedy = remedy};
   }
   if (a.tile.cols != b.tile.cols) {
-    return GemmRefusal{"accumulator", accumulator_name(unit) + " takes one kind of scales, " +
-                                          name_a + " is " + label(a) + ", " + name_b + " is " +
-                                          label(b) + "; accepted on both sides: " + accepted};
+    return ErrorFields{.key = "accumulator",
+                       .found = accumulator_name(unit),
+                       .reason = fmt::format("takes one kind of scales, {} is {}, {} is {}", name_a,
+                                             label(a), name_b, label(b)),
+                       .accepted = "on both sides, " + accepted,
+                       .remedy = remedy};
   }
   if (spec.scale_order != ScaleOrder::automatic && spec.scale_order != ScaleOrder::in_instruction) {
-    return GemmRefusal{"scale_order", std::string(word_for(kScaleOrderNames, spec.scale_order)) +
-                                          " with " + accumulator_name(unit) +
-                                          "; accepted: automatic, in_instruction"};
+    return ErrorFields{.key = "scale_order",
+                       .found = fmt::to_string(word_for(kScaleOrderNames, spec.scale_order)),
+                       .reason = fmt::format("with {}", accumulator_name(unit)),
+                       .accepted = "automatic, in_instruction"};
   }
   return {};
 }
@@ -67,28 +78,22 @@ GemmVerdict refuse_interval(const GemmSpec& spec) {
   const int group = spec.accumulator.products();
   if (spec.schedule == Schedule::fast) return {};
   if (spec.promote_interval >= group && spec.promote_interval % group == 0) return {};
-  return GemmRefusal{
-      "schedule", schedule_name(spec) + " with " + accumulator_name(spec.accumulator) +
-                      "; accepted: promote:" + std::to_string(group) + " or another multiple of " +
-                      std::to_string(group) + ", or fast"};
+  return ErrorFields{
+      .key = "schedule",
+      .found = schedule_name(spec),
+      .reason = fmt::format("with {}", accumulator_name(spec.accumulator)),
+      .accepted = fmt::format("promote:{} or another multiple of {}, or fast", group, group)};
 }
 
-// `common`: the largest interval along K without a change of scale.
-std::string accepted_intervals(const Accumulator& accumulator, std::int64_t common) {
-  const int group = accumulator.products();
-  const std::string width = std::to_string(common);
-  if (common % group != 0) {
-    return "no interval is a divisor of " + width + " and a multiple of " + std::to_string(group) +
-           ", as " + accumulator_name(accumulator) +
-           " needs; accepted: ideal_fp32, ideal_exact, or other tiles";
+// `common`: the largest interval along K without a change of scale, a multiple of the group.
+std::string accepted_intervals(int group, std::int64_t common) {
+  if (group == 1) {
+    return fmt::format("promote:{} or promote with another divisor of {}", common, common);
   }
-  const std::string accepted =
-      "accepted: promote:" + width + " or promote with another divisor of " + width;
-  if (group == 1) return accepted;
   std::string all;
   for (std::int64_t interval = group; interval <= common; interval += group) {
     if (common % interval != 0) continue;
-    all += (all.empty() ? "accepted: promote:" : ", promote:") + std::to_string(interval);
+    all += (all.empty() ? "promote:" : ", promote:") + std::to_string(interval);
   }
   return all;
 }
@@ -98,63 +103,79 @@ GemmVerdict refuse_width(const GemmSpec& spec, const QuantSpec& operand, const s
   const TileShape tile = operand.scale_tile();
   if (tile.cols == 0) return {};
   if (spec.schedule == Schedule::promote && tile.cols % spec.promote_interval == 0) return {};
-  return GemmRefusal{"schedule", schedule_name(spec) + ", but the scales of " + name + " (tile " +
-                                     tile_name(tile) + ") change inside an accumulation chunk; " +
-                                     accepted_intervals(spec.accumulator, common)};
+  const int group = spec.accumulator.products();
+  ErrorFields refusal{
+      .key = "schedule",
+      .found = schedule_name(spec),
+      .reason = fmt::format(", but the scales of {} (tile {}) change inside an accumulation chunk",
+                            name, tile_name(tile))};
+  if (common % group == 0) {
+    refusal.accepted = accepted_intervals(group, common);
+  } else {
+    refusal.reason +=
+        fmt::format("; no interval is a divisor of {} and a multiple of {}, as {} needs", common,
+                    group, accumulator_name(spec.accumulator));
+    refusal.accepted = "ideal_fp32, ideal_exact, or other tiles";
+  }
+  return refusal;
 }
 
 GemmVerdict refuse_order(const GemmSpec& spec, bool scales_vary_along_k) {
   if (spec.scale_order == ScaleOrder::automatic) return {};
   if (spec.scale_order == ScaleOrder::in_instruction) {
-    return GemmRefusal{"scale_order", "in_instruction with " + accumulator_name(spec.accumulator) +
-                                          ", which takes no block scales; accepted: automatic"};
+    return ErrorFields{.key = "scale_order",
+                       .reason = fmt::format("in_instruction with {}, which takes no block scales",
+                                             accumulator_name(spec.accumulator)),
+                       .accepted = "automatic"};
   }
   if (spec.scale_order == ScaleOrder::epilogue) {
     if (!scales_vary_along_k) return {};
-    return GemmRefusal{"scale_order",
-                       "epilogue applies scales after the sum, but they change along K; accepted: "
-                       "automatic, b_then_a, a_then_b, product_first"};
+    return ErrorFields{.key = "scale_order",
+                       .reason = "epilogue applies scales after the sum, but they change along K",
+                       .accepted = "automatic, b_then_a, a_then_b, product_first"};
   }
   if (spec.schedule == Schedule::promote) return {};
-  return GemmRefusal{"scale_order", std::string(word_for(kScaleOrderNames, spec.scale_order)) +
-                                        " scales promoted partial sums, schedule is fast; "
-                                        "accepted: automatic, epilogue, or schedule = "
-                                        "\"promote:128\""};
+  return ErrorFields{.key = "scale_order",
+                     .found = fmt::to_string(word_for(kScaleOrderNames, spec.scale_order)),
+                     .reason = "scales promoted partial sums, schedule is fast",
+                     .accepted = "automatic, epilogue, or schedule = \"promote:128\""};
 }
 
 // A rotation of K cancels in the product only if both operands have it. A clamp's residual is
 // multiplied with the other tensor as it was before a clamp.
 GemmVerdict refuse_transform(const QuantSpec& a, const QuantSpec& b, const std::string& name_a,
                              const std::string& name_b) {
+  const auto both = [&] {
+    return fmt::format("{} has {} and {} has {}", name_a, transform_name(a.transform), name_b,
+                       transform_name(b.transform));
+  };
   if (a.transform.is_compensated() && b.transform.is_compensated()) {
-    return GemmRefusal{"transform", name_a + " has " + transform_name(a.transform) + " and " +
-                                        name_b + " has " + transform_name(b.transform) +
-                                        "; accepted: compensated in one of the two"};
+    return ErrorFields{
+        .key = "transform", .reason = both(), .accepted = "compensated in one of the two"};
   }
   const auto along_k = [](const QuantSpec& spec) {
     return spec.transform.is_along_k() ? spec.transform : Transform{};
   };
   if (along_k(a) == along_k(b)) return {};
-  return GemmRefusal{"transform", name_a + " has " + transform_name(a.transform) + " and " +
-                                      name_b + " has " + transform_name(b.transform) +
-                                      ", which do not cancel in their product; accepted: the same "
-                                      "for both"};
+  return ErrorFields{.key = "transform",
+                     .reason = both() + ", which do not cancel in their product",
+                     .accepted = "the same for both"};
 }
 
 GemmVerdict refuse_rest(const GemmSpec& spec) {
   if (spec.split_k < 1 || spec.split_k > 64) {
-    return GemmRefusal{"split_k", std::to_string(spec.split_k) + "; accepted: 1 to 64"};
+    return ErrorFields{
+        .key = "split_k", .found = fmt::to_string(spec.split_k), .accepted = "1 to 64"};
   }
   if (spec.output != DType::bf16 && spec.output != DType::f32) {
-    return GemmRefusal{"output", std::string(name_of(spec.output)) + "; accepted: bf16, fp32"};
+    return ErrorFields{
+        .key = "output", .found = fmt::to_string(name_of(spec.output)), .accepted = "bf16, fp32"};
   }
   return {};
 }
 
-}  // namespace
-
-std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
-                                       const std::string& name_a, const std::string& name_b) {
+GemmVerdict first_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
+                          const std::string& name_a, const std::string& name_b) {
   const QuantSpec x = multiplied_form(spec.accumulator, a);
   const QuantSpec y = multiplied_form(spec.accumulator, b);
   const std::int64_t common = std::gcd(x.scale_tile().cols, y.scale_tile().cols);
@@ -173,6 +194,15 @@ std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a,
   if (!refusal) refusal = refuse_transform(x, y, name_a, name_b);
   if (!refusal) refusal = refuse_order(spec, common > 0);
   if (!refusal) refusal = refuse_rest(spec);
+  return refusal;
+}
+
+}  // namespace
+
+std::optional<ErrorFields> refuse_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
+                                       const std::string& name_a, const std::string& name_b) {
+  GemmVerdict refusal = first_refusal(spec, a, b, name_a, name_b);
+  if (refusal) refusal->verb = ":";
   return refusal;
 }
 

@@ -4,19 +4,16 @@
 #include <optional>
 #include <string>
 
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/gemm_spec.hpp"
 #include "emulation/spec/quant_spec.hpp"
 
 namespace fp8lab {
 
-/// Says why a GEMM is impossible.
-struct GemmRefusal {
-  std::string key;     ///< key of the GEMM's table in a recipe: "schedule", "accumulator", ...
-  std::string reason;  ///< what is wrong and what is accepted
-};
-
-/// Returns empty if `spec` can multiply operands quantized by `a` and `b`, which messages call
-/// `name_a` and `name_b`. Checks everything that does not depend on shapes:
+/// Returns why a GEMM is impossible, with the key of its table in a recipe ("schedule",
+/// "accumulator", ...) and no place. Returns empty if `spec` can multiply operands quantized by `a`
+/// and `b`, which messages call `name_a` and `name_b`. Checks everything that does not depend on
+/// shapes:
 /// - the accumulator multiplies every value of both formats, in their multiplied_form;
 /// - a block-scaled accumulator gets the scales that its instruction takes, of the same kind on
 ///   both sides;
@@ -26,7 +23,7 @@ struct GemmRefusal {
 /// - scales enter at promotion only if there is a promotion, and in the epilogue only if they are
 ///   constant along K (specification.md, "K schedules and scale orders");
 /// - split_k is 1 to 64 and the output bf16 or f32.
-std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
+std::optional<ErrorFields> refuse_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
                                        const std::string& name_a, const std::string& name_b);
 
 }  // namespace fp8lab

@@ -1,5 +1,7 @@
 #include "emulation/spec/quant_rules.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "emulation/numerics/tile_deviation.hpp"
@@ -8,34 +10,41 @@
 namespace fp8lab {
 namespace {
 
-using QuantVerdict = std::optional<QuantRefusal>;
+using QuantVerdict = std::optional<ErrorFields>;
 
 QuantVerdict refuse_elements(const QuantSpec& spec) {
   const std::string name = format_name(spec.format);
   if (!spec.format.has_sign) {
-    return QuantRefusal{"format", "'" + name +
-                                      "' cannot be an operand; accepted: signed formats of at "
-                                      "least 3 bits"};
+    return ErrorFields{.key = "format",
+                       .found = fmt::format("'{}'", name),
+                       .reason = "cannot be an operand",
+                       .accepted = "signed formats of at least 3 bits"};
   }
   if (!spec.is_quantized() && spec.has_scale()) {
-    return QuantRefusal{"scale_source",
-                        name + " has more than 8 bits and takes no scale; accepted: none"};
+    return ErrorFields{.key = "scale_source",
+                       .found = name,
+                       .reason = "has more than 8 bits and takes no scale",
+                       .accepted = "none"};
   }
   return {};
 }
 
 QuantVerdict refuse_tile(const QuantSpec& spec) {
   if (spec.tile.rows < 0 || spec.tile.cols < 0) {
-    return QuantRefusal{"tile", "accepted: tensor, row, or RxC with both extents at least 1"};
+    return ErrorFields{.key = "tile",
+                       .accepted = "tensor, row, or RxC with both extents at least 1"};
   }
   if (spec.tile.is_tensor()) return {};
-  const std::string rest = ", tile is " + tile_name(spec.tile) +
-                           "; accepted: tile = \"tensor\", or scale_source = \"current\"";
+  const auto refusal = [&](const char* reason) {
+    return ErrorFields{.key = "scale_source",
+                       .reason = fmt::format("{}, tile is {}", reason, tile_name(spec.tile)),
+                       .accepted = "tile = \"tensor\", or scale_source = \"current\""};
+  };
   if (spec.scale_source == ScaleSource::delayed) {
-    return QuantRefusal{"scale_source", "delayed scaling keeps one history a tensor" + rest};
+    return refusal("delayed scaling keeps one history a tensor");
   }
   if (spec.scale_source == ScaleSource::static_scale) {
-    return QuantRefusal{"scale_source", "a static scale is one number" + rest};
+    return refusal("a static scale is one number");
   }
   return {};
 }
@@ -45,17 +54,23 @@ QuantVerdict refuse_codebook(const QuantSpec& spec) {
   const bool expands = spec.transform.is_expansion();
   const std::string name = expands ? transform_name(spec.transform) : format_name(spec.format);
   if (spec.scale_source != ScaleSource::current) {
-    return QuantRefusal{"scale_source", name + " has the codebook of each tile; accepted: current"};
+    return ErrorFields{.key = "scale_source",
+                       .found = name,
+                       .reason = "has the codebook of each tile",
+                       .accepted = "current"};
   }
   if (spec.scale != numerics::ScaleRule{}) {
-    return QuantRefusal{"scale_format", name +
-                                            " has the codebook of each tile; accepted: no keys "
-                                            "of a scale rule"};
+    return ErrorFields{.key = "scale_format",
+                       .found = name,
+                       .reason = "has the codebook of each tile",
+                       .accepted = "no keys of a scale rule"};
   }
   if (expands && spec.format != numerics::kE4M3) {
-    return QuantRefusal{"transform", "expand fits values to the range of e4m3fn, format is " +
-                                         format_name(spec.format) +
-                                         "; accepted: none, or format = \"e4m3fn\""};
+    return ErrorFields{
+        .key = "transform",
+        .reason = fmt::format("expand fits values to the range of e4m3fn, format is {}",
+                              format_name(spec.format)),
+        .accepted = "none, or format = \"e4m3fn\""};
   }
   return {};
 }
@@ -66,63 +81,70 @@ QuantVerdict refuse_statistic(const QuantSpec& spec) {
   const std::string name = statistic_name(rule.deviations);
   if (spec.scale_source != ScaleSource::current ||
       rule.format == numerics::ScaleFormat::nv_two_level) {
-    return QuantRefusal{"scale_statistic",
-                        name +
-                            " is that of the tile; accepted: amax, or scale_source = "
-                            "\"current\" with a scale of one level"};
+    return ErrorFields{.key = "scale_statistic",
+                       .found = name,
+                       .reason = "is that of the tile",
+                       .accepted = "amax, or scale_source = \"current\" with a scale of one level"};
   }
   const TileShape& tile = spec.tile;
   const bool is_bounded = tile.rows > 0 && tile.cols > 0;
   // Divides, because the product of two extents may overflow.
   if (is_bounded && tile.rows <= numerics::kLargestDeviationTile / tile.cols) return {};
-  return QuantRefusal{"scale_statistic", name + " of tile " + tile_name(tile) +
-                                             "; accepted: amax, or a tile RxC of at most " +
-                                             std::to_string(numerics::kLargestDeviationTile) +
-                                             " elements"};
+  return ErrorFields{.key = "scale_statistic",
+                     .found = name,
+                     .reason = fmt::format("of tile {}", tile_name(tile)),
+                     .accepted = fmt::format("amax, or a tile RxC of at most {} elements",
+                                             numerics::kLargestDeviationTile)};
 }
 
 QuantVerdict refuse_factor(const QuantSpec& spec) {
   if (!spec.has_scale() || spec.scale.factor == 1.0f) return {};
   if (spec.scale.factor <= 0.5f) {
-    return QuantRefusal{"scale_factor",
-                        "0.5 makes what x is multiplied with infinite at the smallest scale; "
-                        "accepted: a number above 0.5"};
+    return ErrorFields{
+        .key = "scale_factor",
+        .reason = "0.5 makes what x is multiplied with infinite at the smallest scale",
+        .accepted = "a number above 0.5"};
   }
   if (spec.scale.format == numerics::ScaleFormat::pow2) return {};
-  return QuantRefusal{"scale_factor",
-                      "multiplies powers of two held in FP32; accepted: 1, or scale_format = "
-                      "\"pow2\""};
+  return ErrorFields{.key = "scale_factor",
+                     .reason = "multiplies powers of two held in FP32",
+                     .accepted = "1, or scale_format = \"pow2\""};
 }
 
 QuantVerdict refuse_scale(const QuantSpec& spec) {
   const bool two_level =
       spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level;
   if (two_level && (spec.scale_source != ScaleSource::current || spec.tile.is_tensor())) {
-    return QuantRefusal{"scale_format",
-                        "nv_two_level scales tiles within a tensor; accepted: scale_source = "
-                        "\"current\" and a tile other than tensor"};
+    return ErrorFields{.key = "scale_format",
+                       .reason = "nv_two_level scales tiles within a tensor",
+                       .accepted = "scale_source = \"current\" and a tile other than tensor"};
   }
   if (!two_level && spec.scale.four_over_six != numerics::FourOverSix::none) {
-    return QuantRefusal{"four_over_six",
-                        "is for two-level scales; accepted: scale_format = \"nv_two_level\""};
+    return ErrorFields{.key = "four_over_six",
+                       .reason = "is for two-level scales",
+                       .accepted = "scale_format = \"nv_two_level\""};
   }
   if (spec.scale_source == ScaleSource::delayed && spec.history_length < 1) {
-    return QuantRefusal{"history",
-                        std::to_string(spec.history_length) + "; accepted: at least 1 step"};
+    return ErrorFields{.key = "history",
+                       .found = fmt::to_string(spec.history_length),
+                       .accepted = "at least 1 step"};
   }
   if (spec.scale_source == ScaleSource::static_scale &&
       !(spec.static_scale > 0.0f && std::isfinite(spec.static_scale))) {
-    return QuantRefusal{"static_scale", "accepted: a finite number above 0"};
+    return ErrorFields{.key = "static_scale", .accepted = "a finite number above 0"};
   }
   return {};
 }
 
 }  // namespace
 
-std::optional<QuantRefusal> refuse_quantizer(const QuantSpec& spec) {
+std::optional<ErrorFields> refuse_quantizer(const QuantSpec& spec) {
   for (const auto rule : {refuse_elements, refuse_tile, refuse_codebook, refuse_scale,
                           refuse_statistic, refuse_factor}) {
-    if (QuantVerdict refusal = rule(spec)) return refusal;
+    QuantVerdict refusal = rule(spec);
+    if (!refusal) continue;
+    refusal->verb = ":";
+    return refusal;
   }
   return {};
 }

@@ -1,10 +1,13 @@
 #include "emulation/spec/recipe.hpp"
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <optional>
 #include <string_view>
+#include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/spec/estimator.hpp"
 #include "emulation/spec/gemm_rules.hpp"
@@ -60,33 +63,39 @@ bool plain_pattern_matches(std::string_view pattern, std::string_view name, int 
   return true;
 }
 
-[[noreturn]] void refuse(const std::string& where, const std::string& key,
-                         const std::string& message) {
-  throw RecipeError(where, key, message);
+/// `fields` are a sentence about the key.
+[[noreturn]] void refuse(const std::string& where, const std::string& key, ErrorFields fields) {
+  fields.where = where;
+  fields.key = key;
+  fields.verb = ":";
+  throw RecipeError(std::move(fields));
 }
 
 // Checks for quantizers that a backend could compute but no recipe means, and for impossible ones.
 void validate_quantizer(const QuantSpec& spec, const std::string& where, const std::string& key) {
   if (spec.format.bits() < 3) {
     refuse(where, key + ".format",
-           "'" + format_name(spec.format) +
-               "' cannot be an operand; accepted: signed formats of at least 3 bits");
+           {.found = fmt::format("'{}'", format_name(spec.format)),
+            .reason = "cannot be an operand",
+            .accepted = "signed formats of at least 3 bits"});
   }
-  if (const std::optional<QuantRefusal> refusal = refuse_quantizer(spec)) {
-    refuse(where, key + "." + refusal->key, refusal->reason);
+  if (const std::optional<ErrorFields> refusal = refuse_quantizer(spec)) {
+    refuse(where, key + "." + refusal->key, *refusal);
   }
   const TileShape& tile = spec.tile;
   if (!tile.is_tensor() && !tile.is_row() && (tile.rows < 1 || tile.cols < 1)) {
-    refuse(where, key + ".tile", "accepted: tensor, row, or RxC with both extents at least 1");
+    refuse(where, key + ".tile", {.accepted = "tensor, row, or RxC with both extents at least 1"});
   }
   if (!tile.is_tensor() && spec.scale_source == ScaleSource::none) {
     refuse(where, key + ".tile",
-           tile_name(tile) + " without a scale; accepted: tensor, or another scale_source");
+           {.found = tile_name(tile),
+            .reason = "without a scale",
+            .accepted = "tensor, or another scale_source"});
   }
   for (const Field<QuantSpec>& field : quant_fields()) {
     QuantSpec trial = spec;
     if (!field.is_text && !field.set(trial, field.get(spec))) {
-      refuse(where, key + "." + field.word, "accepted: " + field.accepted);
+      refuse(where, key + "." + field.word, {.accepted = field.accepted});
     }
   }
 }
@@ -95,39 +104,44 @@ void validate_orientation(const LinearRecipe& recipe, Slot slot, const std::stri
   const QuantSpec& spec = recipe.slot(slot);
   const std::string key = "slots." + slot_name(slot);
   if (!is_weight(slot) && spec.weight_source != WeightSource::bf16) {
-    refuse(where, key + ".weight_source", "only w has master weights; accepted: bf16");
+    refuse(where, key + ".weight_source",
+           {.reason = "only w has master weights", .accepted = "bf16"});
   }
   if (spec.orientation_source == OrientationSource::high_precision) return;
   const Slot first = first_orientation(tensor_of(slot));
   const std::string source(word_for(kOrientationSourceNames, spec.orientation_source));
   if (!is_second_orientation(slot)) {
     refuse(where, key + ".orientation_source",
-           source +
-               " is for the second orientations dgrad.w, wgrad.dy and wgrad.x; accepted: "
-               "high_precision");
+           {.found = source,
+            .reason = "is for the second orientations dgrad.w, wgrad.dy and wgrad.x",
+            .accepted = "high_precision"});
   }
   if (!recipe.slot(first).is_quantized()) {
     refuse(where, key + ".orientation_source",
-           source + ", but " + slot_name(first) + " is " + format_name(recipe.slot(first).format) +
-               "; accepted: high_precision, or an FP8 " + slot_name(first));
+           {.found = source,
+            .reason = fmt::format(", but {} is {}", slot_name(first),
+                                  format_name(recipe.slot(first).format)),
+            .accepted = fmt::format("high_precision, or an FP8 {}", slot_name(first))});
   }
   if (spec.orientation_source == OrientationSource::requantized && !spec.is_quantized()) {
     refuse(where, key + ".orientation_source",
-           "requantized with format " + format_name(spec.format) +
-               "; accepted: dequantized, or a format of at most 8 bits");
+           {.reason = fmt::format("requantized with format {}", format_name(spec.format)),
+            .accepted = "dequantized, or a format of at most 8 bits"});
   }
   if (spec.orientation_source == OrientationSource::dequantized && spec.is_quantized()) {
     refuse(where, key + ".orientation_source",
-           "dequantized values are not quantized again, format is " + format_name(spec.format) +
-               "; accepted: format = \"bf16\" or \"fp32\", or requantized");
+           {.reason = fmt::format("dequantized values are not quantized again, format is {}",
+                                  format_name(spec.format)),
+            .accepted = "format = \"bf16\" or \"fp32\", or requantized"});
   }
   if (spec.orientation_source == OrientationSource::transformed &&
       !recipe.slot(first).transform.is_along_k()) {
     refuse(where, key + ".orientation_source",
-           "transformed, but the transform of " + slot_name(first) + " is " +
-               transform_name(recipe.slot(first).transform) +
-               "; accepted: requantized, or a Hadamard transform along K or a smoothing of " +
-               slot_name(first));
+           {.reason = fmt::format("transformed, but the transform of {} is {}", slot_name(first),
+                                  transform_name(recipe.slot(first).transform)),
+            .accepted =
+                fmt::format("requantized, or a Hadamard transform along K or a smoothing of {}",
+                            slot_name(first))});
   }
 }
 
@@ -141,9 +155,10 @@ void validate_smoothing(const LinearRecipe& recipe, Slot slot, const std::string
     if (!recipe.slot(smoothed).transform.is_smoothing()) continue;
     if (smoothed == first && spec.orientation_source == OrientationSource::transformed) continue;
     refuse(where, "slots." + slot_name(slot) + ".orientation_source",
-           std::string(word_for(kOrientationSourceNames, spec.orientation_source)) + ", but " +
-               slot_name(smoothed) + " has the transform " +
-               transform_name(recipe.slot(smoothed).transform) + "; accepted: high_precision");
+           {.found = fmt::to_string(word_for(kOrientationSourceNames, spec.orientation_source)),
+            .reason = fmt::format(", but {} has the transform {}", slot_name(smoothed),
+                                  transform_name(recipe.slot(smoothed).transform)),
+            .accepted = "high_precision"});
   }
 }
 
@@ -153,9 +168,9 @@ void validate_compensation(const LinearRecipe& recipe, Slot slot, const std::str
   if (!spec.transform.is_compensated()) return;
   if (spec.orientation_source == OrientationSource::high_precision) return;
   refuse(where, "slots." + slot_name(slot) + ".orientation_source",
-         std::string(word_for(kOrientationSourceNames, spec.orientation_source)) +
-             " with the transform " + transform_name(spec.transform) +
-             "; accepted: high_precision, or a clamp without compensation");
+         {.found = fmt::to_string(word_for(kOrientationSourceNames, spec.orientation_source)),
+          .reason = fmt::format("with the transform {}", transform_name(spec.transform)),
+          .accepted = "high_precision, or a clamp without compensation"});
 }
 
 // A transform undone in the product would be undone in the bias as well. The rows of a second
@@ -167,13 +182,15 @@ void validate_left(const LinearRecipe& recipe, Slot slot, const std::string& whe
   const std::string name = transform_name(spec.transform);
   if (gemm_role(slot) == GemmRole::fprop) {
     refuse(where, key,
-           name + " is taken out of the product, which may get a bias; accepted in: dgrad, wgrad");
+           {.found = name,
+            .reason = "is taken out of the product, which may get a bias",
+            .accepted = "in dgrad, wgrad"});
   }
   if (spec.orientation_source == OrientationSource::transformed) {
     refuse(where, key,
-           name +
-               " of rows that are transformed already, orientation_source is transformed; "
-               "accepted: a transform along K");
+           {.found = name,
+            .reason = "of rows that are transformed already, orientation_source is transformed",
+            .accepted = "a transform along K"});
   }
 }
 
@@ -184,24 +201,28 @@ void validate_estimator(const LinearRecipe& recipe, Slot slot, const std::string
   const std::string key = "slots." + slot_name(slot) + ".estimator";
   const std::string name = estimator_name(spec.estimator);
   if (!is_of_forward_pass(slot)) {
-    refuse(where, key, name + " is for x and w of the forward pass; accepted in: fprop.x, fprop.w");
+    refuse(where, key,
+           {.found = name,
+            .reason = "is for x and w of the forward pass",
+            .accepted = "in fprop.x, fprop.w"});
   }
   if (spec.has_codebooks() || spec.transform.is_clamp()) {
     refuse(where, key,
-           name +
-               " needs codes of fixed values of what is not clamped; accepted: ste, or another "
-               "format and transform");
+           {.found = name,
+            .reason = "needs codes of fixed values of what is not clamped",
+            .accepted = "ste, or another format and transform"});
   }
   const GemmRole role = gradient_role(slot);
   const Slot b = b_slot(role);
   const bool is_in_space = recipe.slot(b).orientation_source == OrientationSource::transformed;
   if (spec.transform && !is_in_space) {
     refuse(where, key,
-           name + " is in the space of " + transform_name(spec.transform) + ", the product of " +
-               gemm_role_name(role) +
-               " is not; accepted: ste, transform = \"none\", or orientation_source = "
-               "\"transformed\" in " +
-               slot_name(b));
+           {.found = name,
+            .reason = fmt::format("is in the space of {}, the product of {} is not",
+                                  transform_name(spec.transform), gemm_role_name(role)),
+            .accepted = fmt::format(
+                "ste, transform = \"none\", or orientation_source = \"transformed\" in {}",
+                slot_name(b))});
   }
   for (const Slot operand : {a_slot(role), b}) {
     const QuantSpec& other = recipe.slot(operand);
@@ -209,9 +230,11 @@ void validate_estimator(const LinearRecipe& recipe, Slot slot, const std::string
         operand != b && other.orientation_source == OrientationSource::transformed;
     if (!other.transform.left && !is_transformed) continue;
     refuse(where, key,
-           name + " comes before the transform of the rows of " + slot_name(operand) +
-               " is taken out of the product; accepted: ste, or rows of " + slot_name(operand) +
-               " without a transform");
+           {.found = name,
+            .reason = fmt::format(
+                "comes before the transform of the rows of {} is taken out of the product",
+                slot_name(operand)),
+            .accepted = fmt::format("ste, or rows of {} without a transform", slot_name(operand))});
   }
 }
 
@@ -219,13 +242,13 @@ void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string&
   const GemmSpec& gemm = recipe.gemm(role);
   const std::string key = "gemm." + gemm_role_name(role);
   const Slot a = a_slot(role), b = b_slot(role);
-  const std::optional<GemmRefusal> refusal =
+  const std::optional<ErrorFields> refusal =
       refuse_gemm(gemm, recipe.slot(a), recipe.slot(b), slot_name(a), slot_name(b));
   if (refusal) {
     const bool of_slots = refusal->key == "transform";
     const std::string table =
         of_slots ? "slots." + slot_name(recipe.slot(a).transform ? a : b) : key;
-    refuse(where, table + "." + refusal->key, refusal->reason);
+    refuse(where, table + "." + refusal->key, *refusal);
   }
 }
 
@@ -279,7 +302,8 @@ void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t toke
   for (const Slot slot : {a_slot(role), b_slot(role)}) {
     const auto [rows, k] = operand_shape(slot, tokens, in, out);
     const std::string refusal = transform_refusal(recipe.slot(slot).transform, rows, k);
-    if (!refusal.empty()) refuse(where, "slots." + slot_name(slot) + ".transform", refusal);
+    if (!refusal.empty())
+      refuse(where, "slots." + slot_name(slot) + ".transform", {.reason = refusal});
   }
 }
 

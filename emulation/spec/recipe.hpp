@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/gemm_spec.hpp"
 #include "emulation/spec/quant_spec.hpp"
 #include "emulation/spec/slot.hpp"
@@ -59,14 +59,11 @@ struct Recipe {
 /// A pattern also matches every name below it ("layers.0" matches "layers.0.mlp.down").
 bool layer_pattern_matches(const std::string& pattern, const std::string& name, int layer_count);
 
-/// The Error that validate() throws for an impossible recipe, with its key ("slots.wgrad.x.tile",
-/// "gemm.fprop.schedule") and the reason.
-class RecipeError : public Error {
+/// What validate() throws for an impossible recipe; the key is "slots.wgrad.x.tile",
+/// "gemm.fprop.schedule", ...
+class RecipeError : public InputError {
  public:
-  RecipeError(const std::string& where, const std::string& about, const std::string& what_is_wrong)
-      : Error(where + ": '" + about + "': " + what_is_wrong), key(about), message(what_is_wrong) {}
-  std::string key;
-  std::string message;
+  using InputError::InputError;
 };
 
 /// Throws RecipeError naming `where` and the key if the combination is impossible: delayed scaling

@@ -1,5 +1,7 @@
 #include "emulation/spec/state_rules.hpp"
 
+#include <utility>
+
 #include "emulation/spec/estimator.hpp"
 #include "emulation/spec/quant_rules.hpp"
 
@@ -21,36 +23,41 @@ std::string state_label(const QuantSpec& spec) {
   return format_name(spec.format) + label(operand).substr(format_name(operand.format).size());
 }
 
-std::optional<std::string> refuse_state(const QuantSpec& spec) {
+std::optional<ErrorFields> refuse_state(const QuantSpec& spec) {
   if (is_plain_state(spec)) return {};
   const std::string name = format_name(spec.format);
-  if (!spec.format.has_sign) return name + " has no sign; accepted: signed formats";
+  const auto refusal = [](std::string found, std::string reason, std::string accepted) {
+    return ErrorFields{
+        .found = std::move(found), .reason = std::move(reason), .accepted = std::move(accepted)};
+  };
+  if (!spec.format.has_sign) return refusal(name, "has no sign", "signed formats");
   if (spec.format.bits() > 16) {
-    return name + " has more than 16 bits; accepted: fp32, or a format of at most 16 bits";
+    return refusal(name, "has more than 16 bits", "fp32, or a format of at most 16 bits");
   }
   if (spec.format.encoding == numerics::Encoding::tile_logarithm) {
-    return name + " has a codebook of each tile; accepted: formats whose codes have fixed values";
+    return refusal(name, "has a codebook of each tile", "formats whose codes have fixed values");
   }
   if (spec.scale_source == ScaleSource::delayed) {
-    return "a state is scaled by its own amax; accepted: no delayed scale";
+    return refusal("", "a state is scaled by its own amax", "no delayed scale");
   }
   if (spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level) {
-    return "two-level scales are for operands; accepted: a scale format of one level";
+    return refusal("", "two-level scales are for operands", "a scale format of one level");
   }
   if (spec.has_scale() && spec.scale.deviations != 0.0f) {
-    return "scale_statistic " + statistic_name(spec.scale.deviations) +
-           " is for operands; accepted: amax";
+    return refusal("scale_statistic " + statistic_name(spec.scale.deviations), "is for operands",
+                   "amax");
   }
   if (spec.tile.rows > 1 || spec.tile.is_row()) {
-    return "tile " + tile_name(spec.tile) +
-           "; a state is one row of all elements; accepted: tensor, or 1xC such as 1x128";
+    return refusal("tile " + tile_name(spec.tile), "; a state is one row of all elements",
+                   "tensor, or 1xC such as 1x128");
   }
   if (spec.transform && !spec.transform.is_expansion()) {
-    return "transform " + transform_name(spec.transform) + "; accepted: expand, or none";
+    return refusal("transform " + transform_name(spec.transform), "", "expand, or none");
   }
   // Rules that hold for operands as well: codebooks, static scales.
-  if (const auto refusal = refuse_quantizer(as_operand(spec))) return refusal->reason;
-  return {};
+  std::optional<ErrorFields> of_operands = refuse_quantizer(as_operand(spec));
+  if (of_operands) of_operands->key.clear();
+  return of_operands;
 }
 
 }  // namespace fp8lab

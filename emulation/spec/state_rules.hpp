@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/quant_spec.hpp"
 
 namespace fp8lab {
@@ -42,6 +43,6 @@ std::string state_label(const QuantSpec& spec);
 QuantSpec as_operand(const QuantSpec& spec);
 
 /// Returns why a state cannot be stored by `spec`; empty if it can.
-std::optional<std::string> refuse_state(const QuantSpec& spec);
+std::optional<ErrorFields> refuse_state(const QuantSpec& spec);
 
 }  // namespace fp8lab

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/architecture/model_names.hpp"
 #include "src/architecture/parts.hpp"
 
@@ -163,20 +163,23 @@ void check_layer_names(const Recipe& recipe, const ModelConfig& model, const std
   const LayerNames names = layer_names(declaration_of(model));
   for (const RecipeOverride& exception : recipe.overrides) {
     if (names_one_of(exception.match, names.linears, model)) continue;
-    throw Error(fmt::format(
-        "{}: recipe {}: 'override.match' is '{}', which names no linear layer of the model; "
-        "accepted: {}",
-        where, recipe.name, exception.match, names.accepted_linears() + range_of_layers(model)));
+    throw InputError({.where = fmt::format("{}: recipe {}", where, recipe.name),
+                      .key = "override.match",
+                      .found = quoted_word(exception.match),
+                      .reason = ", which names no linear layer of the model",
+                      .accepted = names.accepted_linears() + range_of_layers(model)});
   }
   for (const std::string& pattern : recipe.keep_high_precision) {
     if (names_one_of(pattern, names.linears, model) ||
         names_one_of(pattern, names.unquantized, model)) {
       continue;
     }
-    throw Error(fmt::format(
-        "{}: recipe {}: 'keep_high_precision.modules' holds '{}', which names no module of the "
-        "model; accepted: {}",
-        where, recipe.name, pattern, names.accepted_modules() + range_of_layers(model)));
+    throw InputError({.where = fmt::format("{}: recipe {}", where, recipe.name),
+                      .key = "keep_high_precision.modules",
+                      .verb = "holds",
+                      .found = quoted_word(pattern),
+                      .reason = ", which names no module of the model",
+                      .accepted = names.accepted_modules() + range_of_layers(model)});
   }
 }
 

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/base/machine.hpp"
 #include "emulation/cpu/cpu_backend.hpp"
 #include "emulation/reference/truth_backend.hpp"
@@ -16,14 +17,17 @@ namespace fp8lab {
 std::unique_ptr<Backend> make_backend(const std::string& name, int threads, const std::string& gemm,
                                       bool graphs) {
   if (gemm != "own" && gemm != "cublaslt") {
-    throw Error("unknown GEMM implementation '" + gemm + "'" + did_you_mean(gemm, "own, cublaslt") +
-                "; accepted are own and cublaslt");
+    throw InputError({.noun = "unknown GEMM implementation",
+                      .key = gemm,
+                      .nearest = did_you_mean(gemm, "own, cublaslt"),
+                      .accepted = "own and cublaslt"});
   }
   if (gemm == "cublaslt" && name != "cuda") {
     throw Error("GEMM implementation cublaslt needs backend 'cuda', found '" + name + "'");
   }
   if (!graphs && name != "cuda") {
-    throw Error("--no-graphs is for backend 'cuda', found '" + name + "'");
+    throw InputError(
+        {.key = "--no-graphs", .reason = "is for backend 'cuda', found " + quoted_word(name)});
   }
   if (name == "cpu") return cpu::make_cpu_backend(threads);
   if (name == "truth") return reference::make_truth_backend(threads);
@@ -36,11 +40,14 @@ std::unique_ptr<Backend> make_backend(const std::string& name, int threads, cons
         gemm == "own" ? GemmImplementation::own : GemmImplementation::cublaslt,
         graphs ? Launches::graphs : Launches::single);
 #else
-    throw Error("backend 'cuda' is not available: this build has no CUDA backend; use 'cpu'");
+    throw InputError(
+        {.reason = "backend 'cuda' is not available: this build has no CUDA backend; use 'cpu'"});
 #endif
   }
-  throw Error("unknown backend '" + name + "'" + did_you_mean(name, "cpu, truth, cuda") +
-              "; accepted are cpu, truth and cuda");
+  throw InputError({.noun = "unknown backend",
+                    .key = name,
+                    .nearest = did_you_mean(name, "cpu, truth, cuda"),
+                    .accepted = "cpu, truth and cuda"});
 }
 
 std::string gemm_algorithm([[maybe_unused]] const Backend& backend) {

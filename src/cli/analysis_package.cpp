@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/reading/experiments.hpp"
 #include "src/io/files/file_descriptor.hpp"
 #include "src/io/files/file_kind.hpp"
@@ -20,14 +21,14 @@
 namespace fp8lab::cli {
 namespace {
 
-/// Returns the package's folder, beside the experiments in both the
-/// installation and the source tree.
+/// Returns the package's folder, beside the experiments in both the installation and the source
+/// tree. Empty for a program in Python's package: the interpreter that has that one has both.
 std::filesystem::path analysis_directory() {
-  const auto directory = experiments_directory().parent_path() / "analysis";
-  if (!is_folder(directory / "fp8lab_analysis")) {
-    throw Error(fmt::format("{}: the analysis package is missing", directory.string()));
-  }
-  return directory;
+  const auto beside = experiments_directory().parent_path();
+  const auto directory = beside / "analysis";
+  if (is_folder(directory / "fp8lab_analysis")) return directory;
+  if (is_folder(beside.parent_path() / "fp8lab_analysis")) return {};
+  throw InputError({.where = directory.string(), .reason = "the analysis package is missing"});
 }
 
 /// Runs `words` to completion and returns the status of waitpid.
@@ -39,10 +40,11 @@ int run_interpreter(std::vector<std::string> words, Interrupt interrupt) {
   const int error =
       posix_spawnp(&child, words[0].c_str(), nullptr, nullptr, pointers.data(), environ);
   if (error != 0) {
-    throw Error(fmt::format(
-        "{}: cannot be started as an interpreter ({}); accepted by --python and FP8LAB_PYTHON: a "
-        "Python with numpy, h5py, matplotlib, scipy and jinja2",
-        words[0], error_text(error)));
+    throw InputError({.where = words[0],
+                      .reason = fmt::format(
+                          "cannot be started as an interpreter ({}); accepted by --python and "
+                          "FP8LAB_PYTHON: a Python with numpy, h5py, matplotlib, scipy and jinja2",
+                          error_text(error))});
   }
   if (interrupt == Interrupt::child) std::signal(SIGINT, SIG_IGN);
   int status = 0;
@@ -80,6 +82,7 @@ void add_python(Options& options, const std::string& needs) {
 
 void set_python_path() {
   std::string path = analysis_directory();
+  if (path.empty()) return;
   const char* before = std::getenv("PYTHONPATH");
   if (before != nullptr && *before != '\0') path += std::string(":") + before;
   setenv("PYTHONPATH", path.c_str(), 1);

@@ -16,6 +16,7 @@
 
 #include "emulation/base/default_threads.hpp"
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/base/machine.hpp"
 #include "src/cli/help_words.hpp"
 #include "src/cli/version.hpp"
@@ -72,11 +73,14 @@ const Command& find_command(const std::vector<Command>& commands, const std::str
   }
   const std::vector<std::string> recipes = builtin_recipe_names();
   if (std::find(recipes.begin(), recipes.end(), name) != recipes.end()) {
-    throw Error(
-        fmt::format("unknown command '{0}'; it is a recipe: fp8lab recipes show {0}", name));
+    throw InputError({.noun = "unknown command",
+                      .key = name,
+                      .remedy = fmt::format("it is a recipe: fp8lab recipes show {}", name)});
   }
-  throw Error(fmt::format("unknown command '{}'{}; accepted: {}", name, did_you_mean(name, names),
-                          command_names(commands)));
+  throw InputError({.noun = "unknown command",
+                    .key = name,
+                    .nearest = did_you_mean(name, names),
+                    .accepted = command_names(commands)});
 }
 
 constexpr const char* kOutputFailure = "standard output cannot be written";
@@ -131,10 +135,14 @@ int explain(const std::vector<Command>& commands, const std::string& topic) {
   for (const Command& command : commands) names.emplace_back(command.name);
   std::vector<std::string> all = names;
   for (const std::string& word : help_words()) all.push_back(word);
-  throw Error(fmt::format(
-      "help: unknown topic '{}'{}; accepted: {}, a key, a value of one, or the name of a "
-      "recipe, preset, model, study, optimizer or stage",
-      topic, did_you_mean(topic, all), fmt::join(names, ", ")));
+  throw InputError({.where = "help",
+                    .noun = "unknown topic",
+                    .key = topic,
+                    .nearest = did_you_mean(topic, all),
+                    .accepted = fmt::format(
+                        "{}, a key, a value of one, or the name of a recipe, preset, model, study, "
+                        "optimizer or stage",
+                        fmt::join(names, ", "))});
 }
 
 int dispatch(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
@@ -143,7 +151,8 @@ int dispatch(const std::vector<Command>& commands, const std::vector<std::string
   const bool help = name == "--help" || name == "-h" || name == "help";
   const std::size_t most = name == "help" ? 2 : 1;
   if ((help || version) && arguments.size() > most) {
-    throw Error(fmt::format("{}: too many arguments, '{}'", name, arguments[most]));
+    throw InputError(
+        {.where = name, .reason = fmt::format("too many arguments, '{}'", arguments[most])});
   }
   if (help && arguments.size() == 2) return explain(commands, arguments[1]);
   if (help) {
@@ -184,10 +193,13 @@ void refuse_unread(const std::string& command, const Values& values, const std::
     if (std::find(read.begin(), read.end(), option) != read.end()) continue;
     const std::string others = readers_of(command, actions, option);
     if (!others.empty()) {
-      throw Error(fmt::format("{} {}: --{} is for {}", command, chosen.name, option, others));
+      throw InputError({.where = fmt::format("{} {}", command, chosen.name),
+                        .key = fmt::format("--{}", option),
+                        .reason = fmt::format("is for {}", others)});
     }
-    throw Error(fmt::format("{} {}: takes no '{}' (fp8lab {} --help)", command, chosen.name,
-                            first_word(value), command));
+    throw InputError(
+        {.where = fmt::format("{} {}", command, chosen.name),
+         .reason = fmt::format("takes no '{}' (fp8lab {} --help)", first_word(value), command)});
   }
 }
 
@@ -212,10 +224,13 @@ void print_notes(const std::vector<std::string>& notes) {
   }
 }
 
-Error unknown_word(const std::string& command, const std::string& what, const std::string& word,
-                   const std::vector<std::string>& accepted) {
-  return Error(fmt::format("{}: unknown {} '{}'{}; accepted: {}", command, what, word,
-                           did_you_mean(word, accepted), fmt::join(accepted, ", ")));
+InputError unknown_word(const std::string& command, const std::string& what,
+                        const std::string& word, const std::vector<std::string>& accepted) {
+  return InputError({.where = command,
+                     .noun = "unknown " + what,
+                     .key = word,
+                     .nearest = did_you_mean(word, accepted),
+                     .accepted = fmt::format("{}", fmt::join(accepted, ", "))});
 }
 
 int threads_of(const Values& values, const std::string& command) {
@@ -225,9 +240,13 @@ int threads_of(const Values& values, const std::string& command) {
 std::string required(const Values& values, const std::string& name, const std::string& command,
                      const std::string& accepted) {
   if (values.count(name) == 0) {
-    throw Error(fmt::format("{}: {} is missing{}{}; usage: {} (fp8lab {} --help)", command,
-                            values.spelled(name), accepted.empty() ? "" : "; accepted: ", accepted,
-                            values.usage(), command.substr(0, command.find(' '))));
+    const std::string help = fmt::format("usage: {} (fp8lab {} --help)", values.usage(),
+                                         command.substr(0, command.find(' ')));
+    throw InputError({.where = command,
+                      .key = values.spelled(name),
+                      .reason = "is missing",
+                      .accepted = accepted,
+                      .remedy = help});
   }
   return values[name].as<std::string>();
 }
@@ -235,7 +254,7 @@ std::string required(const Values& values, const std::string& name, const std::s
 Assignment parse_assignment(const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
-    throw Error(fmt::format("--set {}: expected KEY=VALUE", text));
+    throw InputError({.key = "--set", .found = text, .accepted = "KEY=VALUE"});
   }
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
@@ -246,8 +265,10 @@ std::vector<Assignment> assignments_of(const Values& values) {
     Assignment next = parse_assignment(text);
     for (const Assignment& before : assignments) {
       if (before.key != next.key) continue;
-      throw Error(fmt::format("--set {}: {} is set before, to {}; accepted: once", text, next.key,
-                              before.value));
+      throw InputError({.key = "--set",
+                        .found = text,
+                        .reason = fmt::format(": {} is set before, to {}", next.key, before.value),
+                        .accepted = "once"});
     }
     assignments.push_back(std::move(next));
   }

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/cli/options/options.hpp"
 #include "src/config/config.hpp"
 #include "src/study/process.hpp"
@@ -39,6 +39,7 @@ int train(const std::vector<std::string>& arguments);
 int data(const std::vector<std::string>& arguments);
 int compare(const std::vector<std::string>& arguments);
 int verify(const std::vector<std::string>& arguments);
+int replay(const std::vector<std::string>& arguments);
 int doctor(const std::vector<std::string>& arguments);
 int ablate(const std::vector<std::string>& arguments);
 int assess(const std::vector<std::string>& arguments);
@@ -83,8 +84,8 @@ std::vector<Assignment> assignments_of(const Values& values);
 
 /// Returns the error for an unknown `word` of a command line: "COMMAND: unknown WHAT 'WORD' (did
 /// you mean ...?); accepted: ...".
-Error unknown_word(const std::string& command, const std::string& what, const std::string& word,
-                   const std::vector<std::string>& accepted);
+InputError unknown_word(const std::string& command, const std::string& what,
+                        const std::string& word, const std::vector<std::string>& accepted);
 
 /// Prints each distinct note on a line of standard error; notes are not failures.
 void print_notes(const std::vector<std::string>& notes);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/cli/analysis_package.hpp"
 #include "src/io/files/file_descriptor.hpp"
 
@@ -52,11 +53,14 @@ LiveLog::LiveLog(std::string kind, std::string interpreter, std::filesystem::pat
   const pid_t check =
       start_process({interpreter_, "-m", "fp8lab_analysis.live", "--check"}, -1, true);
   if (check != 0 && wait_for(check) == 0) return;
-  throw Error(
-      fmt::format("train: --log {}: {} does not run with numpy, scipy and h5py; install these (on "
-                  "Debian and Ubuntu: python3-numpy python3-scipy python3-h5py), or name another "
-                  "interpreter with --python or FP8LAB_PYTHON",
-                  kind_, interpreter_));
+  throw InputError(
+      {.where = "train",
+       .key = "--log",
+       .found = kind_,
+       .reason = fmt::format(": {} does not run with numpy, scipy and h5py; install these (on "
+                             "Debian and Ubuntu: python3-numpy python3-scipy python3-h5py), or "
+                             "name another interpreter with --python or FP8LAB_PYTHON",
+                             interpreter_)});
 }
 
 void LiveLog::start(const std::filesystem::path& run_file, double seconds, std::int64_t step) {

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "src/architecture/layer_names.hpp"
 #include "src/backend/factory.hpp"
@@ -106,10 +106,9 @@ class ModelQuantizer {
       done += header.size();
     }
     if (weights.empty()) {
-      throw Error(
-          fmt::format("{}: no weight of a linear layer; accepted: names such as "
-                      "model.layers.0.self_attn.q_proj.weight",
-                      source_.name));
+      throw InputError({.where = source_.name,
+                        .reason = "no weight of a linear layer",
+                        .accepted = "names such as model.layers.0.self_attn.q_proj.weight"});
     }
     return weights;
   }
@@ -323,12 +322,17 @@ bool is_model(const std::string& input) {
 int quantize_model(const Values& values) {
   for (const char* option : {"spec", "slot", "transpose", "partner", "dequantized"}) {
     if (values.count(option) == 0) continue;
-    throw Error(fmt::format("quantize: --{} is for a matrix; a model takes --recipe", option));
+    throw InputError({.where = "quantize",
+                      .key = fmt::format("--{}", option),
+                      .reason = "is for a matrix; a model takes --recipe"});
   }
   required(values, "recipe", "quantize");
   const auto worst = values["worst"].as<std::int64_t>();
   if (worst < 0)
-    throw Error(fmt::format("quantize: --worst {}: accepted: 0 for all, or more", worst));
+    throw InputError({.where = "quantize",
+                      .key = "--worst",
+                      .found = fmt::to_string(worst),
+                      .accepted = "0 for all, or more"});
   if (values.count("json") != 0) {
     refuse_given(values, "quantize --json", {"worst"}, "is for the table; JSON has all weights");
   }

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -32,8 +32,11 @@ int number_in(const char* variable, int least, int most) {
       number >= least && number <= most) {
     return number;
   }
-  throw Error(fmt::format("ablate: --launcher mpi: {} is '{}'; accepted: a number from {} to {}",
-                          variable, text == nullptr ? "" : text, least, most));
+  throw InputError({.where = "ablate",
+                    .key = "--launcher",
+                    .found = "mpi",
+                    .reason = fmt::format(": {} is '{}'", variable, text == nullptr ? "" : text),
+                    .accepted = fmt::format("a number from {} to {}", least, most)});
 }
 
 }  // namespace
@@ -50,9 +53,11 @@ StartedRank rank_of_this_process() {
     }
     return started;
   }
-  throw Error(
-      "ablate: --launcher mpi: no rank in the environment; start it as mpirun -n N fp8lab ablate "
-      "--launcher mpi ..., or by srun");
+  throw InputError({.where = "ablate",
+                    .key = "--launcher",
+                    .found = "mpi",
+                    .reason = ": no rank in the environment; start it as mpirun -n N fp8lab ablate "
+                              "--launcher mpi ..., or by srun"});
 }
 
 }  // namespace fp8lab::cli

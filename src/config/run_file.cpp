@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/config.hpp"
 #include "src/config/reading/experiments.hpp"
 #include "src/config/reading/hub_cache.hpp"
@@ -88,8 +88,8 @@ std::vector<Assignment> culprits(const std::vector<Assignment>& assignments,
 
 void check_scale(double scale, const std::string& where) {
   if (scale > 0.0 && scale <= kLargestScale) return;
-  throw Error(
-      fmt::format("{} {}: accepted: a number above 0, at most {}", where, scale, kLargestScale));
+  throw InputError({.where = fmt::format("{} {}", where, scale),
+                    .accepted = fmt::format("a number above 0, at most {}", kLargestScale)});
 }
 
 RunConfig parse_run_config(const std::string& text, const std::string& origin,

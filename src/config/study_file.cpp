@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/config.hpp"
 #include "src/config/reading/experiments.hpp"
 #include "src/config/reading/toml_reader.hpp"
@@ -48,7 +49,7 @@ std::string value_text(const toml::node& node, const TomlReader& reader, std::st
   if (node.is_integer()) return std::to_string(*node.value<std::int64_t>());
   if (node.is_floating_point()) return toml_number(*node.value<double>());
   if (node.is_boolean()) return *node.value<bool>() ? "true" : "false";
-  reader.fail(key, "accepted: strings, numbers, true, false, and lists and tables of them");
+  reader.fail(key, {.accepted = "strings, numbers, true, false, and lists and tables of them"});
 }
 
 // Flattens [set] tables: nested keys become dotted keys.
@@ -105,11 +106,13 @@ std::vector<Axis> read_axes(TomlReader& document) {
   std::vector<Axis> axes;
   for (TomlReader& table : document.tables("axis")) {
     const std::string key = table.text("key", "");
-    if (key.empty()) table.refuse("key", "missing", "a configuration key such as recipe or seed");
+    if (key.empty())
+      table.refuse("key", {.reason = "is missing",
+                           .accepted = "a configuration key such as recipe or seed"});
     const toml::node* values = table.node("values");
     table.finish();
     if (values == nullptr || !values->is_array() || values->as_array()->empty()) {
-      table.fail("values", "accepted: a list of at least one value");
+      table.fail("values", {.accepted = "a list of at least one value"});
     }
     axes.push_back({key, values->as_array(), table});
   }
@@ -119,29 +122,33 @@ std::vector<Axis> read_axes(TomlReader& document) {
 // Checks the number of arms before any arm is built. Counts in double, which cannot overflow.
 void check_count(const TomlReader& document, const std::vector<Axis>& axes, std::size_t listed) {
   if (axes.size() > kMostAxes) {
-    document.fail("axis", fmt::format("{} axes; accepted: at most {}", axes.size(), kMostAxes));
+    document.fail("axis", {.found = fmt::to_string(axes.size()),
+                           .reason = "axes",
+                           .accepted = fmt::format("at most {}", kMostAxes)});
   }
   double count = axes.empty() ? 0.0 : 1.0;
   for (const Axis& axis : axes) count *= static_cast<double>(axis.values->size());
   count += static_cast<double>(listed);
   if (count > static_cast<double>(kMostArms)) {
     document.fail(axes.empty() ? "arm" : "axis",
-                  fmt::format("{:.{}g} arms in all; accepted: at most {} in one study", count,
-                              count < 1e15 ? 15 : 3, kMostArms));
+                  {.found = fmt::format("{:.{}g}", count, count < 1e15 ? 15 : 3),
+                   .reason = "arms in all",
+                   .accepted = fmt::format("at most {} in one study", kMostArms)});
   }
 }
 
 void check_arm_name(const TomlReader& table, const std::string& name, bool listed) {
   if (!is_run_name(name)) {
     const std::string rule(kRunNameRule);
-    if (listed) table.refuse("name", "'" + name + "'", rule);
-    table.fail("values", fmt::format("they make an arm called '{}'; accepted: {}; [[arm]] tables "
-                                     "give such arms a name of their own",
-                                     name, rule));
+    if (listed) table.refuse("name", {.found = fmt::format("'{}'", name), .accepted = rule});
+    table.fail("values", {.reason = fmt::format("they make an arm called '{}'", name),
+                          .accepted = fmt::format(
+                              "{}; [[arm]] tables give such arms a name of their own", rule)});
   }
   if (is_kept_for_study(name)) {
-    throw Error(fmt::format("{}: the arm name '{}' is kept for the study's own files",
-                            table.where(listed ? "name" : "values"), name));
+    throw InputError(
+        {.where = table.where(listed ? "name" : "values"),
+         .reason = fmt::format("the arm name '{}' is kept for the study's own files", name)});
   }
 }
 
@@ -149,9 +156,9 @@ void check_keys(const std::vector<Axis>& axes) {
   std::set<std::string> keys;
   for (const Axis& axis : axes) {
     if (keys.insert(axis.key).second) continue;
-    axis.table.fail("key", fmt::format("two axes vary '{}', of which an arm has only one value; "
-                                       "accepted: each key once",
-                                       axis.key));
+    axis.table.fail("key", {.reason = fmt::format(
+                                "two axes vary '{}', of which an arm has only one value", axis.key),
+                            .accepted = "each key once"});
   }
 }
 
@@ -197,12 +204,14 @@ void read_arms(TomlReader& document, StudyConfig& study) {
     study.arms.push_back(std::move(arm));
   }
   if (study.arms.empty()) {
-    document.refuse("axis", "missing", "at least one [[axis]] or [[arm]] table");
+    document.refuse("axis",
+                    {.reason = "is missing", .accepted = "at least one [[axis]] or [[arm]] table"});
   }
   std::set<std::string> names;
   for (const StudyArm& arm : study.arms) {
     if (!names.insert(arm.name).second) {
-      throw Error(fmt::format("{}: the arm name '{}' is not unique", document.where(), arm.name));
+      throw InputError({.where = document.where(),
+                        .reason = fmt::format("the arm name '{}' is not unique", arm.name)});
     }
   }
 }
@@ -216,9 +225,9 @@ SharedRun shared_run_of(const TomlReader& document, const StudyConfig& study,
     const auto given = std::find_if(arm.assignments.rbegin(), arm.assignments.rend(),
                                     [&](const Assignment& a) { return a.key == axis; });
     if (given == arm.assignments.rend()) {
-      document.fail("shared.axes", fmt::format("the arm '{}' does not set '{}'; accepted: keys "
-                                               "that every arm sets",
-                                               arm.name, axis));
+      document.fail("shared.axes",
+                    {.reason = fmt::format("the arm '{}' does not set '{}'", arm.name, axis),
+                     .accepted = "keys that every arm sets"});
     }
     run.assignments.push_back(*given);
     run.name += "-" + short_name(*given);
@@ -231,7 +240,7 @@ void read_shared(TomlReader& document, StudyConfig& study) {
   std::vector<Assignment> set;
   if (std::optional<TomlReader> shared = document.table("shared")) {
     if (study.shared_stages.empty()) {
-      document.fail("shared", "accepted: only beside shared_stages");
+      document.fail("shared", {.accepted = "only beside shared_stages"});
     }
     set = read_set(*shared);
     study.shared_axes = shared->texts("axes");
@@ -239,9 +248,9 @@ void read_shared(TomlReader& document, StudyConfig& study) {
   }
   for (StudyArm& arm : study.arms) {
     if (study.shared_stages.empty() && arm.is_alone) {
-      document.fail("arm", fmt::format("'{}' has shared = false; accepted: only beside "
-                                       "shared_stages",
-                                       arm.name));
+      document.fail("arm", {.found = fmt::format("'{}'", arm.name),
+                            .reason = "has shared = false",
+                            .accepted = "only beside shared_stages"});
     }
     if (study.shared_stages.empty() || arm.is_alone) continue;
     SharedRun run = shared_run_of(document, study, set, arm);
@@ -256,9 +265,11 @@ void read_shared(TomlReader& document, StudyConfig& study) {
     for (std::size_t i = 0; i < run.assignments.size(); ++i) {
       const Assignment &one = known->assignments[i], &other = run.assignments[i];
       if (one.value == other.value) continue;
-      document.fail("shared.axes", fmt::format("'{}' is {} and {}, whose shared runs would both be "
-                                               "called {}; accepted: values with other names",
-                                               one.key, one.value, other.value, run.name));
+      document.fail("shared.axes", {.found = fmt::format("'{}'", one.key),
+                                    .reason = fmt::format(
+                                        "is {} and {}, whose shared runs would both be called {}",
+                                        one.value, other.value, run.name),
+                                    .accepted = "values with other names"});
     }
   }
 }
@@ -275,9 +286,8 @@ void read_baseline(TomlReader& document, StudyConfig& study) {
   study.baseline_set = read_set(table);
   for (const Assignment& assignment : study.baseline_set) {
     if (assignment.key != "recipe" && !assignment.key.ends_with(".recipe")) continue;
-    table.fail("set", fmt::format("'{}': recipes part no pair; accepted: baseline.recipe for that "
-                                  "of baselines, and other keys here",
-                                  assignment.key));
+    table.fail("set", {.reason = fmt::format("'{}': recipes part no pair", assignment.key),
+                       .accepted = "baseline.recipe for that of baselines, and other keys here"});
   }
   table.finish();
 }
@@ -303,10 +313,11 @@ void check_reach(const TomlReader& document, const StudyConfig& study,
     };
     if (!std::all_of(study.arms.begin(), study.arms.end(), sets_key)) continue;
     if (!std::all_of(study.shared_runs.begin(), study.shared_runs.end(), sets_key)) continue;
-    throw Error(
-        fmt::format("{}: --set {}={} has no effect: every arm sets it itself; accepted: a "
-                    "study file with other values",
-                    document.where(), assignment.key, assignment.value));
+    throw InputError({.where = document.where(),
+                      .key = "--set",
+                      .reason = fmt::format("{}={} has no effect: every arm sets it itself",
+                                            assignment.key, assignment.value),
+                      .accepted = "a study file with other values"});
   }
 }
 
@@ -331,17 +342,19 @@ std::string check_runs(const TomlReader& document, StudyConfig& study) {
     identity += arm.name + "\n" + canonical_text(config);
     for (std::size_t i = 0; i < study.shared_stages.size(); ++i) {
       if (i < config.stages.size() && config.stages[i].name == study.shared_stages[i]) continue;
-      document.fail("shared_stages", fmt::format("'{}' is not stage {} of the base configuration; "
-                                                 "accepted: its leading stages in order",
-                                                 study.shared_stages[i], i + 1));
+      document.fail("shared_stages",
+                    {.found = fmt::format("'{}'", study.shared_stages[i]),
+                     .reason = fmt::format("is not stage {} of the base configuration", i + 1),
+                     .accepted = "its leading stages in order"});
     }
     if (!study.shared_stages.empty() && config.stages.size() == study.shared_stages.size()) {
-      document.fail("shared_stages", "leave no stage for the arms");
+      document.fail("shared_stages", {.reason = "leave no stage for the arms"});
     }
   }
   if (!has_baseline) {
-    document.fail("baseline", fmt::format("no arm runs the recipe '{}'{}", study.baseline,
-                                          study.baseline_set.empty() ? "" : " with its set"));
+    document.fail("baseline",
+                  {.reason = fmt::format("no arm runs the recipe '{}'{}", study.baseline,
+                                         study.baseline_set.empty() ? "" : " with its set")});
   }
   return identity;
 }
@@ -396,7 +409,7 @@ RunConfig configure(const StudyConfig& study, const std::string& what,
   try {
     return load_run_config(study.base, all, study.scale);
   } catch (const Error& error) {
-    throw Error(fmt::format("study '{}', {}: {}", study.name, what, error.what()));
+    throw InputError(in_place(fmt::format("study '{}', {}", study.name, what), error));
   }
 }
 
@@ -416,16 +429,18 @@ StudyConfig load_study_config(const std::filesystem::path& file,
   TomlReader document(root, "", origin);
   study.name = document.text("name", file.stem().string());
   if (!is_run_name(study.name)) {
-    document.refuse("name", "'" + study.name + "'", std::string(kRunNameRule));
+    document.refuse(
+        "name", {.found = fmt::format("'{}'", study.name), .accepted = std::string(kRunNameRule)});
   }
   study.title = document.text("title", study.name);
   const std::string base = document.text("base", "");
   if (base.empty())
-    document.refuse("base", "missing", "a preset's name, or the path of a run file");
+    document.refuse(
+        "base", {.reason = "is missing", .accepted = "a preset's name, or the path of a run file"});
   study.base = (file.parent_path() / base).lexically_normal();
   if (!is_file(study.base)) {
     const bool is_name = base.find('/') == std::string::npos && !base.ends_with(".toml");
-    if (!is_name) document.fail("base", fmt::format("{} does not exist", study.base.string()));
+    if (!is_name) document.fail("base", {.found = study.base.string(), .reason = "does not exist"});
     study.base = find_experiment("presets", base, document.where("base"));
   }
   study.assignments = read_set(document);

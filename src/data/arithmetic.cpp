@@ -6,7 +6,7 @@
 #include <array>
 #include <string_view>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/reading/nearest_name.hpp"
 #include "src/data/random.hpp"
 #include "src/io/hash.hpp"
@@ -124,8 +124,10 @@ std::vector<Family> selected_families(const std::vector<std::string>& names) {
     if (found == kFamilies.end()) {
       std::vector<std::string> known;
       for (const Family& family : kFamilies) known.emplace_back(family.name);
-      throw Error(fmt::format("unknown problem family '{}'{}; known are {}", name,
-                              did_you_mean(name, known), fmt::join(known, " ")));
+      throw InputError({.noun = "unknown problem family",
+                        .key = name,
+                        .nearest = did_you_mean(name, known),
+                        .accepted = fmt::format("{}", fmt::join(known, " "))});
     }
     families.push_back(*found);
   }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/config_names.hpp"
 #include "src/data/document_values.hpp"
 #include "src/data/text_shards.hpp"
@@ -84,9 +85,11 @@ Vocabulary vocabulary_of(const std::vector<TokenShard>& shards) {
   if (layout.format == ShardFormat::fp8lab && is_present(table)) {
     Vocabulary vocabulary = Vocabulary::read(table);
     if (vocabulary.tokenizer() != tokenizer_of(layout) || vocabulary.size() != layout.vocabulary) {
-      throw Error(fmt::format("{}: of the tokenizer {} with {} tokens, but {} was made with {}, {}",
-                              table.string(), vocabulary.tokenizer(), vocabulary.size(),
-                              first.name(), tokenizer_of(layout), layout.vocabulary));
+      throw InputError(
+          {.where = table.string(),
+           .reason = fmt::format("of the tokenizer {} with {} tokens, but {} was made with {}, {}",
+                                 vocabulary.tokenizer(), vocabulary.size(), first.name(),
+                                 tokenizer_of(layout), layout.vocabulary)});
     }
     return vocabulary;
   }
@@ -132,10 +135,9 @@ class ShardCorpus final : public Corpus {
 
   std::string reference(std::int64_t index) const override {
     if (!vocabulary_.has_text()) {
-      throw Error(
-          fmt::format("{}: answers cannot be read: no token_bytes.json beside it; accepted: "
-                      "shards of python3 -m fp8lab.tokens, which writes it",
-                      shards_.front().name()));
+      throw InputError({.where = shards_.front().name(),
+                        .reason = "answers cannot be read: no token_bytes.json beside it",
+                        .accepted = "shards of python3 -m fp8lab.tokens, which writes it"});
     }
     const DocumentView view = document(index);
     std::vector<std::int32_t> tokens;
@@ -189,17 +191,20 @@ class ShardCorpus final : public Corpus {
     const ShardLayout& first = shards_.front().layout();
     const ShardLayout& layout = shard.layout();
     if (layout.tokenizer_hash != first.tokenizer_hash || layout.vocabulary != first.vocabulary) {
-      throw Error(fmt::format("{}: another tokenizer than that of {}", shard.name(),
-                              shards_.front().name()));
+      throw InputError(
+          {.where = shard.name(),
+           .reason = fmt::format("another tokenizer than that of {}", shards_.front().name())});
     }
     if (form_ == DataForm::prompt_response && layout.loss_mask.empty()) {
       if (text_) {
-        throw Error(text_->path +
-                    ": no record has a prompt; prompt_response needs questions, prompts or "
-                    "messages; accepted: form = \"running_text\"");
+        throw InputError(
+            {.where = text_->path,
+             .reason =
+                 "no record has a prompt; prompt_response needs questions, prompts or messages",
+             .accepted = "form = \"running_text\""});
       }
-      throw Error(
-          fmt::format("{}: has no loss mask; form = \"prompt_response\" needs one", shard.name()));
+      throw InputError({.where = shard.name(),
+                        .reason = "has no loss mask; form = \"prompt_response\" needs one"});
     }
   }
 
@@ -207,9 +212,9 @@ class ShardCorpus final : public Corpus {
     bool usable = false;
     for (std::int64_t i = 0; i < size() && !usable; ++i) usable = document(i).size > 1;
     if (usable) return;
-    throw Error(fmt::format("{}: no documents of two tokens in range [{}, {}) of {}",
-                            source.paths.front().string(), source.range_begin, source.range_end,
-                            total));
+    throw InputError({.where = source.paths.front().string(),
+                      .reason = fmt::format("no documents of two tokens in range [{}, {}) of {}",
+                                            source.range_begin, source.range_end, total)});
   }
 
   DataForm form_;

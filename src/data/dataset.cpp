@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/data/random.hpp"
 
 namespace fp8lab {
@@ -45,7 +46,8 @@ void Dataset::seek(const DataCursor& cursor) {
     shuffle();
   }
   if (!known || cursor.offset >= std::max<std::int64_t>(current().size - 1, 1)) {
-    throw Error("checkpoint position does not fit the data: was the data source changed?");
+    throw InputError({.where = "checkpoint position does not fit the data",
+                      .reason = "was the data source changed?"});
   }
 }
 

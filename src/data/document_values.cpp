@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/config_names.hpp"
 #include "src/data/json_records.hpp"
 #include "src/io/files/atomic_file.hpp"
@@ -29,9 +29,10 @@ float number_of(const nlohmann::json& record, std::string_view key, const std::s
     const auto value = static_cast<float>(found->get<double>());
     if (std::isfinite(value)) return value;
   }
-  throw Error(
-      fmt::format("{}: expected a finite number in \"{}\", which the objective of the stage reads",
-                  where, key));
+  throw InputError(
+      {.where = where,
+       .reason = fmt::format(
+           "expected a finite number in \"{}\", which the objective of the stage reads", key)});
 }
 
 /// Reads the values of all records of a file; each makes one document.
@@ -85,10 +86,12 @@ void require_records(const SourceConfig& source, std::span<const ColumnSpec> col
   for (const ColumnSpec& column : columns) {
     if (column.record_key.empty() || source.kind == DataKind::jsonl) continue;
     const std::string kind(word_for(kDataKindNames, source.kind));
-    throw Error(fmt::format(
-        "{}: documents of kind = \"{}\" have no number \"{}\", which the objective of the stage "
-        "reads; accepted: kind = \"jsonl\" with the number in each record",
-        source.paths.empty() ? kind : source.paths.front().string(), kind, column.record_key));
+    throw InputError(
+        {.where = fmt::to_string(source.paths.empty() ? kind : source.paths.front().string()),
+         .reason = fmt::format("documents of kind = \"{}\" have no number \"{}\", which the "
+                               "objective of the stage reads",
+                               kind, column.record_key),
+         .accepted = "kind = \"jsonl\" with the number in each record"});
   }
 }
 
@@ -108,8 +111,10 @@ std::shared_ptr<const Corpus> with_values(std::shared_ptr<const Corpus> document
     const auto last = static_cast<std::ptrdiff_t>(std::floor(source.range_end * count));
     numbers = std::vector<float>(numbers.begin() + first, numbers.begin() + last);
     if (static_cast<std::int64_t>(numbers.size()) != documents->size()) {
-      throw Error(fmt::format("{}: has {} records but {} documents: it was written to meanwhile",
-                              source.paths.front().string(), numbers.size(), documents->size()));
+      throw InputError(
+          {.where = source.paths.front().string(),
+           .reason = fmt::format("has {} records but {} documents: it was written to meanwhile",
+                                 numbers.size(), documents->size())});
     }
   }
   return std::make_shared<ValuedCorpus>(std::move(documents), std::move(values));

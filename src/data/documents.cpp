@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/data/arithmetic.hpp"
 #include "src/data/json_records.hpp"
 #include "src/data/tokenizer.hpp"
@@ -82,7 +83,8 @@ std::vector<Passage> read_json_lines(const std::filesystem::path& path, DataForm
     passages.push_back(parse_record(record, where));
     const Piece& first = passages.back().front();
     if (form == DataForm::prompt_response && (first.trained || first.text.empty())) {
-      throw Error(fmt::format("{}: prompt_response needs a question, a prompt or messages", where));
+      throw InputError(
+          {.where = where, .reason = "prompt_response needs a question, a prompt or messages"});
     }
   }
   return passages;
@@ -104,8 +106,8 @@ std::vector<Passage> read_passages(const SourceConfig& source, DataForm form) {
   for (const std::filesystem::path& path : source.paths) {
     const bool text = source.kind == DataKind::text;
     if (text && form == DataForm::prompt_response) {
-      throw Error(
-          fmt::format("{}: plain text has no prompts; prompt_response needs jsonl", path.string()));
+      throw InputError({.where = path.string(),
+                        .reason = "plain text has no prompts; prompt_response needs jsonl"});
     }
     const std::vector<Passage> more = text ? read_text(path) : read_json_lines(path, form);
     passages.insert(passages.end(), more.begin(), more.end());
@@ -121,9 +123,10 @@ std::vector<Document> load_documents(const SourceConfig& source, DataForm form) 
   const auto first = static_cast<std::size_t>(std::floor(source.range_begin * count));
   const auto last = static_cast<std::size_t>(std::floor(source.range_end * count));
   if (first >= last) {
-    throw Error(fmt::format("{}: no documents in range [{}, {}) of {}",
-                            source.paths.empty() ? "generator" : source.paths.front().string(),
-                            source.range_begin, source.range_end, passages.size()));
+    throw InputError(
+        {.where = source.paths.empty() ? "generator" : source.paths.front().string(),
+         .reason = fmt::format("no documents in range [{}, {}) of {}", source.range_begin,
+                               source.range_end, passages.size())});
   }
   std::vector<Document> documents;
   documents.reserve(last - first);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/json_document.hpp"
 
 namespace fp8lab {
@@ -36,7 +37,7 @@ bool is_filled(const json& object, const char* key) {
 std::string string_field(const json& object, const char* key, const std::string& where) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string()) {
-    throw Error(fmt::format("{}: expected a string in \"{}\"", where, key));
+    throw InputError({.where = where, .reason = fmt::format("expected a string in \"{}\"", key)});
   }
   return found->get<std::string>();
 }
@@ -49,25 +50,28 @@ std::optional<bool> trained_by(const json& message, const char* key, bool is_wei
   if (is_weight ? value.is_number() && (value == 0 || value == 1) : value.is_boolean()) {
     return is_weight ? value == 1 : value.get<bool>();
   }
-  throw Error(fmt::format("{}: \"{}\"; accepted: {}", where, key,
-                          is_weight ? "0 and 1" : "false and true"));
+  throw InputError({.where = where,
+                    .reason = fmt::format("\"{}\"", key),
+                    .accepted = is_weight ? "0 and 1" : "false and true"});
 }
 
 bool is_trained(const json& message, bool assistant, const std::string& where) {
   // Keys that other programs use to exclude a message from training.
   for (const char* key : {"loss", "train_on_turn"}) {
     if (!is_given(message, key)) continue;
-    throw Error(
-        fmt::format("{}: \"{}\" is not read; accepted: \"weight\" or \"train\"", where, key));
+    throw InputError({.where = where,
+                      .reason = fmt::format("\"{}\" is not read", key),
+                      .accepted = "\"weight\" or \"train\""});
   }
   const std::optional<bool> weight = trained_by(message, "weight", true, where);
   const std::optional<bool> train = trained_by(message, "train", false, where);
   if (weight && train && *weight != *train) {
-    throw Error(where + ": \"weight\" and \"train\" say different things");
+    throw InputError({.where = where, .reason = "\"weight\" and \"train\" say different things"});
   }
   const bool chosen = weight ? *weight : train.value_or(assistant);
   if (chosen && !assistant) {
-    throw Error(where + ": only messages of the assistant can be trained on");
+    throw InputError(
+        {.where = where, .reason = "only messages of the assistant can be trained on"});
   }
   return chosen;
 }
@@ -76,8 +80,9 @@ bool is_trained(const json& message, bool assistant, const std::string& where) {
 void require_trained_record(const json& object, const std::string& where) {
   const auto require = [&](const char* key, bool fits, const char* accepted) {
     if (!is_given(object, key) || fits) return;
-    throw Error(fmt::format("{}: \"{}\" of a whole record; accepted: {}, or the key in a message",
-                            where, key, accepted));
+    throw InputError({.where = where,
+                      .reason = fmt::format("\"{}\" of a whole record", key),
+                      .accepted = fmt::format("{}, or the key in a message", accepted)});
   };
   const auto is = [&](const char* key, const json& value) {
     return is_given(object, key) && object[key].is_boolean() == value.is_boolean() &&
@@ -100,7 +105,7 @@ std::string sharegpt_role(const std::string& name, const std::string& where) {
     if (name == from) return role;
     known += (known.empty() ? "" : ", ") + std::string(from);
   }
-  throw Error(fmt::format("{}: from '{}'; accepted: {}", where, name, known));
+  throw InputError({.where = where, .reason = fmt::format("from '{}'", name), .accepted = known});
 }
 
 Message read_message(const json& message, bool sharegpt, const std::string& where) {
@@ -112,8 +117,10 @@ Message read_message(const json& message, bool sharegpt, const std::string& wher
   } else {
     read.role = string_field(message, "role", where);
     if (is_given(message, "tool_calls") && !message["tool_calls"].empty()) {
-      throw Error(fmt::format("{}: calls tools, for which the byte-level form has no words; {}",
-                              where, kByTemplate));
+      throw InputError(
+          {.where = where,
+           .reason = fmt::format("calls tools, for which the byte-level form has no words; {}",
+                                 kByTemplate)});
     }
     read.content = string_field(message, "content", where);
   }
@@ -133,8 +140,9 @@ Passage chat(const std::vector<Message>& messages, const std::string& where) {
     trained = trained || message.trained;
   }
   if (!trained) {
-    throw Error(fmt::format("{}: no message {}, so nothing to train on", where,
-                            answers ? "that is trained on" : "of the assistant"));
+    throw InputError({.where = where,
+                      .reason = fmt::format("no message {}, so nothing to train on",
+                                            answers ? "that is trained on" : "of the assistant")});
   }
   return passage;
 }
@@ -142,11 +150,14 @@ Passage chat(const std::vector<Message>& messages, const std::string& where) {
 std::vector<Message> message_list(const json& object, const char* key, const std::string& where) {
   const json& list = object[key];
   if (!list.is_array() || list.empty()) {
-    throw Error(fmt::format("{}: \"{}\" must be a non-empty list", where, key));
+    throw InputError(
+        {.where = where, .reason = fmt::format("\"{}\" must be a non-empty list", key)});
   }
   if (is_given(object, "tools") && !object["tools"].empty()) {
-    throw Error(fmt::format("{}: has tools, for which the byte-level form has no words; {}", where,
-                            kByTemplate));
+    throw InputError(
+        {.where = where,
+         .reason = fmt::format("has tools, for which the byte-level form has no words; {}",
+                               kByTemplate)});
   }
   std::vector<Message> messages;
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -163,7 +174,8 @@ Passage read_messages(const json& object, const char* key, const std::string& wh
 /// Reads an Alpaca record: an instruction, an optional input below it, and the output.
 Passage read_instruction(const json& object, const std::string& where) {
   if (is_given(object, "history") && !object["history"].empty()) {
-    throw Error(where + ": \"history\" is not read; accepted: {messages}");
+    throw InputError(
+        {.where = where, .reason = "\"history\" is not read", .accepted = "{messages}"});
   }
   std::vector<Message> messages;
   if (is_filled(object, "system")) {
@@ -184,14 +196,14 @@ Passage question_answer(const std::string& question, const std::string& answer) 
 
 std::string chat_question(const json& object, const std::string& where) {
   const char* const key = is_given(object, "messages") ? "messages" : "conversations";
-  if (!is_given(object, key)) throw Error(where + ": expected \"messages\"");
+  if (!is_given(object, key)) throw InputError({.where = where, .reason = "expected \"messages\""});
   std::string text;
   const std::vector<Message> messages = message_list(object, key, where);
   for (const Message& message : messages) text += message.role + ": " + message.content + "\n";
   if (messages.back().role == "assistant") {
-    throw Error(where +
-                ": the last message is the assistant's, so nothing is asked; accepted: messages up "
-                "to one of another role");
+    throw InputError({.where = where,
+                      .reason = "the last message is the assistant's, so nothing is asked",
+                      .accepted = "messages up to one of another role"});
   }
   return text + "assistant: ";
 }
@@ -213,7 +225,7 @@ bool is_running_text(std::string_view line) {
 
 Passage parse_record(std::string_view line, const std::string& where) {
   const json object = parse_json(line, where);
-  if (!object.is_object()) throw Error(where + ": expected an object");
+  if (!object.is_object()) throw InputError({.where = where, .reason = "expected an object"});
   const auto given = [&](const char* key) { return is_given(object, key); };
   const auto text = [&](const char* key) { return string_field(object, key, where); };
   require_trained_record(object, where);
@@ -225,9 +237,9 @@ Passage parse_record(std::string_view line, const std::string& where) {
   }
   if (given("instruction") && given("output")) return read_instruction(object, where);
   if (given("text")) return {{text("text")}};
-  throw Error(where +
-              ": accepted are {question, answer}, {messages}, {conversations}, {prompt, "
-              "completion}, {instruction, output} and {text}");
+  throw InputError({.where = where,
+                    .accepted = "{question, answer}, {messages}, {conversations}, {prompt, "
+                                "completion}, {instruction, output} and {text}"});
 }
 
 }  // namespace fp8lab

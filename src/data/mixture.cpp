@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/data/random.hpp"
 #include "src/io/files/file_kind.hpp"
 
@@ -54,8 +55,10 @@ void check_one_tokenizer(const std::vector<StageSources>& stages) {
     for (const auto& corpus : stage.sources->corpora) {
       const std::string& own = corpus->vocabulary().tokenizer();
       if (own == known || (own.empty() && known != "bytes")) continue;
-      throw Error(fmt::format("{}: data of the tokenizer '{}' beside data of the tokenizer '{}'",
-                              stage.where, own.empty() ? "unknown" : own, known));
+      throw InputError(
+          {.where = stage.where,
+           .reason = fmt::format("data of the tokenizer '{}' beside data of the tokenizer '{}'",
+                                 own.empty() ? "unknown" : own, known)});
     }
   }
 }
@@ -130,11 +133,13 @@ void check_targets(const DataSources& sources, std::int64_t sequence_length,
   for (const auto& corpus : sources.corpora) {
     if (gives_target(*corpus)) continue;
     const SourceRecord record = corpus->records().front();
-    throw Error(fmt::format(
-        "{}: no token of {} can be trained on or scored: in all of its {} documents the "
-        "response begins after the first {} tokens; accepted: a larger "
-        "sequence_length, or other data",
-        where, record.path.empty() ? record.format : record.path, corpus->size(), sequence_length));
+    throw InputError(
+        {.where = where,
+         .reason = fmt::format("no token of {} can be trained on or scored: in all of its {} "
+                               "documents the response begins after the first {} tokens",
+                               record.path.empty() ? record.format : record.path, corpus->size(),
+                               sequence_length),
+         .accepted = "a larger sequence_length, or other data"});
   }
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab {
 namespace {
@@ -32,8 +33,9 @@ void check_vocabulary(const Vocabulary& vocabulary, const ModelVocabulary& model
     const std::string fact = fmt::format("{}: {} needs a vocabulary of {}, model.vocab_size is {}",
                                          where, name_of(files), vocabulary.size(), model.size);
     if (!model.origin.empty()) {
-      throw Error(fmt::format("{}, which the weights of {} determine; accepted: {}", fact,
-                              model.origin, command_for("", model)));
+      throw InputError(
+          {.reason = fmt::format("{}, which the weights of {} determine", fact, model.origin),
+           .accepted = command_for("", model)});
     }
     throw Error(
         fmt::format("{}; write vocab_size = {} into [model] of the run file, or give --set "
@@ -44,25 +46,29 @@ void check_vocabulary(const Vocabulary& vocabulary, const ModelVocabulary& model
   const std::string& own = vocabulary.tokenizer();
   if (own == kBytes) {
     if (model.tokenizer.empty() && model.size <= kMostByteLevelIds) return;
-    throw Error(
-        fmt::format("{}: {} would be read as bytes, but the weights of {} are of {}; make "
-                    "shards of the text with that: {}",
-                    where, files.empty() ? "the built-in arithmetic" : files, model.origin,
-                    known_by(model), command_for(files, model)));
+    throw InputError(
+        {.where = where,
+         .reason = fmt::format("{} would be read as bytes, but the weights of {} are of {}; make "
+                               "shards of the text with that: {}",
+                               files.empty() ? "the built-in arithmetic" : files, model.origin,
+                               known_by(model), command_for(files, model))});
   }
   if (model.tokenizer.empty()) return;
   if (model.tokenizer == kBytes) {
-    throw Error(fmt::format(
-        "{}: {} holds ids of {}, but the weights of {} are of bytes; accepted: "
-        "the text itself, as .txt or .jsonl",
-        where, files, own.empty() ? "a tokenizer that it does not name" : "the tokenizer " + own,
-        model.origin));
+    throw InputError(
+        {.where = where,
+         .reason =
+             fmt::format("{} holds ids of {}, but the weights of {} are of bytes", files,
+                         own.empty() ? "a tokenizer that it does not name" : "the tokenizer " + own,
+                         model.origin),
+         .accepted = "the text itself, as .txt or .jsonl"});
   }
   if (own.empty()) return;
-  throw Error(
-      fmt::format("{}: {} was made with the tokenizer {}, but the weights of {} are of the "
-                  "tokenizer {}; make shards of the text with that: {}",
-                  where, files, own, model.origin, model.tokenizer, command_for("", model)));
+  throw InputError(
+      {.where = where,
+       .reason = fmt::format("{} was made with the tokenizer {}, but the weights of {} are of the "
+                             "tokenizer {}; make shards of the text with that: {}",
+                             files, own, model.origin, model.tokenizer, command_for("", model))});
 }
 
 std::string vocabulary_note(const Vocabulary& vocabulary, const ModelVocabulary& model,

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/data/tokenizer.hpp"
 
 namespace fp8lab {
@@ -13,10 +14,9 @@ std::vector<std::int32_t> TextReader::tokens(const nlohmann::json& value,
                                              const std::string& where) const {
   if (value.is_string()) {
     if (vocabulary_.tokenizer() != "bytes") {
-      throw Error(
-          fmt::format("{} is text, and the vocabulary is not of bytes; accepted: token ids, which "
-                      "python3 -m fp8lab.tokens --questions writes",
-                      where));
+      throw InputError(
+          {.reason = fmt::format("{} is text, and the vocabulary is not of bytes", where),
+           .accepted = "token ids, which python3 -m fp8lab.tokens --questions writes"});
     }
     return ByteTokenizer::encode(value.get_ref<const std::string&>());
   }

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/data/token_shard.hpp"
 
 namespace fp8lab {
@@ -43,13 +43,15 @@ bool all_zero(Bytes bytes) {
   return true;
 }
 
-[[noreturn]] void refuse(const std::string& name, const std::string& what) {
-  throw Error(fmt::format("{}: {}", name, what));
+[[noreturn]] void refuse(const std::string& name, ErrorFields fields) {
+  fields.where = name;
+  throw InputError(std::move(fields));
 }
 
 void require_header(Bytes bytes, std::size_t size, const std::string& name) {
   if (bytes.size() < size) {
-    refuse(name, fmt::format("{} bytes are too few for its {}-byte header", bytes.size(), size));
+    refuse(name, {.reason = fmt::format("{} bytes are too few for its {}-byte header", bytes.size(),
+                                        size)});
   }
 }
 
@@ -67,7 +69,7 @@ class Sections {
     if (padding > rest_.size() - size) too_short(what);
     const Bytes section = rest_.first(size);
     if (!all_zero(rest_.subspan(size, padding))) {
-      refuse(name_, fmt::format("the bytes after its {} are not zero", what));
+      refuse(name_, {.reason = fmt::format("the bytes after its {} are not zero", what)});
     }
     rest_ = rest_.subspan(size + padding);
     return section;
@@ -75,12 +77,12 @@ class Sections {
 
   void finish() const {
     if (rest_.empty()) return;
-    refuse(name_, fmt::format("{} bytes more than its header says", rest_.size()));
+    refuse(name_, {.reason = fmt::format("{} bytes more than its header says", rest_.size())});
   }
 
  private:
   [[noreturn]] void too_short(const char* what) const {
-    refuse(name_, fmt::format("its {} do not fit into the file: is it cut off?", what));
+    refuse(name_, {.reason = fmt::format("its {} do not fit into the file: is it cut off?", what)});
   }
 
   Bytes rest_;
@@ -94,19 +96,21 @@ void require_one_of(const std::string& name, const char* what, std::int64_t valu
     if (value == choice) return;
     words += (words.empty() ? "" : " or ") + std::to_string(choice);
   }
-  refuse(name, fmt::format("{} is {}; accepted: {}", what, value, words));
+  refuse(name,
+         {.noun = fmt::format("{} is", what), .found = fmt::to_string(value), .accepted = words});
 }
 
 void check_vocabulary(const ShardLayout& layout, const std::string& name) {
   const std::int64_t largest = layout.token_bytes == 2 ? 65536 : 0x7fffffff;
   if (layout.vocabulary < 1 || layout.vocabulary > largest) {
-    refuse(name, fmt::format("a vocabulary of {}; accepted: 1 to {} with {}-bit ids",
-                             layout.vocabulary, largest, 8 * layout.token_bytes));
+    refuse(name,
+           {.reason = fmt::format("a vocabulary of {}", layout.vocabulary),
+            .accepted = fmt::format("1 to {} with {}-bit ids", largest, 8 * layout.token_bytes)});
   }
   for (const std::int32_t token : {layout.begin, layout.end}) {
     if (token < -1 || token >= layout.vocabulary) {
-      refuse(name, fmt::format("begin or end is token {} of a vocabulary of {}", token,
-                               layout.vocabulary));
+      refuse(name, {.reason = fmt::format("begin or end is token {} of a vocabulary of {}", token,
+                                          layout.vocabulary)});
     }
   }
 }
@@ -120,7 +124,7 @@ ShardLayout parse_ours(Bytes bytes, const std::string& name) {
   const auto documents = number_at<std::uint64_t>(bytes, 24);
   const auto flags = number_at<std::uint32_t>(bytes, 44);
   if ((flags & ~kHasLossMask) != 0 || !all_zero(bytes.subspan(64, kOurHeader - 64))) {
-    refuse(name, "its header has flags or fields of a later version");
+    refuse(name, {.reason = "its header has flags or fields of a later version"});
   }
   ShardLayout layout;
   layout.token_bytes = bits / 8;
@@ -131,9 +135,8 @@ ShardLayout parse_ours(Bytes bytes, const std::string& name) {
   layout.content_hash = number_at<std::uint64_t>(bytes, 56);
   check_vocabulary(layout, name);
   if (documents < 1 || documents > tokens / 2) {
-    refuse(name, fmt::format("{} tokens in {} documents; accepted: at least two tokens in each of "
-                             "at least one",
-                             tokens, documents));
+    refuse(name, {.reason = fmt::format("{} tokens in {} documents", tokens, documents),
+                  .accepted = "at least two tokens in each of at least one"});
   }
   layout.hashed = bytes.subspan(kOurHeader);
   Sections sections(layout.hashed, name);
@@ -150,7 +153,8 @@ ShardLayout parse_ours(Bytes bytes, const std::string& name) {
 /// Reads a count that llm.c and llmq store as a signed integer.
 std::uint64_t positive_count(Bytes bytes, std::size_t offset, const std::string& name) {
   const auto count = number_at<std::int32_t>(bytes, offset);
-  if (count < 2) refuse(name, fmt::format("{} tokens; accepted: at least two", count));
+  if (count < 2)
+    refuse(name, {.reason = fmt::format("{} tokens", count), .accepted = "at least two"});
   return static_cast<std::uint64_t>(count);
 }
 
@@ -206,20 +210,22 @@ ShardLayout parse_llmq(Bytes bytes, const std::string& name) {
 ShardLayout parse_megatron(Bytes bytes, Bytes index, const std::string& name) {
   const std::string index_name = name + " (.idx)";
   require_header(index, kMegatronHeader, index_name);
-  if (!starts_with(index, kMegatronMagic)) refuse(index_name, "not an index of Megatron");
+  if (!starts_with(index, kMegatronMagic))
+    refuse(index_name, {.reason = "not an index of Megatron"});
   const auto version = number_at<std::uint64_t>(index, 9);
-  if (version != 1) refuse(index_name, fmt::format("its version is {}; accepted: 1", version));
+  if (version != 1)
+    refuse(index_name, {.reason = fmt::format("its version is {}", version), .accepted = "1"});
   const auto code = std::to_integer<std::int64_t>(index[17]);
   if (code != 4 && code != 8) {
-    refuse(index_name,
-           fmt::format("ids of dtype code {}; accepted: 4 (int32) or 8 (uint16)", code));
+    refuse(index_name, {.reason = fmt::format("ids of dtype code {}", code),
+                        .accepted = "4 (int32) or 8 (uint16)"});
   }
   const auto sequences = number_at<std::uint64_t>(index, 18);
   const auto marks = number_at<std::uint64_t>(index, 26);
   if (sequences < 1 || marks < 2) {
-    refuse(index_name, fmt::format("{} sequences and {} document indices; accepted: at least one "
-                                   "document",
-                                   sequences, marks));
+    refuse(index_name,
+           {.reason = fmt::format("{} sequences and {} document indices", sequences, marks),
+            .accepted = "at least one document"});
   }
   Sections sections(index.subspan(kMegatronHeader), index_name);
   ShardLayout layout;
@@ -231,7 +237,8 @@ ShardLayout parse_megatron(Bytes bytes, Bytes index, const std::string& name) {
   layout.token_bytes = code == 8 ? 2 : 4;
   const auto width = static_cast<std::size_t>(layout.token_bytes);
   if (bytes.empty() || bytes.size() % width != 0) {
-    refuse(name, fmt::format("{} bytes are no whole number of {}-byte ids", bytes.size(), width));
+    refuse(name, {.reason = fmt::format("{} bytes are no whole number of {}-byte ids", bytes.size(),
+                                        width)});
   }
   layout.tokens = bytes;
   layout.token_count = static_cast<std::int64_t>(bytes.size() / width);
@@ -260,9 +267,11 @@ ShardLayout parse_shard_layout(Bytes bytes, Bytes index, const std::string& name
     const auto magic = number_at<std::int32_t>(bytes, 0);
     if (magic == kLlmCMagic || magic == kLlmCLlamaMagic) return parse_llm_c(bytes, name);
   }
-  refuse(name,
-         "not a token file; accepted: shards of fp8lab.tokens, of llm.c and of llmq, and "
-         "Megatron's .bin beside its .idx");
+  refuse(
+      name,
+      {.reason = "not a token file",
+       .accepted =
+           "shards of fp8lab.tokens, of llm.c and of llmq, and Megatron's .bin beside its .idx"});
 }
 
 }  // namespace fp8lab

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/config_names.hpp"
 #include "src/config/reading/experiments.hpp"
 #include "src/data/token_shard.hpp"
@@ -43,13 +44,14 @@ std::string variable(const char* name) {
 }
 
 /// Returns the folder with the Python package: beside the experiments of an installed program,
-/// else in the source tree.
+/// else in the source tree. Empty for a program in that package: the interpreter has it.
 fs::path package_folder() {
   const fs::path beside = experiments_directory().parent_path();
   for (const fs::path& folder : {beside / "python", beside / "src/python"}) {
     if (is_file(folder / "fp8lab/tokens/__main__.py")) return folder;
   }
-  throw Error(fmt::format("{}: the Python package fp8lab is missing", beside.string()));
+  if (is_file(beside / "tokens/__main__.py")) return {};
+  throw InputError({.where = beside.string(), .reason = "the Python package fp8lab is missing"});
 }
 
 /// What precedes a note of fp8lab.tokens on standard error.
@@ -59,13 +61,15 @@ constexpr std::string_view kNote = "fp8lab.tokens: note: ";
 /// with its line for status 2, RuntimeFailure for any other.
 std::string run_tokens(std::vector<std::string> words) {
   words.insert(words.begin(), {python_interpreter(), "-m", "fp8lab.tokens"});
-  std::string path = "PYTHONPATH=" + package_folder().string();
-  if (const std::string before = variable("PYTHONPATH"); !before.empty()) path += ":" + before;
+  std::string path = package_folder().string();
+  if (const std::string before = variable("PYTHONPATH"); !before.empty()) {
+    path += (path.empty() ? "" : ":") + before;
+  }
   const std::string accepted =
       "; accepted: python3 or FP8LAB_PYTHON=INTERPRETER with numpy, tokenizers and xxhash";
   CommandOutput output;
   try {
-    output = run_command(words, {path, "PYTHONDONTWRITEBYTECODE=1"});
+    output = run_command(words, {"PYTHONPATH=" + path, "PYTHONDONTWRITEBYTECODE=1"});
   } catch (const Error& error) {
     throw Error(error.what() + accepted);
   }
@@ -159,9 +163,10 @@ std::string token_named(const fs::path& folder, std::int32_t id) {
       return vocabulary.at(static_cast<std::size_t>(id)).at(0).get<std::string>();
     }
   } catch (const nlohmann::json::exception&) {
-    throw Error(file.string() + ": is no tokenizer");
+    throw InputError({.where = file.string(), .reason = "is no tokenizer"});
   }
-  throw Error(fmt::format("{}: has no token {}, with which documents begin", file.string(), id));
+  throw InputError({.where = file.string(),
+                    .reason = fmt::format("has no token {}, with which documents begin", id)});
 }
 
 std::vector<std::string> begin_option(const PromptTokenizer& tokenizer) {
@@ -226,7 +231,9 @@ fs::path cache_folder() {
   if (const std::string home = variable("HOME"); !home.empty()) {
     return fs::path(home) / ".cache/fp8lab";
   }
-  throw Error("no place for token shards: HOME is not set; accepted: FP8LAB_CACHE=FOLDER");
+  throw InputError({.where = "no place for token shards",
+                    .reason = "HOME is not set",
+                    .accepted = "FP8LAB_CACHE=FOLDER"});
 }
 
 std::vector<fs::path> text_shards(const fs::path& file, DataKind kind, const fs::path& folder) {
@@ -242,8 +249,10 @@ std::vector<fs::path> text_shards(const fs::path& file, DataKind kind, const fs:
                 out.string(), "--name", "text", "--format",
                 kind == DataKind::text ? "text" : "jsonl"});
     if (key_of(file, kind, folder) != key) {
-      throw Error(fmt::format("{}: it, or the tokenizer in {}, changed while it was read",
-                              file.string(), folder.string()));
+      throw InputError(
+          {.where = file.string(),
+           .reason = fmt::format("it, or the tokenizer in {}, changed while it was read",
+                                 folder.string())});
     }
   });
   if (!shards && !is_whole()) {

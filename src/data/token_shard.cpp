@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/hash.hpp"
 
@@ -37,7 +38,7 @@ std::optional<MappedFile> open_index(const std::filesystem::path& path) {
   index.replace_extension(".idx");
   if (path.extension() != ".bin" || !is_present(index)) return std::nullopt;
   MappedFile file(index);
-  if (file.bytes().empty()) throw Error(index.string() + ": empty");
+  if (file.bytes().empty()) throw InputError({.where = index.string(), .reason = "empty"});
   return file;
 }
 
@@ -88,10 +89,10 @@ void TokenShard::check(const DocumentDelimiter& delimiter) {
   const bool holds_boundaries =
       layout_.format == ShardFormat::fp8lab || layout_.format == ShardFormat::megatron;
   if (holds_boundaries && (delimiter.begin >= 0 || delimiter.end >= 0)) {
-    throw Error(
-        fmt::format("{}: holds its document boundaries; accepted without document_begin "
-                    "and document_end",
-                    name_));
+    throw InputError(
+        {.where = name_,
+         .reason =
+             "holds its document boundaries; accepted without document_begin and document_end"});
   }
   if (layout_.format == ShardFormat::fp8lab) {
     document_count_ = static_cast<std::int64_t>(layout_.document_ends.size() / 8);
@@ -110,10 +111,11 @@ void TokenShard::check_document_ends() const {
     const bool last = i + 1 == document_count_;
     const auto count = static_cast<std::uint64_t>(layout_.token_count);
     if (end > count || end < static_cast<std::uint64_t>(begin) + 2 || (last && end != count)) {
-      throw Error(
-          fmt::format("{}: document {} ends at token {} and begins at {}, of {} tokens; "
-                      "accepted: at least two tokens each, and all of them used",
-                      name_, i, end, begin, layout_.token_count));
+      throw InputError(
+          {.where = name_,
+           .reason = fmt::format("document {} ends at token {} and begins at {}, of {} tokens", i,
+                                 end, begin, layout_.token_count),
+           .accepted = "at least two tokens each, and all of them used"});
     }
     begin = static_cast<std::int64_t>(end);
   }
@@ -124,10 +126,10 @@ void TokenShard::check_loss_mask() const {
   const auto spare = static_cast<unsigned>(layout_.token_count % 8);
   const auto last = std::to_integer<unsigned>(layout_.loss_mask.back());
   if (spare != 0 && last >> spare != 0) {
-    throw Error(fmt::format("{}: its loss mask has bits after the last token", name_));
+    throw InputError({.where = name_, .reason = "its loss mask has bits after the last token"});
   }
   if (trained_tokens() == 0) {
-    throw Error(fmt::format("{}: its loss mask trains on no token", name_));
+    throw InputError({.where = name_, .reason = "its loss mask trains on no token"});
   }
 }
 
@@ -149,13 +151,16 @@ void TokenShard::check_tokens() {
   hash.update(layout_.hashed_index.data(), layout_.hashed_index.size());
   hash_ = hash.digest();
   if (layout_.content_hash && *layout_.content_hash != hash_) {
-    throw Error(fmt::format("{}: damaged: its contents have the hash {}, its header says {}", name_,
-                            hex16(hash_), hex16(*layout_.content_hash)));
+    throw InputError(
+        {.where = name_,
+         .reason = fmt::format("damaged: its contents have the hash {}, its header says {}",
+                               hex16(hash_), hex16(*layout_.content_hash))});
   }
   const std::int64_t vocabulary = layout_.vocabulary > 0 ? layout_.vocabulary : 0x7fffffff;
   if (largest_token_ >= vocabulary) {
-    throw Error(fmt::format("{}: holds the token {} beyond its vocabulary of {}", name_,
-                            largest_token_, vocabulary));
+    throw InputError({.where = name_,
+                      .reason = fmt::format("holds the token {} beyond its vocabulary of {}",
+                                            largest_token_, vocabulary)});
   }
 }
 
@@ -191,18 +196,20 @@ void TokenShard::read_megatron_documents() {
   for (; mark < marks; ++mark) {
     const auto next = number_at<std::int64_t>(layout_.document_indices, mark);
     if (next < sequence || next > sequences || (mark == 0 && next != 0)) {
-      throw Error(fmt::format("{} (.idx): document index {} is {} of {} sequences", name_, mark,
-                              next, sequences));
+      throw InputError({.where = fmt::format("{} (.idx)", name_),
+                        .reason = fmt::format("document index {} is {} of {} sequences", mark, next,
+                                              sequences)});
     }
     for (; sequence < next; ++sequence) {
       const auto length = number_at<std::int32_t>(layout_.sequence_lengths, sequence);
       const auto offset = number_at<std::int64_t>(layout_.sequence_offsets, sequence);
       if (length < 0 || offset != position * layout_.token_bytes ||
           length > layout_.token_count - position) {
-        throw Error(
-            fmt::format("{} (.idx): sequence {} has {} tokens at byte {}, which is not "
-                        "where it begins in the file",
-                        name_, sequence, length, offset));
+        throw InputError(
+            {.where = fmt::format("{} (.idx)", name_),
+             .reason = fmt::format(
+                 "sequence {} has {} tokens at byte {}, which is not where it begins in the file",
+                 sequence, length, offset)});
       }
       position += length;
     }
@@ -211,8 +218,10 @@ void TokenShard::read_megatron_documents() {
     if (position > begin) found_ends_.push_back(static_cast<std::uint64_t>(position));
   }
   if (sequence != sequences || position != layout_.token_count) {
-    throw Error(fmt::format("{} (.idx): its documents hold {} of {} sequences and {} of {} tokens",
-                            name_, sequence, sequences, position, layout_.token_count));
+    throw InputError(
+        {.where = fmt::format("{} (.idx)", name_),
+         .reason = fmt::format("its documents hold {} of {} sequences and {} of {} tokens",
+                               sequence, sequences, position, layout_.token_count)});
   }
   document_count_ = static_cast<std::int64_t>(found_ends_.size());
 }
@@ -273,7 +282,8 @@ std::vector<std::filesystem::path> shard_files(const std::filesystem::path& path
     const std::filesystem::path extension = entry.path().extension();
     if (extension == ".tokens" || extension == ".bin") files.push_back(entry.path());
   }
-  if (files.empty()) throw Error(fmt::format("{}: no .tokens or .bin files in it", path.string()));
+  if (files.empty())
+    throw InputError({.where = path.string(), .reason = "no .tokens or .bin files in it"});
   std::sort(files.begin(), files.end());
   return files;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/data/tokenizer.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/json_document.hpp"
@@ -28,7 +29,7 @@ std::string from_hex(const std::string& digits, const std::string& where) {
     valid = error == std::errc{} && last == first + 2;
     bytes[i] = static_cast<char>(value);
   }
-  if (!valid) throw Error(fmt::format("{}: '{}' is not hexadecimal", where, digits));
+  if (!valid) throw InputError({.where = where, .key = digits, .reason = "is not hexadecimal"});
   return bytes;
 }
 
@@ -40,7 +41,8 @@ std::int32_t read_id(const nlohmann::json& object, const char* key, std::int64_t
   const bool none = found != object.end() && found->is_number_integer() &&
                     !found->is_number_unsigned() && found->get<std::int64_t>() == -1;
   if (!token && !none) {
-    throw Error(fmt::format("{}: \"{}\" is not a token of {} or -1", where, key, size));
+    throw InputError(
+        {.where = where, .reason = fmt::format("\"{}\" is not a token of {} or -1", key, size)});
   }
   return found->get<std::int32_t>();
 }
@@ -96,21 +98,24 @@ Vocabulary Vocabulary::read(const std::filesystem::path& file) {
   const std::string where = file.string();
   const nlohmann::json object = parse_json(read_file(file), where);
   if (!object.is_object() || object.value("schema", nlohmann::json()) != kSchema) {
-    throw Error(fmt::format("{}: not a table of token bytes (schema {})", where, kSchema));
+    throw InputError(
+        {.where = where, .reason = fmt::format("not a table of token bytes (schema {})", kSchema)});
   }
   const auto tokens = object.find("tokens");
   if (tokens == object.end() || !tokens->is_array() || tokens->empty()) {
-    throw Error(fmt::format("{}: \"tokens\" must be a non-empty array", where));
+    throw InputError({.where = where, .reason = "\"tokens\" must be a non-empty array"});
   }
   const auto size = static_cast<std::int64_t>(tokens->size());
   const auto hash = object.find("tokenizer_hash");
   if (hash == object.end() || !is_hash(*hash)) {
-    throw Error(fmt::format("{}: \"tokenizer_hash\" must be 16 hexadecimal digits", where));
+    throw InputError(
+        {.where = where, .reason = "\"tokenizer_hash\" must be 16 hexadecimal digits"});
   }
   Vocabulary vocabulary = opaque(size, read_id(object, "begin", size, where),
                                  read_id(object, "end", size, where), hash->get<std::string>());
   for (const nlohmann::json& token : *tokens) {
-    if (!token.is_string()) throw Error(fmt::format("{}: \"tokens\" must be strings", where));
+    if (!token.is_string())
+      throw InputError({.where = where, .reason = "\"tokens\" must be strings"});
     vocabulary.texts_.push_back(from_hex(token.get<std::string>(), where));
   }
   vocabulary.specials_ = read_specials(object, size, where);

@@ -13,7 +13,7 @@
 namespace fp8lab {
 namespace {
 
-std::optional<GemmRefusal> refusal(const LinearRecipe& recipe, GemmRole role,
+std::optional<ErrorFields> refusal(const LinearRecipe& recipe, GemmRole role,
                                    const Accumulator& accumulator) {
   GemmSpec spec = recipe.gemm(role);
   spec.accumulator = accumulator;
@@ -35,12 +35,14 @@ AccumulatorEvaluation describe(const CheckpointedRun& run, const Accumulator& ac
   const Declaration declaration = declaration_of(run.config.model);
   const auto layers = static_cast<int>(run.config.model.layer_count());
   for (const LinearDeclaration& linear : declaration.linears()) {
-    const std::optional<GemmRefusal> refused =
+    std::optional<ErrorFields> refused =
         refusal(run.recipe.for_layer(linear.name, layers), GemmRole::fprop, accumulator);
     if (!refused) {
       ++result.layers;
     } else if (result.kept_because.empty()) {
-      result.kept_because = fmt::format("{}: {}", linear.name, refused->reason);
+      refused->where = linear.name;
+      refused->key.clear();
+      result.kept_because = render(*refused);
     }
   }
   if (result.layers == 0) {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "src/architecture/parts.hpp"
 #include "src/config/reading/nearest_name.hpp"
@@ -29,10 +29,13 @@ std::vector<std::size_t> chosen_layers(const ModelConfig& model,
     if (found) continue;
     std::vector<std::string> names;
     for (const LinearDeclaration& linear : linears) names.push_back(linear.name);
-    throw Error(fmt::format(
-        "layer '{}': the model has no such linear layer{}; accepted: patterns of recipes, such as "
-        "{}, layers.*.mlp.down, layers.{{first,last}}.*, lm_head",
-        pattern, did_you_mean(pattern, names), names.front()));
+    throw InputError(
+        {.where = fmt::format("layer '{}'", pattern),
+         .noun = "the model has no such linear layer",
+         .nearest = did_you_mean(pattern, names),
+         .accepted = fmt::format(
+             "patterns of recipes, such as {}, layers.*.mlp.down, layers.{{first,last}}.*, lm_head",
+             names.front())});
   }
   std::vector<std::size_t> chosen;
   for (std::size_t i = 0; i < linears.size(); ++i) {

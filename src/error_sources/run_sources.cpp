@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/architecture/parts.hpp"
 #include "src/config/reading/nearest_name.hpp"
 
@@ -23,19 +23,20 @@ const ErrorSource& source_named(const std::vector<ErrorSourceGroup>& groups,
   for (const ErrorSourceGroup& group : groups) {
     for (const ErrorSource& source : group.sources) {
       if (source.name == name && group.is_of_scales && kept_alone) {
-        throw Error(
-            fmt::format("exact: 'all but {}': by itself a scale changes no value; accepted: "
-                        "exact = [\"{}\"]",
-                        name, name));
+        throw InputError(
+            {.where = "exact",
+             .reason = fmt::format("'all but {}': by itself a scale changes no value", name),
+             .accepted = fmt::format("exact = [\"{}\"]", name)});
       }
       if (source.name == name) return source;
       names.push_back(source.name);
     }
   }
-  throw Error(
-      fmt::format("exact: the model has no source of error '{}'{}; accepted: all, all but "
-                  "one, {}",
-                  name, did_you_mean(name, names), fmt::join(names, ", ")));
+  throw InputError({.where = "exact",
+                    .noun = "the model has no source of error",
+                    .key = name,
+                    .nearest = did_you_mean(name, names),
+                    .accepted = fmt::format("all, all but one, {}", fmt::join(names, ", "))});
 }
 
 }  // namespace
@@ -62,10 +63,11 @@ void check_exact_sources(const RunConfig& config, const Backend& backend) {
   if (!has_exact_sources(config)) return;
   switches_of(config);
   if (backend.name() == "cpu") return;
-  throw Error(
-      fmt::format("exact: backend '{}' cannot replace a source of error by exact arithmetic; "
-                  "accepted: backend cpu",
-                  backend.name()));
+  throw InputError(
+      {.where = "exact",
+       .reason = fmt::format("backend '{}' cannot replace a source of error by exact arithmetic",
+                             backend.name()),
+       .accepted = "backend cpu"});
 }
 
 Recipe without_exact_sources(const RunConfig& config, const Recipe& recipe) {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/reading/json_fields.hpp"
 #include "src/data/prompt_text.hpp"
 #include "src/io/files/atomic_file.hpp"
@@ -30,9 +30,8 @@ std::size_t read_answer(JsonFields& fields, std::size_t choices) {
     if (letter >= 'A' && letter <= 'Z') answer = static_cast<std::size_t>(letter - 'A');
   }
   if (answer >= choices) {
-    fields.fail("answer", fmt::format("is not one of the {} choices; accepted: an index from 0 on, "
-                                      "or a letter from \"A\" on",
-                                      choices));
+    fields.fail("answer", {.reason = fmt::format("is not one of the {} choices", choices),
+                           .accepted = "an index from 0 on, or a letter from \"A\" on"});
   }
   return answer;
 }
@@ -47,18 +46,19 @@ Question read_question(const nlohmann::json& object, const std::string& where,
   if (prompt.is_string() && vocabulary.begin() >= 0) {
     question.prompt.insert(question.prompt.begin(), vocabulary.begin());
   }
-  if (question.prompt.empty()) fields.fail("question", "is empty");
+  if (question.prompt.empty()) fields.fail("question", {.reason = "is empty"});
   const nlohmann::json& choices = fields.value("choices");
   if (!choices.is_array() || choices.size() < 2) {
-    fields.fail("choices", "is no list of at least two");
+    fields.fail("choices", {.reason = "is no list of at least two"});
   }
   for (const nlohmann::json& value : choices) {
     Choice choice;
     choice.tokens = reader.tokens(value, where + ": \"choices\"");
-    if (choice.tokens.empty()) fields.fail("choices", "holds an empty one");
+    if (choice.tokens.empty()) fields.fail("choices", {.reason = "holds an empty one"});
     for (const Choice& other : question.choices) {
       if (other.tokens != choice.tokens) continue;
-      fields.fail("choices", "holds two that are equal, of which none can be told to be right");
+      fields.fail("choices",
+                  {.reason = "holds two that are equal, of which none can be told to be right"});
     }
     if (vocabulary.has_text()) {
       choice.bytes = static_cast<std::int64_t>(vocabulary.decode(choice.tokens).size());
@@ -88,10 +88,10 @@ QuestionSet read_questions(const std::filesystem::path& file, const Vocabulary& 
     if (is_blank(line)) continue;
     const std::string where = fmt::format("{}:{}", file.string(), lines.number());
     const nlohmann::json object = parse_json(line, where);
-    if (!object.is_object()) throw Error(where + ": not an object");
+    if (!object.is_object()) throw InputError({.where = where, .reason = "not an object"});
     set.questions.push_back(read_question(object, where, vocabulary, vocab_size));
   }
-  if (set.questions.empty()) throw Error(fmt::format("{}: no questions", file.string()));
+  if (set.questions.empty()) throw InputError({.where = file.string(), .reason = "no questions"});
   return set;
 }
 

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <string_view>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/file_descriptor.hpp"
 
 namespace fp8lab {
@@ -77,7 +77,8 @@ CommandOutput run_command(std::vector<std::string> words,
                                    pointers_of(words).data(), pointers_of(environment).data());
   posix_spawn_file_actions_destroy(&actions);
   if (failure != 0) {
-    throw Error(fmt::format("{}: cannot be started ({})", words[0], error_text(failure)));
+    throw InputError(
+        {.where = words[0], .reason = fmt::format("cannot be started ({})", error_text(failure))});
   }
   out.input.close();
   error.input.close();

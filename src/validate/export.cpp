@@ -14,11 +14,10 @@
 #include "emulation/numerics/philox.hpp"
 #include "emulation/spec/estimator.hpp"
 #include "emulation/spec/recipe_names.hpp"
-#include "src/io/files/atomic_file.hpp"
-#include "src/io/sha256.hpp"
-#include "src/io/tensors/npy.hpp"
+#include "src/validate/export_parts.hpp"
 #include "src/validate/gemm_cases.hpp"
 #include "src/validate/quantization_cases.hpp"
+#include "src/validate/vector_pack.hpp"
 
 namespace fp8lab {
 namespace {
@@ -30,89 +29,6 @@ using numerics::FormatSpec;
 constexpr std::int64_t kExportedValuesPerKind = 160;
 constexpr int kExportedQuantizations = 60;
 constexpr int kExportedGemmsPerPair = 3;
-
-/// The output folder during writing.
-class Pack {
- public:
-  explicit Pack(fs::path directory) : directory_(std::move(directory)) {
-    make_directories(directory_);
-    if (!fs::is_empty(directory_)) {
-      throw Error(fmt::format("{}: the folder is not empty; accepted: a new or an empty one",
-                              directory_.string()));
-    }
-  }
-
-  /// Writes rows x (elements / rows) elements as NAME.npy and adds the name to the manifest.
-  template <class T>
-  std::string add(const std::string& name, DType dtype, const std::vector<T>& elements,
-                  std::int64_t rows = 1) {
-    FP8LAB_ASSERT(sizeof(T) == size_of(dtype) && rows > 0);
-    NpyArray array;
-    array.dtype = dtype;
-    array.rows = rows;
-    array.cols = static_cast<std::int64_t>(elements.size()) / rows;
-    array.data.resize(elements.size() * sizeof(T));
-    std::memcpy(array.data.data(), elements.data(), array.data.size());
-    return write(name + ".npy", format_npy(array));
-  }
-
-  /// Like `add`, and counts the elements as results.
-  template <class T>
-  std::string add_result(const std::string& name, DType dtype, const std::vector<T>& elements,
-                         std::int64_t rows = 1) {
-    report_.results += elements.size();
-    return add(name, dtype, elements, rows);
-  }
-
-  /// Returns a named list of cases of the manifest.
-  ordered_json& section(const char* name) { return sections_[name]; }
-
-  ExportReport finish(ordered_json manifest) {
-    manifest["sections"] = sections_;
-    manifest["files"] = files_;
-    write_file_atomically(directory_ / "manifest.json", manifest.dump(1) + "\n");
-    return report_;
-  }
-
- private:
-  std::string write(const std::string& name, const std::string& bytes) {
-    const fs::path path = directory_ / name;
-    make_directories(path.parent_path());
-    write_file_atomically(path, bytes);
-    files_[name] = sha256(bytes);
-    ++report_.files;
-    report_.bytes += bytes.size();
-    return name;
-  }
-
-  fs::path directory_;
-  ordered_json sections_ = ordered_json::object();
-  ordered_json files_ = ordered_json::object();
-  ExportReport report_;
-};
-
-/// Converts codes to the narrowest type: u8, or u16 in place of bf16.
-template <class Code>
-std::vector<Code> narrowed(const std::vector<std::uint32_t>& wide) {
-  std::vector<Code> codes;
-  for (const std::uint32_t code : wide) codes.push_back(static_cast<Code>(code));
-  return codes;
-}
-
-std::string add_codes(Pack& pack, const std::string& name, const FormatSpec& format,
-                      const std::vector<std::uint32_t>& codes, std::int64_t rows, bool result) {
-  const auto put = [&](DType dtype, const auto& elements) {
-    return result ? pack.add_result(name, dtype, elements, rows)
-                  : pack.add(name, dtype, elements, rows);
-  };
-  if (format.bits() <= 8) return put(DType::u8, narrowed<std::uint8_t>(codes));
-  if (format.bits() <= 16) return put(DType::bf16, narrowed<std::uint16_t>(codes));
-  std::vector<float> values;  // tf32 as the upper bits of fp32
-  for (const std::uint32_t code : codes) {
-    values.push_back(numerics::bits_float(code << (32 - format.bits())));
-  }
-  return put(DType::f32, values);
-}
 
 // --- descriptions -------------------------------------------------------------------------------
 
@@ -130,26 +46,6 @@ ordered_json describe(const FormatSpec& format) {
           {"has_subnormals", format.has_subnormals}};
 }
 
-ordered_json describe(const numerics::ScaleRule& rule) {
-  return {{"scale_format", word_for(kScaleFormatNames, rule.format)},
-          {"scale_rounding", word_for(kScaleRoundingNames, rule.rounding)},
-          {"scale_arithmetic", word_for(kScaleArithmeticNames, rule.arithmetic)},
-          {"amax_epsilon", rule.amax_epsilon},
-          {"margin", rule.margin},
-          {"scale_statistic", statistic_name(rule.deviations)},
-          {"scale_factor", rule.factor}};
-}
-
-ordered_json describe(const QuantSpec& spec) {
-  ordered_json json{{"format", format_name(spec.format)},
-                    {"tile", tile_name(spec.tile)},
-                    {"scale_source", word_for(kScaleSourceNames, spec.scale_source)},
-                    {"rounding", word_for(kRoundingNames, spec.rounding)},
-                    {"overflow", word_for(kOverflowNames, spec.overflow)}};
-  json.update(describe(spec.scale));
-  return json;
-}
-
 ordered_json describe(const GemmSpec& spec) {
   return {{"accumulator", accumulator_name(spec.accumulator)},
           {"schedule", schedule_name(spec)},
@@ -160,21 +56,36 @@ ordered_json describe(const GemmSpec& spec) {
 
 // --- codec --------------------------------------------------------------------------------------
 
-void export_decoding(Pack& pack) {
+/// Formats beside the named ones: those of 8 bits of IEEE P3109 with a mantissa, and float8_e3m4 of
+/// ml_dtypes.
+constexpr const char* kMoreFormats[] = {"binary8p2se", "binary8p3se", "binary8p4se", "binary8p5se",
+                                        "binary8p6se", "binary8p7se", "e3m4ieee"};
+
+std::vector<FormatSpec> more_formats() {
+  std::vector<FormatSpec> formats;
+  for (const char* name : kMoreFormats) formats.push_back(*format_by_name(name));
+  return formats;
+}
+
+void export_decoding(VectorPack& pack) {
+  std::vector<FormatSpec> formats = more_formats();
   for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
-    const FormatSpec& format = named.format;
     // A code of a codebook has no meaning without its tile.
-    if (format.bits() > 16 || format.encoding == numerics::Encoding::tile_logarithm) continue;
+    const bool has_values = named.format.encoding != numerics::Encoding::tile_logarithm;
+    if (named.format.bits() <= 16 && has_values) formats.push_back(named.format);
+  }
+  for (const FormatSpec& format : formats) {
     std::vector<std::uint32_t> codes(std::size_t{1} << format.bits());
     std::vector<float> values;
     for (std::uint32_t code = 0; code < codes.size(); ++code) {
       codes[code] = code;
       values.push_back(numerics::decode(format, code));
     }
-    const std::string name = fmt::format("decode/{}_", named.name);
+    const std::string format_word = format_name(format);
+    const std::string name = fmt::format("decode/{}_", format_word);
     pack.section("decode").push_back(
-        {{"format", named.name},
-         {"codes", add_codes(pack, name + "codes", format, codes, 1, false)},
+        {{"format", format_word},
+         {"codes", pack.add_codes(name + "codes", format, codes, 1)},
          {"values", pack.add_result(name + "values", DType::f32, values)}});
   }
 }
@@ -222,8 +133,10 @@ std::vector<float> hard_values(const FormatSpec& format, CaseGenerator& cases) {
   return values;
 }
 
-void export_encoding(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
-  for (const FormatSpec& format : cast_formats()) {
+void export_encoding(VectorPack& pack, const Implementation& expected, CaseGenerator& cases) {
+  std::vector<FormatSpec> formats = cast_formats();
+  for (const FormatSpec& format : more_formats()) formats.push_back(format);
+  for (const FormatSpec& format : formats) {
     const std::string format_word = format_name(format);
     const std::string folder = fmt::format("encode/{}_", format_word);
     const std::vector<float> values = hard_values(format, cases);
@@ -247,7 +160,7 @@ void export_encoding(Pack& pack, const Implementation& expected, CaseGenerator& 
              {"overflow", overflow_word},
              {"x", x},
              {"random_bits", bits},
-             {"codes", add_codes(pack, name, format, codes, 1, true)}});
+             {"codes", pack.add_code_results(name, format, codes, 1)}});
       }
     }
   }
@@ -255,7 +168,7 @@ void export_encoding(Pack& pack, const Implementation& expected, CaseGenerator& 
 
 // --- scales and tiles ---------------------------------------------------------------------------
 
-void export_scales(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
+void export_scales(VectorPack& pack, const Implementation& expected, CaseGenerator& cases) {
   for (const FormatSpec& format : kElementFormats) {
     const std::vector<float> list = amaxes(format, cases);
     const std::string folder = fmt::format("scale/{}_", format_name(format));
@@ -277,7 +190,7 @@ void export_scales(Pack& pack, const Implementation& expected, CaseGenerator& ca
       const std::string name = fmt::format("{}{}_", folder, index);
       pack.section("scale").push_back(
           {{"format", format_name(format)},
-           {"rule", describe(rule)},
+           {"rule", describe_rule(rule)},
            {"amax", amax},
            {"decode", pack.add_result(name + "decode", DType::f32, decode)},
            {"multiplier", pack.add_result(name + "multiplier", DType::f32, multiplier)},
@@ -286,14 +199,14 @@ void export_scales(Pack& pack, const Implementation& expected, CaseGenerator& ca
   }
 }
 
-void export_quantizations(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
+void export_quantizations(VectorPack& pack, const Implementation& expected, CaseGenerator& cases) {
   for (int index = 0; index < kExportedQuantizations; ++index) {
     QuantizeProblem problem = draw_quantization(cases);
     problem.run(expected);
     const QuantSpec& spec = problem.spec;
     const std::int64_t rows = problem.transpose ? problem.cols : problem.rows;
     const std::string name = fmt::format("quantize/{}_", index);
-    ordered_json entry{{"spec", describe(spec)}, {"transpose", problem.transpose}};
+    ordered_json entry{{"spec", describe_quantizer(spec)}, {"transpose", problem.transpose}};
     entry["x"] = problem.bf16.empty()
                      ? pack.add(name + "x", DType::f32, problem.f32, problem.rows)
                      : pack.add(name + "x", DType::bf16, problem.bf16, problem.rows);
@@ -336,7 +249,7 @@ ordered_json describe(const numerics::GroupModel& group) {
   return json;
 }
 
-void export_dots(Pack& pack, std::span<const Instruction> instructions,
+void export_dots(VectorPack& pack, std::span<const Instruction> instructions,
                  const Implementation& expected, CaseGenerator& cases) {
   for (const Instruction& instruction : instructions) {
     std::vector<std::uint32_t> a, b, c, d;
@@ -358,16 +271,16 @@ void export_dots(Pack& pack, std::span<const Instruction> instructions,
     entry.update({{"format_a", format_name(instruction.format_a)},
                   {"format_b", format_name(instruction.format_b)},
                   {"format_c", format_name(sum)},
-                  {"a", add_codes(pack, name + "a", instruction.format_a, a, rows, false)},
-                  {"b", add_codes(pack, name + "b", instruction.format_b, b, rows, false)},
-                  {"c", add_codes(pack, name + "c", sum, c, 1, false)},
-                  {"d", add_codes(pack, name + "d", sum, d, 1, true)}});
+                  {"a", pack.add_codes(name + "a", instruction.format_a, a, rows)},
+                  {"b", pack.add_codes(name + "b", instruction.format_b, b, rows)},
+                  {"c", pack.add_codes(name + "c", sum, c, 1)},
+                  {"d", pack.add_code_results(name + "d", sum, d, 1)}});
     section.push_back(entry);
   }
 }
 
-ordered_json add_operand(Pack& pack, const std::string& name, const SuiteOperand& operand) {
-  ordered_json entry{{"spec", describe(operand.spec)}};
+ordered_json add_operand(VectorPack& pack, const std::string& name, const SuiteOperand& operand) {
+  ordered_json entry{{"spec", describe_quantizer(operand.spec)}};
   entry["codes"] = operand.bf16.empty() ? pack.add(name, DType::u8, operand.codes, operand.rows)
                                         : pack.add(name, DType::bf16, operand.bf16, operand.rows);
   if (operand.spec.has_scale()) {
@@ -377,7 +290,7 @@ ordered_json add_operand(Pack& pack, const std::string& name, const SuiteOperand
   return entry;
 }
 
-void export_gemms(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
+void export_gemms(VectorPack& pack, const Implementation& expected, CaseGenerator& cases) {
   for (const OperandPair& pair : kPairs) {
     for (int i = 0; i < kExportedGemmsPerPair; ++i) {
       GemmProblem problem = draw_gemm(pair, cases);
@@ -406,7 +319,7 @@ void export_gemms(Pack& pack, const Implementation& expected, CaseGenerator& cas
 
 ExportReport export_vectors(const Implementation& expected, const fs::path& directory,
                             std::uint64_t seed, const std::string& code_version) {
-  Pack pack(directory);
+  VectorPack pack(directory);
   CaseGenerator cases(seed);
   export_decoding(pack);
   export_encoding(pack, expected, cases);
@@ -415,6 +328,10 @@ ExportReport export_vectors(const Implementation& expected, const fs::path& dire
   export_dots(pack, kInstructions, expected, cases);
   export_gemms(pack, expected, cases);
   export_dots(pack, kOtherInstructions, expected, cases);
+  export_conversions(pack, cases);
+  export_mx_scales(pack);
+  export_nvfp4(pack, cases);
+  export_named_cases(pack, expected);
   ordered_json manifest{{"schema", kConformanceSchema},
                         {"version", code_version},
                         {"seed", seed},
@@ -429,9 +346,20 @@ ExportReport export_vectors(const Implementation& expected, const fs::path& dire
       "GEMM: d (M, N) = a (M, K) b (N, K)^T, scales, accumulate (M, N), then bias (N).",
       ("NaN results are 0x7FFFFFFF, 0x7FFF or the positive all-ones code; with the specials "
        "unsigned_zero the code of -0."),
-      "Stochastic rounding adds the low bits of the random word below the kept bits."};
+      "Stochastic rounding adds the low bits of the random word below the kept bits.",
+      ("stochastic_8 and stochastic_16 add the low 8 or 16 bits of the random word to the upper "
+       "discarded bits, as cvt.rs of PTX for e2m1x4 (8) and the formats of 6 and 8 bits (16)."),
+      "through: nearest to the named 16-bit format, then nearest to the target.",
+      "toward_positive: e8m0 codes of magnitudes, rounded up; the sign is ignored.",
+      "e8m0: the code of the scale of a tile with that amax; `kinds` names the columns.",
+      ("nvfp4: x is a tensor (rows, K) in tiles 1x16; codes e2m1, scales e4m3 codes, tensor_scale "
+       "the FP32 decode factor: x ~ tensor_scale * scale * code."),
+      "A `case` is a mistake of a library that `threads` reports; `about` says what it was."};
   for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
     manifest["formats"][std::string(named.name)] = describe(named.format);
+  }
+  for (const FormatSpec& format : more_formats()) {
+    manifest["formats"][format_name(format)] = describe(format);
   }
   return pack.finish(std::move(manifest));
 }

@@ -9,7 +9,7 @@
 
 namespace fp8lab {
 
-inline constexpr char kConformanceSchema[] = "fp8lab-conformance-2";
+inline constexpr char kConformanceSchema[] = "fp8lab-conformance-3";
 
 /// Counts of the written files and results.
 struct ExportReport {
@@ -20,10 +20,12 @@ struct ExportReport {
 
 /// Writes .npy files and manifest.json, which describes them and contains their SHA-256, into
 /// `directory`. Sections: decode (every code), encode (codes, midpoints and their neighbours, every
-/// rounding and overflow policy), scale (every rule), quantize (tiles, both orientations), dot
-/// (single instructions) and gemm. Results come from `expected`. Precondition: it offers every
-/// function except `element`. The same seed gives the same bytes. The manifest is written last, so
-/// a folder without one is incomplete. Throws Error if the folder exists and is not empty.
+/// rounding and overflow policy), through (conversions by way of a 16-bit format), scale (every
+/// rule), e8m0 (the codes of power-of-two scales), quantize (tiles, both orientations), nvfp4, dot
+/// (single instructions) and gemm. Entries with a "case" are known mistakes of libraries. Results
+/// come from `expected`. Precondition: it offers every function except `element`. The same seed
+/// gives the same bytes. The manifest is written last, so a folder without one is incomplete.
+/// Throws Error if the folder exists and is not empty.
 ExportReport export_vectors(const Implementation& expected, const std::filesystem::path& directory,
                             std::uint64_t seed, const std::string& code_version);
 

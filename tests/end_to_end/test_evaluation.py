@@ -285,7 +285,7 @@ def test_bad_input_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
         ("run", "--recipe", "nothing"): "nothing",
         ("run", "--pass-at", "9"): "from 1 to samples = 3",
         ("run", "--set", "colour=1"): "unknown key",
-        ("run", "--set", "exact_match"): "expected KEY=VALUE",
+        ("run", "--set", "exact_match"): "accepted: KEY=VALUE",
         ("run", "--multiple-choice", "held.jsonl"): "held.jsonl:1",
         ("run", "--data", "absent.jsonl"): "absent.jsonl",
         ("run", "--rollout-recipe", "te_delayed"): "amax history",

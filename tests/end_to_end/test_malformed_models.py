@@ -280,7 +280,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "partial_rotation": ({"partial_rotary_factor": 0.5}, "'partial_rotary_factor'"),
     "three_rotations": ({"use_mrope": True}, "'use_mrope'"),
-    "unknown_field": ({"residual_multiplier": 0.22}, "'residual_multiplier' is not known"),
+    "unknown_field": ({"residual_multiplier": 0.22}, "unknown field 'residual_multiplier'"),
     "epsilon_is_negative": ({"rms_norm_eps": -1e-6}, "'rms_norm_eps'"),
     "rope_of_another_type": (
         {"rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [1]}},
@@ -307,7 +307,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "rope_with_an_unknown_key": (
         {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7}},
-        "rope_scaling: 'mscale' is not known",
+        "rope_scaling: unknown field 'mscale'",
     ),
     "rope_is_a_number": ({"rope_scaling": 2.0}, "rope_scaling: is no JSON object"),
     "weights_of_another_method": (

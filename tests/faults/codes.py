@@ -230,9 +230,9 @@ def command(context: Context, rng: random.Random) -> Outcome:
 
 
 def package_of(program: Path) -> Path | None:
-    """The compiled package in the build tree of a program, where there is one."""
+    """The package with its library in the build tree of a program, where there is one."""
     folder = program.parent.parent / "python"
-    return folder if list((folder / "fp8lab").glob("_fp8lab*.so")) else None
+    return folder if list((folder / "fp8lab").glob("libfp8lab.so")) else None
 
 
 def typed(codes: Array, name: str, rng: random.Random) -> tuple[Array, str, bool]:
@@ -260,7 +260,7 @@ def call(package: Path, function: str, arguments: tuple[Any, ...], keys: dict[st
     """What a function of the package returns, or how it ends."""
 
     def work() -> Answer:
-        # One that the readers of token files have imported has no compiled module beside it.
+        # One that the readers of token files have imported has no library beside it.
         for module in [key for key in sys.modules if key.split(".")[0] == "fp8lab"]:
             del sys.modules[module]
         sys.path.insert(0, str(package))

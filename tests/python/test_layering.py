@@ -80,7 +80,7 @@ ALLOWED: dict[str, set[str]] = {
     "src/validate": {*TOOLS, *TRAIN, "emulation/cases", "src/train", "src/replay", "src/backend"},
     "src/bench": {*TOOLS, "src/io", "src/config", "src/backend", "src/train"},
 }
-PROGRAM = "src/cli"  # with src/main.cpp and the bindings; may include everything
+PROGRAM = "src/cli"  # with src/main.cpp and the C interface; may include everything
 SOURCE_FOLDERS = ("emulation", "kernels", "src")
 
 
@@ -88,7 +88,7 @@ def layer_of(path: str) -> str | None:
     """Layer of a path relative to the repository; None for what is not ours."""
     parts = path.split("/")
     if parts[0] == "src":
-        return f"src/{parts[1]}" if len(parts) > 2 and parts[1] != "python" else PROGRAM
+        return f"src/{parts[1]}" if len(parts) > 2 and parts[1] != "interface" else PROGRAM
     if parts[0] in SOURCE_FOLDERS:
         # A folder without a layer of its own is a part of the one that it stands in.
         while len(parts) > 3 and "/".join(parts[:-1]) not in ALLOWED:

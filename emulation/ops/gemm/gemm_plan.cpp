@@ -155,8 +155,10 @@ ScaleOrder scale_order(const GemmSpec& spec, const QuantSpec& a, const QuantSpec
 }
 
 std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
-  const std::optional<GemmRefusal> refusal = refuse_gemm(spec, a, b, "a", "b");
-  return refusal ? "GEMM " + refusal->key + ": " + refusal->reason : std::string();
+  std::optional<ErrorFields> refusal = refuse_gemm(spec, a, b, "a", "b");
+  if (!refusal) return {};
+  refusal->where = "GEMM";
+  return render(*refusal);
 }
 
 numerics::ElementGemm element_gemm(const GemmPlan& plan) {

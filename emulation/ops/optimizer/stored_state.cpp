@@ -20,7 +20,7 @@ namespace ops {
 namespace {
 
 void check_state(const Checks& checks, const StoredState& state, std::int64_t n) {
-  if (const auto refusal = refuse_state(state.spec)) checks.fail(*refusal);
+  if (const auto refusal = refuse_state(state.spec)) checks.fail(render(*refusal));
   checks.contiguous("codes", state.codes);
   if (is_plain_state(state.spec)) {
     const bool is_bf16 = state.spec.format == numerics::kBF16;

@@ -28,9 +28,7 @@ void check_shape(const char* where, const char* name, const TensorView& view, DT
 }  // namespace
 
 Support supports_quantization(const QuantSpec& spec) {
-  if (std::optional<QuantRefusal> refusal = refuse_quantizer(spec)) {
-    return {std::move(refusal->key) + ": " + refusal->reason};
-  }
+  if (const std::optional<ErrorFields> refusal = refuse_quantizer(spec)) return {render(*refusal)};
   return {};
 }
 

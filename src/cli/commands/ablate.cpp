@@ -9,6 +9,7 @@
 
 #include "emulation/base/default_threads.hpp"
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/base/machine.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
@@ -126,7 +127,9 @@ std::optional<std::string> chosen_run_of(const Values& values, const StudyPlan& 
   const auto index = values["index"].as<std::int64_t>();
   const auto arms = static_cast<std::int64_t>(plan.arms.size());
   if (index >= 0 && index < arms) return plan.arms[static_cast<std::size_t>(index)].name;
-  throw Error(fmt::format("--index {}: the study has arms 0 to {}", index, arms - 1));
+  throw InputError({.key = "--index",
+                    .found = fmt::to_string(index),
+                    .reason = fmt::format(": the study has arms 0 to {}", arms - 1)});
 }
 
 /// Returns the commands that show what a study found, and what stopped its failed runs.
@@ -190,8 +193,10 @@ void check_combination(const Values& values) {
   }
   const int stop_before = values["stop-before"].as<int>();
   if (stop_before < 1 || stop_before > kLongestLead) {
-    throw Error(fmt::format("ablate: --stop-before {}: accepted: 1 to {} seconds", stop_before,
-                            kLongestLead));
+    throw InputError({.where = "ablate",
+                      .key = "--stop-before",
+                      .found = fmt::to_string(stop_before),
+                      .accepted = fmt::format("1 to {} seconds", kLongestLead)});
   }
   for (const std::string& setting : words_of(values, "slurm")) {
     if (!setting.starts_with("signal=")) continue;

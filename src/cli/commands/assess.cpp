@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/architecture/layer_names.hpp"
 #include "src/assessment/assessed_model.hpp"
 #include "src/assessment/document_losses.hpp"
@@ -205,8 +205,10 @@ std::vector<Batch> first_batches(const DataSources& data, std::int64_t count, st
 DataSources open_assessed_data(const ModelSource& source, const Values& values, RunConfig& run) {
   StageConfig& stage = run.stages.back();
   if (!stage.eval) {
-    throw Error(fmt::format("assess: --data is missing: {} is no run with held-out data of its own",
-                            source.name));
+    throw InputError({.where = "assess",
+                      .key = "--data",
+                      .reason = fmt::format(
+                          "is missing: {} is no run with held-out data of its own", source.name)});
   }
   const bool own = values.count("data") == 0;
   if (own) stage.eval->data = source.places.evaluation_data(stage);
@@ -241,8 +243,10 @@ std::vector<Recipe> assessed_recipes(const Values& values) {
 std::int64_t positive(const Values& values, const char* option, std::int64_t least) {
   const auto number = values[option].as<std::int64_t>();
   if (number < least) {
-    throw Error(
-        fmt::format("assess: --{} {}: accepted: numbers from {} on", option, number, least));
+    throw InputError({.where = "assess",
+                      .key = fmt::format("--{}", option),
+                      .found = fmt::to_string(number),
+                      .accepted = fmt::format("numbers from {} on", least)});
   }
   return number;
 }
@@ -337,10 +341,10 @@ int assess(const std::vector<std::string>& arguments) {
   }
   const auto margin = values["margin"].as<double>();
   if (!(margin >= 0.0 && margin < 1.0)) {
-    throw Error(
-        fmt::format("assess: --margin {}: accepted: a share of the loss from 0 to 1, such as "
-                    "0.005",
-                    margin));
+    throw InputError({.where = "assess",
+                      .key = "--margin",
+                      .found = fmt::to_string(margin),
+                      .accepted = "a share of the loss from 0 to 1, such as 0.005"});
   }
   check_output_files(values, kAssess, {"json"});
   const std::vector<Recipe> recipes = assessed_recipes(values);

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/base/machine.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/backend/factory.hpp"
@@ -53,14 +53,19 @@ constexpr int kMostRepeats = 10000;
 void check_repeats(const Values& values) {
   const int repeats = values["repeats"].as<int>();
   if (repeats >= 1 && repeats <= kMostRepeats) return;
-  throw Error(fmt::format("bench: --repeats {}: accepted: 1 to {}", repeats, kMostRepeats));
+  throw InputError({.where = "bench",
+                    .key = "--repeats",
+                    .found = fmt::to_string(repeats),
+                    .accepted = fmt::format("1 to {}", kMostRepeats)});
 }
 
 /// Reads --rows and --cols of a tensor. Throws unless it fits into memory in
 /// bf16, with codes and scales.
 std::pair<std::int64_t, std::int64_t> tensor_shape(const Values& values) {
   const auto rows = values["rows"].as<std::int64_t>(), cols = values["cols"].as<std::int64_t>();
-  if (rows < 1 || cols < 1) throw Error("bench: --rows and --cols must be at least 1");
+  if (rows < 1 || cols < 1)
+    throw InputError(
+        {.where = "bench", .key = "--rows", .reason = "and --cols must be at least 1"});
   require_memory(4.0 * static_cast<double>(rows) * static_cast<double>(cols),
                  fmt::format("bench: --rows {} --cols {}", rows, cols));
   return {rows, cols};
@@ -245,7 +250,8 @@ nlohmann::ordered_json bench_copies(const Values& values) {
 }
 #else
 [[noreturn]] nlohmann::ordered_json without_device(const char* what) {
-  throw Error(fmt::format("bench {} is not available: this build has no CUDA backend", what));
+  throw InputError({.where = fmt::format("bench {} is not available", what),
+                    .reason = "this build has no CUDA backend"});
 }
 nlohmann::ordered_json bench_on_device(const Values&) { without_device("gemm"); }
 nlohmann::ordered_json bench_attention(const Values&) { without_device("attention"); }

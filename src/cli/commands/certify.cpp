@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/inputs/checkpoint_source.hpp"
 #include "src/cli/inputs/evaluation_data.hpp"
@@ -75,9 +75,11 @@ std::vector<std::int64_t> numbers_of(const Values& values, const char* option, s
     const auto number = number_of<std::int64_t>(std::string_view(text).substr(at, end - at));
     const bool known = number && std::count(numbers.begin(), numbers.end(), *number) != 0;
     if (!number || known || *number < 1 || *number > most) {
-      throw Error(fmt::format(
-          "{}: --{} {}: accepted: different numbers from 1 to {} with commas, such as 1,8",
-          kCertify, option, text, most));
+      throw InputError({.where = std::string(kCertify),
+                        .key = fmt::format("--{}", option),
+                        .found = text,
+                        .accepted = fmt::format(
+                            "different numbers from 1 to {} with commas, such as 1,8", most)});
     }
     numbers.push_back(*number);
     at = end + 1;
@@ -155,9 +157,10 @@ void take_documents(const Values& values, const ModelSource& source, Task& task)
   const bool own = values.count("data") == 0;
   if (own) refuse_given(values, kCertify, {"form"}, "is for --data");
   if (own && !source.run) {
-    throw Error(
-        fmt::format("{}: {} is no run with data of its own; give --prompt, --prompts or --data",
-                    kCertify, source.name));
+    throw InputError({.where = std::string(kCertify),
+                      .reason = fmt::format(
+                          "{} is no run with data of its own; give --prompt, --prompts or --data",
+                          source.name)});
   }
   task.run = own ? model_run(source, values, kCertify) : run_with_data(values, source);
   const StageConfig& stage = last_stage(task.run);
@@ -172,10 +175,11 @@ void take_documents(const Values& values, const ModelSource& source, Task& task)
   print_notes(vocabulary_notes(data, source.vocabulary));
   task.texts = prompts_of(data, task.rollouts, task.tokens, stage.sequence_length);
   if (task.texts.empty()) {
-    throw Error(
-        fmt::format("{}: no prompt of the data leaves room for {} tokens in a sequence of {}; "
-                    "accepted: a smaller --max-new-tokens, or a larger --sequence-length",
-                    kCertify, task.tokens, stage.sequence_length));
+    throw InputError({.where = std::string(kCertify),
+                      .reason = fmt::format(
+                          "no prompt of the data leaves room for {} tokens in a sequence of {}",
+                          task.tokens, stage.sequence_length),
+                      .accepted = "a smaller --max-new-tokens, or a larger --sequence-length"});
   }
   task.end = end_token(values, kCertify, data.vocabulary(), task.run.model.vocab_size);
   task.padding = data.vocabulary().padding();
@@ -195,10 +199,11 @@ Task open_task(const Values& values, const ModelSource& source) {
   require_accepted_backend(values, task.run, source.name, kCertify);
   const std::int64_t most = last_stage(task.run).sequence_length;
   if (longest(task.texts) + task.tokens > most) {
-    throw Error(
-        fmt::format("{}: a prompt of {} tokens and {} new ones do not fit a sequence of {}; "
-                    "accepted: a smaller --max-new-tokens, or a larger --sequence-length",
-                    kCertify, longest(task.texts), task.tokens, most));
+    throw InputError(
+        {.where = std::string(kCertify),
+         .reason = fmt::format("a prompt of {} tokens and {} new ones do not fit a sequence of {}",
+                               longest(task.texts), task.tokens, most),
+         .accepted = "a smaller --max-new-tokens, or a larger --sequence-length"});
   }
   return task;
 }
@@ -209,8 +214,11 @@ std::vector<std::int64_t> chunks_of(const Values& values, const Texts& texts) {
   const auto last = std::remove_if(chunks.begin(), chunks.end(), [&](std::int64_t chunk) {
     if (chunk < longest(texts)) return false;
     if (!given(values, "prefill-chunk")) return true;
-    throw Error(fmt::format("{}: --prefill-chunk {} splits no prompt: the longest has {} tokens",
-                            kCertify, chunk, longest(texts)));
+    throw InputError(
+        {.where = std::string(kCertify),
+         .key = "--prefill-chunk",
+         .found = fmt::to_string(chunk),
+         .reason = fmt::format("splits no prompt: the longest has {} tokens", longest(texts))});
   });
   chunks.erase(last, chunks.end());
   return chunks;
@@ -220,10 +228,10 @@ std::vector<std::int64_t> chunks_of(const Values& values, const Texts& texts) {
 CertificateConfig certificate_config(const Values& values, const Task& task, std::int64_t pass) {
   const SamplingConfig sampled = read_sampling(values, kCertify);
   if (sampled.temperature == 0.0) {
-    throw Error(
-        fmt::format("{}: --temperature 0: accepted: above 0; the likeliest tokens are taken "
-                    "as well",
-                    kCertify));
+    throw InputError({.where = std::string(kCertify),
+                      .key = "--temperature",
+                      .found = "0",
+                      .accepted = "above 0; the likeliest tokens are taken as well"});
   }
   check_shortest(sampled, kCertify, task.tokens);
   SamplingConfig greedy;
@@ -237,10 +245,11 @@ CertificateConfig certificate_config(const Values& values, const Task& task, std
   config.bucket = checked_value<std::int64_t>(values, kCertify, "bucket", 1, 65536);
   const std::int64_t largest = *std::max_element(task.batches.begin(), task.batches.end());
   if (largest > pass) {
-    throw Error(
-        fmt::format("{}: --together {}: one forward pass takes {} tokens; accepted: a larger "
-                    "--sequences-together",
-                    kCertify, largest, pass));
+    throw InputError({.where = std::string(kCertify),
+                      .key = "--together",
+                      .found = fmt::to_string(largest),
+                      .reason = fmt::format(": one forward pass takes {} tokens", pass),
+                      .accepted = "a larger --sequences-together"});
   }
   for (const std::int64_t batch : task.batches) config.ways.push_back({batch, 0});
   for (const std::int64_t chunk : chunks_of(values, task.texts)) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/inputs/checkpoint_source.hpp"
 #include "src/cli/inputs/located.hpp"
@@ -199,7 +199,9 @@ int compare(const std::vector<std::string>& arguments) {
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const std::vector<std::string> paths = words_of(values, "runs");
   if (paths.size() != 2) {
-    throw Error(fmt::format("compare: {} runs given; accepted: two", paths.size()));
+    throw InputError({.where = "compare",
+                      .reason = fmt::format("{} runs given", paths.size()),
+                      .accepted = "two"});
   }
   if (values.count("files-only") != 0) {
     refuse_given(values, "compare",

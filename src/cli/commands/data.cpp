@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/options/output_path.hpp"
 #include "src/data/token_shard.hpp"
@@ -101,8 +101,9 @@ std::string lines_of(const ordered_json& facts) {
 /// Adds the ids, which of them are trained on, and the text if a token table lies beside the shard.
 void add_document(ordered_json& facts, const TokenShard& shard, std::int64_t index) {
   if (index < 0 || index >= shard.documents()) {
-    throw Error(fmt::format("{}: no document {}; accepted: 0 to {}", shard.name(), index,
-                            shard.documents() - 1));
+    throw InputError({.where = shard.name(),
+                      .reason = fmt::format("no document {}", index),
+                      .accepted = fmt::format("0 to {}", shard.documents() - 1)});
   }
   const DocumentView document = shard.document(index);
   std::vector<std::int32_t> tokens;
@@ -121,11 +122,15 @@ void add_document(ordered_json& facts, const TokenShard& shard, std::int64_t ind
 }
 
 int inspect(const Values& values) {
-  if (values.count("path") == 0) throw Error("data inspect: no path (fp8lab data --help)");
+  if (values.count("path") == 0)
+    throw InputError({.where = "data inspect", .reason = "no path (fp8lab data --help)"});
   for (const char* option : {"document-begin", "document-end"}) {
     const auto token = values[option].as<std::int64_t>();
     if (!given(values, option) || (token >= 0 && token <= INT32_MAX)) continue;
-    throw Error(fmt::format("data inspect: --{} {}: accepted: 0 to {}", option, token, INT32_MAX));
+    throw InputError({.where = "data inspect",
+                      .key = fmt::format("--{}", option),
+                      .found = fmt::to_string(token),
+                      .accepted = fmt::format("0 to {}", INT32_MAX)});
   }
   if (given(values, "document-begin")) {
     refuse_given(values, "data inspect", {"document-end"},

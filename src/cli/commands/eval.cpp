@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/inputs/evaluation_data.hpp"
 #include "src/cli/inputs/loaded_model.hpp"
@@ -231,8 +232,10 @@ void require_own_contents(const ModelSource& source, const std::vector<Assignmen
 /// Throws Error if there is neither a run nor other held-out data.
 void require_data(const ModelSource& source, const std::vector<Assignment>& assignments) {
   if (source.run || names(assignments, "data")) return;
-  throw Error(fmt::format("eval: --data is missing: {} is no run with held-out data of its own",
-                          source.name));
+  throw InputError({.where = "eval",
+                    .key = "--data",
+                    .reason = fmt::format("is missing: {} is no run with held-out data of its own",
+                                          source.name)});
 }
 
 /// Throws RuntimeFailure for a loss that is not finite, after it has been printed.
@@ -260,17 +263,22 @@ void refuse_recipes(const std::vector<std::string>& arguments) {
     recipes += " --recipe " + shell_word(name);
   }
   if (count < 2) return;
-  throw Error(fmt::format(
-      "eval: --recipe is given {} times; a table of several recipes is what fp8lab assess MODEL{} "
-      "makes",
-      count, recipes));
+  throw InputError(
+      {.where = "eval",
+       .key = "--recipe",
+       .reason = fmt::format(
+           "is given {} times; a table of several recipes is what fp8lab assess MODEL{} makes",
+           count, recipes)});
 }
 
 /// Throws Error for schedule settings: a separate evaluation runs exactly once.
 void refuse_schedule(const std::vector<Assignment>& assignments) {
   for (const Assignment& assignment : assignments) {
     if (!assignment.key.ends_with(".eval.every_steps")) continue;
-    throw Error("eval: --set every_steps: is when a stage is evaluated in training, not read here");
+    throw InputError({.where = "eval",
+                      .key = "--set",
+                      .found = "every_steps",
+                      .reason = ": is when a stage is evaluated in training, not read here"});
   }
 }
 
@@ -291,8 +299,9 @@ int eval(const std::vector<std::string>& arguments) {
   RunConfig run = model_run(source, values, "eval", options);
   StageConfig& stage = run.stages.back();
   if (!stage.eval) {
-    throw Error(fmt::format("eval: stage {} of {} has no evaluation; give --data", stage.name,
-                            source.name));
+    throw InputError({.where = "eval",
+                      .reason = fmt::format("stage {} of {} has no evaluation; give --data",
+                                            stage.name, source.name)});
   }
   refuse_unused(values, *stage.eval);
   PhaseLine phase;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/architecture/layer_names.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
@@ -83,15 +84,19 @@ std::filesystem::path tokenizer_folder(const Values& values, const ModelSource& 
   }
   const std::filesystem::path folder = values["tokenizer"].as<std::string>();
   if (!is_folder(folder)) {
-    throw Error(fmt::format("export: --tokenizer {}: is no folder", folder.string()));
+    throw InputError({.where = "export",
+                      .key = "--tokenizer",
+                      .found = folder.string(),
+                      .reason = ": is no folder"});
   }
   for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
     if (is_file(folder / name)) return folder;
   }
-  throw Error(fmt::format(
-      "export: --tokenizer {}: holds no tokenizer; accepted: a folder with tokenizer.json, "
-      "tokenizer.model or vocab.json",
-      folder.string()));
+  throw InputError({.where = "export",
+                    .key = "--tokenizer",
+                    .found = folder.string(),
+                    .reason = ": holds no tokenizer",
+                    .accepted = "a folder with tokenizer.json, tokenizer.model or vocab.json"});
 }
 
 }  // namespace
@@ -107,7 +112,10 @@ int export_command(const std::vector<std::string>& arguments) {
   options.dtype = dtype_of(values);
   options.shard_bytes = values["shard-bytes"].as<std::uint64_t>();
   if (options.shard_bytes == 0) {
-    throw Error("export: --shard-bytes 0; accepted: a size from 1 on, which one tensor may exceed");
+    throw InputError({.where = "export",
+                      .key = "--shard-bytes",
+                      .found = "0",
+                      .accepted = "a size from 1 on, which one tensor may exceed"});
   }
   options.seed = values["seed"].as<std::uint64_t>();
   if (values.count("recipe") != 0) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/cpu/gemm/library_gemm.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
@@ -102,16 +103,21 @@ cpu::LibraryEpilogue read_epilogue(const Values& values, Backend& backend,
   epilogue.output_scale = values["d-scale"].as<float>();
   const bool has_c = values.count("c") != 0;
   if (has_c != (epilogue.beta != 0.0f)) {
-    throw Error(has_c ? "gemm: --c has no effect without --beta; accepted: a --beta other than 0"
-                      : "gemm: --beta needs --c C.npy");
+    if (!has_c) throw InputError({.where = "gemm", .key = "--beta", .reason = "needs --c C.npy"});
+    throw InputError({.where = "gemm",
+                      .key = "--c",
+                      .reason = "has no effect without --beta",
+                      .accepted = "a --beta other than 0"});
   }
   if (!values["d-scale"].is_default && output.bits() > 8) {
-    throw Error(fmt::format("gemm: --d-scale is for outputs e4m3fn and e5m2, this one is {}",
-                            format_name(output)));
+    throw InputError({.where = "gemm",
+                      .key = "--d-scale",
+                      .reason = fmt::format("is for outputs e4m3fn and e5m2, this one is {}",
+                                            format_name(output))});
   }
   const auto read = [&](const char* name) {
     NpyArray array = read_matrix(values[name].as<std::string>());
-    return upload(backend, array);
+    return upload(backend, array.view());
   };
   if (has_c) epilogue.c = read("c");
   if (values.count("bias") != 0) epilogue.bias = read("bias");
@@ -150,14 +156,16 @@ int gemm(const std::vector<std::string>& arguments) {
                                   .b = shapeless(problem.b),
                                   .bias = {},
                                   .d = TensorView::without_memory(problem.gemm.output, 0, 0)});
-  if (!support) throw Error(fmt::format("backend {}: {}", backend->name(), support.reason));
+  if (!support)
+    throw InputError(
+        {.where = fmt::format("backend {}", backend->name()), .reason = support.reason});
 
   const bool library = is_library_call(values["spec"].as<std::string>());
   if ((library || wants_epilogue(values)) && backend->name() != "cpu") {
-    throw Error(
-        fmt::format("gemm: library calls, --alpha, --beta, --c, --bias and --d-scale are "
-                    "for --backend cpu, not {}",
-                    backend->name()));
+    throw InputError({.where = "gemm",
+                      .reason = fmt::format("library calls, --alpha, --beta, --c, --bias and "
+                                            "--d-scale are for --backend cpu, not {}",
+                                            backend->name())});
   }
   check_seed(values, "gemm", std::array{problem.a, problem.b});
   const auto seed = values["seed"].as<std::uint64_t>();

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/inputs/loaded_model.hpp"
 #include "src/cli/inputs/model_source.hpp"
@@ -108,7 +108,7 @@ int generate(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments(kGenerate, generate_options(), arguments, {{"source", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   if (values.count("log-probabilities") > values.count("json")) {
-    throw Error("generate: --log-probabilities needs --json");
+    throw InputError({.where = "generate", .key = "--log-probabilities", .reason = "needs --json"});
   }
   const ModelSource source =
       open_model(required(values, "source", kGenerate), folders_to_look_in(values, kGenerate));

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/options/output_path.hpp"
 #include "src/config/reading/examples.hpp"
@@ -55,7 +55,9 @@ int init(const std::vector<std::string>& arguments) {
   const std::filesystem::path file =
       output_file(text_of(values, "file", kind.name + ".toml"), "init: FILE", Replaces::nothing);
   if (is_present(file)) {
-    throw Error(fmt::format("init: {} is there; accepted: the name of a new file", file.string()));
+    throw InputError({.where = "init",
+                      .reason = fmt::format("{} is there", file.string()),
+                      .accepted = "the name of a new file"});
   }
   write_file_atomically(file, kind.text());
   fmt::print("{}: a complete {} file; next: {}\n", file.string(), kind.name,

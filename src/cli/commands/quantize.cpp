@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
@@ -105,23 +105,30 @@ Plan plan_of_slot(const LinearRecipe& recipe, const std::string& name) {
     }
     return plan;
   }
-  throw Error(fmt::format("quantize: unknown slot '{}'{}; accepted: {}", name,
-                          did_you_mean(name, names), names));
+  throw InputError({.where = "quantize",
+                    .noun = "unknown slot",
+                    .key = name,
+                    .nearest = did_you_mean(name, names),
+                    .accepted = names});
 }
 
 Plan read_plan(const Values& values) {
   const bool by_recipe = values.count("recipe") != 0;
   if (by_recipe == (values.count("spec") != 0)) {
-    throw Error("quantize: give either --spec SPEC or --recipe NAME --slot SLOT");
+    throw InputError(
+        {.where = "quantize", .reason = "give either --spec SPEC or --recipe NAME --slot SLOT"});
   }
   if (by_recipe) {
     if (values.count("transpose") != 0) {
-      throw Error("quantize: --transpose is for --spec; a recipe's slot says it");
+      throw InputError({.where = "quantize",
+                        .key = "--transpose",
+                        .reason = "is for --spec; a recipe's slot says it"});
     }
     const LinearRecipe recipe = load_recipe(values["recipe"].as<std::string>()).linear;
     return plan_of_slot(recipe, required(values, "slot", "quantize"));
   }
-  if (values.count("slot") != 0) throw Error("quantize: --slot is for --recipe");
+  if (values.count("slot") != 0)
+    throw InputError({.where = "quantize", .key = "--slot", .reason = "is for --recipe"});
   Plan plan;
   const std::string words = values["spec"].as<std::string>();
   plan.spec = parse_quant_spec(words);
@@ -249,7 +256,8 @@ int quantize(const std::vector<std::string>& arguments) {
   std::optional<Partner> partner;
   if (values.count("partner") != 0) {
     if (!plan.spec.transform.is_smoothing()) {
-      throw Error("quantize: --partner is for smooth transforms");
+      throw InputError(
+          {.where = "quantize", .key = "--partner", .reason = "is for smooth transforms"});
     }
     partner_array = read_matrix(values["partner"].as<std::string>());
     partner = Partner{upload(*backend, *partner_array), plan.partner_transpose, plan.is_right};

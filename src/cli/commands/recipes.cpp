@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/spec_fields.hpp"
@@ -125,7 +125,10 @@ std::vector<std::string> warnings(const Recipe& recipe, const Values& values) {
   const std::array<const char*, 3> names = {"tokens", "in", "out"};
   for (std::size_t i = 0; i < names.size(); ++i) {
     shape[i] = values[names[i]].as<std::int64_t>();
-    if (shape[i] < 1) throw Error(fmt::format("recipes: --{} must be at least 1", names[i]));
+    if (shape[i] < 1)
+      throw InputError({.where = "recipes",
+                        .key = fmt::format("--{}", names[i]),
+                        .reason = "must be at least 1"});
   }
   return fp8lab::warnings(recipe.linear, shape[0], shape[1], shape[2]);
 }

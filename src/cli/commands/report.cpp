@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/cli/analysis_package.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/options/output_path.hpp"
@@ -111,22 +112,25 @@ int report(const std::vector<std::string>& arguments) {
   if (values.count("help") != 0) return ExitCode::kSuccess;
   if (values.count("plan") != 0) return print_plan(values);
   refuse_given(values, "report", {"from"}, "is for --plan");
-  if (values.count("input") == 0) throw Error("report: give a study directory or run files");
+  if (values.count("input") == 0)
+    throw InputError({.where = "report", .reason = "give a study directory or run files"});
   const auto inputs = values["input"].as<std::vector<std::string>>();
   for (const std::string& input : inputs) {
     std::error_code error;
     if (std::filesystem::exists(input, error)) continue;
     const bool missing = !error || error == std::errc::no_such_file_or_directory;
-    throw Error(fmt::format("{}: {}", input, missing ? "no such file" : error.message()));
+    throw InputError({.where = input, .reason = missing ? "no such file" : error.message()});
   }
   if (values.count("export") != 0 && values.count("out") == 0) {
-    throw Error("report: --export needs --out");
+    throw InputError({.where = "report", .key = "--export", .reason = "needs --out"});
   }
   const std::filesystem::path out = out_directory(values, inputs[0]);
   if (values.count("out") == 0 && inputs.size() > 1) {
-    throw Error(fmt::format(
-        "report: {} inputs need --out FOLDER, as {} is the place of a page of the first alone",
-        inputs.size(), out.string()));
+    throw InputError(
+        {.where = "report",
+         .reason = fmt::format(
+             "{} inputs need --out FOLDER, as {} is the place of a page of the first alone",
+             inputs.size(), out.string())});
   }
   const auto interpreter = values["python"].as<std::string>();
   std::vector<std::string> words = {"--out=" + out.string()};
@@ -143,9 +147,10 @@ int report(const std::vector<std::string>& arguments) {
   const int code = run_analysis(interpreter, "report", std::move(words), "the report",
                                 values.count("follow") != 0 ? Interrupt::child : Interrupt::both);
   if (code == 0 && values.count("export") == 0 && !was_written(out / "index.html", start)) {
-    throw Error(fmt::format(
-        "{}: made no report; accepted by --python and FP8LAB_PYTHON: an interpreter of Python",
-        interpreter));
+    throw InputError(
+        {.where = interpreter,
+         .reason =
+             "made no report; accepted by --python and FP8LAB_PYTHON: an interpreter of Python"});
   }
   return code;
 }

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/analysis_package.hpp"
@@ -121,7 +122,9 @@ class RunPrinter {
 void choose_simd(const Values& values, const std::string& backend) {
   if (values.count("simd") == 0) return;
   if (backend != "cpu") {
-    throw Error(fmt::format("train: --simd is for backend cpu, this run is on {}", backend));
+    throw InputError({.where = "train",
+                      .key = "--simd",
+                      .reason = fmt::format("is for backend cpu, this run is on {}", backend)});
   }
   for (const cpu::SimdTarget target : cpu::available_targets()) {
     if (cpu::name_of(target) == values["simd"].as<std::string>()) cpu::set_active_target(target);
@@ -132,7 +135,10 @@ void choose_simd(const Values& values, const std::string& backend) {
 int step_descriptor(const Values& values) {
   const int descriptor = values["step-descriptor"].as<int>();
   if (descriptor > STDERR_FILENO && ::fcntl(descriptor, F_GETFD) != -1) return descriptor;
-  throw Error(fmt::format("train: --step-descriptor {} is none that is open beyond 2", descriptor));
+  throw InputError({.where = "train",
+                    .key = "--step-descriptor",
+                    .found = fmt::to_string(descriptor),
+                    .reason = "is none that is open beyond 2"});
 }
 
 /// Describes, for --dry-run, the options that do not affect the plan.
@@ -241,7 +247,9 @@ int train(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("train", train_options(), arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   if (values.count("resume") != 0 && values.count("config") + values.count("preset") == 0) {
-    throw Error("train: --resume needs the --config or --preset, and the --set, that the run has");
+    throw InputError({.where = "train",
+                      .key = "--resume",
+                      .reason = "needs the --config or --preset, and the --set, that the run has"});
   }
   const RunConfig config = chosen_run(values, "train");
   choose_simd(values, config.backend);

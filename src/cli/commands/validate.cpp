@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/options/backend_option.hpp"
@@ -82,14 +82,17 @@ Options validate_options() {
 std::string directory_of(const Values& values) {
   if (values.count("directory") == 0) return {};
   const auto& given = values["directory"].as<std::vector<std::string>>();
-  if (given.size() > 1) throw Error("validate: one folder is enough, got " + given[1] + " too");
+  if (given.size() > 1)
+    throw InputError(
+        {.where = "validate", .reason = fmt::format("one folder is enough, got {} too", given[1])});
   return given.front();
 }
 
 std::string recorded_directory(const Values& values, const std::string& what) {
   const std::string directory = directory_of(values);
   if (!directory.empty()) return directory;
-  throw Error(fmt::format("validate {0}: the folder of the {0} files is missing", what));
+  throw InputError({.where = fmt::format("validate {}", what),
+                    .reason = fmt::format("the folder of the {} files is missing", what)});
 }
 
 std::vector<Row> check_codecs(const Values& values) {
@@ -121,7 +124,11 @@ std::vector<std::uint64_t> conversion_hashes(cuda::SweptFormat format) {
 /// Compares the conversions of all 2^32 floats on the device, by the codec and by the instruction.
 std::vector<Row> check_codecs_on_device() {
 #if defined(FP8LAB_HAVE_CUDA)
-  if (cuda::device_count() == 0) throw Error("validate: --backend cuda: no CUDA device is present");
+  if (cuda::device_count() == 0)
+    throw InputError({.where = "validate",
+                      .key = "--backend",
+                      .found = "cuda",
+                      .reason = ": no CUDA device is present"});
   constexpr std::pair<cuda::SweptFormat, const char*> kFormats[] = {
       {cuda::SweptFormat::e4m3, "e4m3"},
       {cuda::SweptFormat::e5m2, "e5m2"},
@@ -146,7 +153,10 @@ std::vector<Row> check_codecs_on_device() {
                   cuda::reciprocal_sweep(), 0});
   return rows;
 #else
-  throw Error("validate: --backend cuda: this build has no CUDA code");
+  throw InputError({.where = "validate",
+                    .key = "--backend",
+                    .found = "cuda",
+                    .reason = ": this build has no CUDA code"});
 #endif
 }
 
@@ -251,7 +261,8 @@ Implementation shipped_implementation(Backend& backend) {
 
 int export_pack(const Values& values) {
   const std::string directory = directory_of(values);
-  if (directory.empty()) throw Error("validate export: the folder to be made is missing");
+  if (directory.empty())
+    throw InputError({.where = "validate export", .reason = "the folder to be made is missing"});
   const auto seed = values["seed"].as<std::uint64_t>();
   const std::unique_ptr<Backend> backend = make_backend("cpu", values["threads"].as<int>());
   const ExportReport report =
@@ -325,7 +336,9 @@ void print_mismatch(const KernelMismatch& mismatch) {
 int check_kernels(const Values& values) {
   for (const char* option : {"rounds", "repeats"}) {
     if (values[option].as<int>() >= 1) continue;
-    throw Error(fmt::format("validate kernels: --{} must be at least 1", option));
+    throw InputError({.where = "validate kernels",
+                      .key = fmt::format("--{}", option),
+                      .reason = "must be at least 1"});
   }
   const std::unique_ptr<Backend> tested =
       make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());

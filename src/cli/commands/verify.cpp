@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/inputs/model_source.hpp"
 #include "src/cli/options/backend_option.hpp"
@@ -46,8 +47,10 @@ std::optional<std::int64_t> counted(const Values& values, const std::string& opt
   if (values.count(option) == 0) return std::nullopt;
   const auto number = values[option].as<std::int64_t>();
   if (number < least) {
-    throw Error(
-        fmt::format("verify: --{} {}: accepted: numbers from {} on", option, number, least));
+    throw InputError({.where = "verify",
+                      .key = fmt::format("--{}", option),
+                      .found = fmt::to_string(number),
+                      .accepted = fmt::format("numbers from {} on", least)});
   }
   return number;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "emulation/base/input_error.hpp"
 #include "src/architecture/layer_names.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
@@ -64,10 +65,11 @@ std::vector<Recipe> named_recipes(const std::vector<std::string>& names) {
     Recipe recipe = load_recipe(name);
     for (const Recipe& other : recipes) {
       if (other.name != recipe.name) continue;
-      throw Error(
-          fmt::format("{}: --recipe {}: two recipes are called '{}'; accepted: one of each "
-                      "name",
-                      kWhatif, name, recipe.name));
+      throw InputError({.where = std::string(kWhatif),
+                        .key = "--recipe",
+                        .found = name,
+                        .reason = fmt::format(": two recipes are called '{}'", recipe.name),
+                        .accepted = "one of each name"});
     }
     recipes.push_back(std::move(recipe));
   }
@@ -76,10 +78,12 @@ std::vector<Recipe> named_recipes(const std::vector<std::string>& names) {
 
 Accumulator named_accumulator(const std::string& name) {
   if (name.find('/') != std::string::npos) {
-    throw Error(
-        fmt::format("{}: --accumulator {}: accepted: a name alone, such as sm89_mma_fp8; "
-                    "schedules are those of the run's recipe",
-                    kWhatif, name));
+    throw InputError(
+        {.where = std::string(kWhatif),
+         .key = "--accumulator",
+         .found = name,
+         .accepted =
+             "a name alone, such as sm89_mma_fp8; schedules are those of the run's recipe"});
   }
   return parse_gemm_spec(name).accumulator;
 }
@@ -383,11 +387,16 @@ int whatif(const std::vector<std::string>& arguments) {
   const std::vector<std::string> accumulator_names = words_of(values, "accumulator");
   const bool wants_tensors = values.count("tensors") != 0;
   if (recipe_names.empty() && accumulator_names.empty() && !wants_tensors) {
-    throw Error("whatif: give --recipe NAME, --accumulator NAME or --tensors");
+    throw InputError(
+        {.where = "whatif", .reason = "give --recipe NAME, --accumulator NAME or --tensors"});
   }
   if (recipe_names.empty()) refuse_given(values, kWhatif, {"layer", "worst"}, "is for --recipe");
   const auto worst = values["worst"].as<std::int64_t>();
-  if (worst < 0) throw Error(fmt::format("whatif: --worst {}: accepted: numbers from 0 on", worst));
+  if (worst < 0)
+    throw InputError({.where = "whatif",
+                      .key = "--worst",
+                      .found = fmt::to_string(worst),
+                      .accepted = "numbers from 0 on"});
   check_output_files(values, kWhatif, {"json"});
   const std::vector<Recipe> recipes = named_recipes(recipe_names);
   std::vector<Accumulator> accumulators;

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/shell_word.hpp"
 #include "src/train/checkpoint/identity.hpp"
 
@@ -29,10 +29,12 @@ void shorten_micro_batch(CheckpointedRun& run, const Values& values, const std::
   StageConfig& stage = run.config.stages[static_cast<std::size_t>(run.position.stage)];
   if (sequences < 1 || sequences > stage.micro_batch_sequences ||
       stage.batch_sequences % sequences != 0) {
-    throw Error(fmt::format(
-        "{}: --sequences {}: accepted: at most the {} of a micro-batch, and a divisor of the {} of "
-        "a step",
-        command, sequences, stage.micro_batch_sequences, stage.batch_sequences));
+    throw InputError({.where = command,
+                      .key = "--sequences",
+                      .found = fmt::to_string(sequences),
+                      .accepted = fmt::format(
+                          "at most the {} of a micro-batch, and a divisor of the {} of a step",
+                          stage.micro_batch_sequences, stage.batch_sequences)});
   }
   stage.micro_batch_sequences = sequences;
 }
@@ -53,23 +55,30 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
                                         const std::string& command) {
   const auto batch = values["batch"].as<std::int64_t>();
   if (batch < 1 || batch > kMostSteps) {
-    throw Error(fmt::format("{}: --batch {}: accepted: 1 to {}", command, batch, kMostSteps));
+    throw InputError({.where = command,
+                      .key = "--batch",
+                      .found = fmt::to_string(batch),
+                      .accepted = fmt::format("1 to {}", kMostSteps)});
   }
   ModelSource model = open_model(path, folders_to_look_in(values, command));
   if (model.checkpoint == nullptr) {
-    throw Error(
-        fmt::format("{}: {} is neither a run with a checkpoint nor a checkpoint of one; what "
-                    "recipes cost a model "
-                    "that no run trained: fp8lab assess {} --data TEXT",
-                    command, path, shell_word(path)));
+    throw InputError({.where = command,
+                      .reason = fmt::format(
+                          "{} is neither a run with a checkpoint nor a checkpoint of one; what "
+                          "recipes cost a model that no run trained: fp8lab assess {} --data TEXT",
+                          path, shell_word(path))});
   }
   if (!model.run) {
-    throw Error(fmt::format("{}: no run.h5 lies beside {}, which says what the run trains on",
-                            command, model.checkpoint->path()));
+    throw InputError(
+        {.where = command,
+         .reason = fmt::format("no run.h5 lies beside {}, which says what the run trains on",
+                               model.checkpoint->path())});
   }
   if (read_checkpoint(*model.checkpoint).identity != hash_of(model.run->identity)) {
-    throw Error(fmt::format("{}: {} is a checkpoint of another run than the run.h5 beside it",
-                            command, model.checkpoint->path()));
+    throw InputError(
+        {.where = command,
+         .reason = fmt::format("{} is a checkpoint of another run than the run.h5 beside it",
+                               model.checkpoint->path())});
   }
   std::vector<Assignment> assignments;
   if (values.count("backend") != 0) {

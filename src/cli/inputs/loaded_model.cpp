@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/progress.hpp"
@@ -81,10 +81,10 @@ RunConfig model_run(const ModelSource& source, const Values& values, const std::
   all.append(more);
   RunConfig run = pass_run(source, values, command, all);
   if (!run.exact.empty()) {
-    throw Error(
-        fmt::format("{} replaces sources of error by exact arithmetic (exact = [...]); "
-                    "accepted: numerics named by --recipe",
-                    source.name));
+    throw InputError(
+        {.reason = fmt::format("{} replaces sources of error by exact arithmetic (exact = [...])",
+                               source.name),
+         .accepted = "numerics named by --recipe"});
   }
   return run;
 }
@@ -143,10 +143,12 @@ std::unique_ptr<Transformer> LoadedModel::make_transformer(Purpose purpose) cons
   if (checkpoint_ != nullptr) {
     load_quantizer_states(*checkpoint_, *backend_, transformer->linears());
   } else if (transformer->has_delayed_scales()) {
-    throw Error(
-        fmt::format("{}: recipe {} scales by an amax history, which only a checkpoint of "
-                    "its run has; accepted: a recipe without delayed scaling",
-                    source_, recipe_.name));
+    throw InputError(
+        {.where = source_,
+         .reason = fmt::format(
+             "recipe {} scales by an amax history, which only a checkpoint of its run has",
+             recipe_.name),
+         .accepted = "a recipe without delayed scaling"});
   }
   return transformer;
 }

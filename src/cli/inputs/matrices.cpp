@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/ops/gemm/given_operand.hpp"
 
 namespace fp8lab::cli {
@@ -19,10 +19,11 @@ void upload_scales(Backend& backend, NpyArray scales, const std::string& name,
   const bool vector = scales.dimensions == 1 && cols == 1 && scales.cols == rows;
   if (vector) std::swap(scales.rows, scales.cols);
   if (scales.dtype != DType::f32 || scales.rows != rows || scales.cols != cols) {
-    throw Error(
-        fmt::format("{}: scales are {} ({}, {}); tile {} of ({}, {}) codes needs f32 ({}, {})",
-                    name, name_of(scales.dtype), scales.rows, scales.cols,
-                    tile_name(operand.spec.tile), operand.rows, operand.k, rows, cols));
+    throw InputError({.where = name,
+                      .reason = fmt::format(
+                          "scales are {} ({}, {}); tile {} of ({}, {}) codes needs f32 ({}, {})",
+                          name_of(scales.dtype), scales.rows, scales.cols,
+                          tile_name(operand.spec.tile), operand.rows, operand.k, rows, cols)});
   }
   check_given_scales(name, scales.view(), operand.spec);
   backend.upload(operand.scales, scales.data.data());
@@ -30,10 +31,10 @@ void upload_scales(Backend& backend, NpyArray scales, const std::string& name,
 
 }  // namespace
 
-TensorView upload(Backend& backend, NpyArray& array) {
-  const TensorView view = backend.allocate(array.dtype, array.rows, array.cols);
-  backend.upload(view, array.data.data());
-  return view;
+TensorView upload(Backend& backend, const TensorView& matrix) {
+  const TensorView copy = backend.allocate(matrix.dtype, matrix.rows, matrix.cols);
+  backend.upload(copy, matrix.data);
+  return copy;
 }
 
 NpyArray read_back(Backend& backend, const TensorView& view) {
@@ -56,31 +57,35 @@ NpyArray read_back(Backend& backend, const TensorView& view) {
   return wide;
 }
 
-MatrixOperand make_operand(Backend& backend, NpyArray& values, const std::string& name,
+MatrixOperand make_operand(Backend& backend, const TensorView& values, const std::string& name,
                            const std::optional<NpyArray>& scales, const std::string& scale_name,
                            const QuantSpec& spec, std::uint64_t seed) {
   if (values.dtype != DType::u8) {
     if (scales) {
-      throw Error(fmt::format("{}: scales are for uint8 codes, {} holds {} values", scale_name,
-                              name, name_of(values.dtype)));
+      throw InputError({.where = scale_name,
+                        .reason = fmt::format("scales are for uint8 codes, {} holds {} values",
+                                              name, name_of(values.dtype))});
     }
     const TensorView source = upload(backend, values);
     return {quantize_values(backend, source, false, spec, seed, name), source, name};
   }
   if (!spec.is_quantized()) {
-    throw Error(fmt::format("{}: holds uint8 codes, but the operand is {}", name,
-                            format_name(spec.format)));
+    throw InputError({.where = name,
+                      .reason = fmt::format("holds uint8 codes, but the operand is {}",
+                                            format_name(spec.format))});
   }
   if (scales.has_value() != spec.has_scale()) {
-    throw Error(fmt::format("{}: quantizer {} {}", name, label(spec),
-                            spec.has_scale()
-                                ? "needs scales"
-                                : "has no scales; give one with scales by --operand-a/-b"));
+    throw InputError(
+        {.where = name,
+         .reason = fmt::format("quantizer {} {}", label(spec),
+                               spec.has_scale()
+                                   ? "needs scales"
+                                   : "has no scales; give one with scales by --operand-a/-b")});
   }
-  check_given_codes(name, values.view(), spec.format);
+  check_given_codes(name, values, spec.format);
   QuantizedOperand operand = allocate_operand(backend, spec, values.rows, values.cols);
   operand.key.seed = seed;
-  backend.upload(operand.codes, values.data.data());
+  backend.upload(operand.codes, values.data);
   if (scales) upload_scales(backend, *scales, scale_name, operand);
   return {operand, TensorView{}, name};
 }
@@ -94,11 +99,12 @@ void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
     const bool is_read = matrix->operand.spec.transform.is_compensated() ||
                          clamp.compensation == Compensation::original;
     if (!matrix->values.empty() || !clamp.is_compensated() || !is_read) continue;
-    throw Error(fmt::format(
-        "{}: holds codes, but transform {} multiplies the values of {}; accepted: "
-        "float32, or uint16 with the bits of bf16",
-        matrix->name, transform_name(clamp),
-        clamp.compensation == Compensation::original ? "both matrices" : "this matrix"));
+    throw InputError(
+        {.where = matrix->name,
+         .reason = fmt::format(
+             "holds codes, but transform {} multiplies the values of {}", transform_name(clamp),
+             clamp.compensation == Compensation::original ? "both matrices" : "this matrix"),
+         .accepted = "float32, or uint16 with the bits of bf16"});
   }
   ops::Product product{.gemm = {.spec = spec,
                                 .a = a.operand,

@@ -1,4 +1,4 @@
-// GEMM operands from matrices of .npy files (matrix_files.hpp) or of Python.
+// GEMM operands from matrices of .npy files (matrix_files.hpp) or of callers of the C interface.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace fp8lab::cli {
 
-/// Copies `array` into memory of `backend`.
-TensorView upload(Backend& backend, NpyArray& array);
+/// Copies a matrix of host memory into memory of `backend`.
+TensorView upload(Backend& backend, const TensorView& matrix);
 
 /// Returns the contents of a tensor, with bf16 widened to f32.
 NpyArray read_back(Backend& backend, const TensorView& view);
@@ -23,10 +23,11 @@ struct MatrixOperand {
   std::string name;
 };
 
-/// Creates an operand from `values`: codes (u8) with `scales`, or values to quantize. The names
-/// stand for the matrices in messages. Throws Error for missing or superfluous scales, for shapes
-/// and types that do not fit, and for codes and scales that `spec` cannot represent.
-MatrixOperand make_operand(Backend& backend, NpyArray& values, const std::string& name,
+/// Creates an operand from `values` in host memory: codes (u8) with `scales`, or values to
+/// quantize. The names stand for the matrices in messages. Throws Error for missing or superfluous
+/// scales, for shapes and types that do not fit, and for codes and scales that `spec` cannot
+/// represent.
+MatrixOperand make_operand(Backend& backend, const TensorView& values, const std::string& name,
                            const std::optional<NpyArray>& scales, const std::string& scale_name,
                            const QuantSpec& spec, std::uint64_t seed);
 

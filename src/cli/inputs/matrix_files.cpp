@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
 #include "src/io/tensors/stored_type.hpp"
 
@@ -44,7 +44,9 @@ std::int64_t count_special(const NpyArray& array) {
 NpyArray read_matrix(const std::string& file) {
   NpyArray array = read_npy(file);
   if (array.rows < 1 || array.cols < 1) {
-    throw Error(fmt::format("{}: shape ({}, {}) has no elements", file, array.rows, array.cols));
+    throw InputError(
+        {.where = file,
+         .reason = fmt::format("shape ({}, {}) has no elements", array.rows, array.cols)});
   }
   note_special_values(array, file);
   return array;
@@ -56,7 +58,7 @@ MatrixOperand read_operand(Backend& backend, const std::string& file,
   NpyArray values = read_matrix(file);
   std::optional<NpyArray> scales;
   if (scale_file) scales = read_matrix(*scale_file);
-  return make_operand(backend, values, file, scales, scale_file.value_or(""), spec, seed);
+  return make_operand(backend, values.view(), file, scales, scale_file.value_or(""), spec, seed);
 }
 
 }  // namespace fp8lab::cli

@@ -5,7 +5,7 @@
 #include <system_error>
 #include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/reading/hub_cache.hpp"
 #include "src/config/reading/hugging_face.hpp"
 #include "src/io/files/file_kind.hpp"
@@ -37,7 +37,7 @@ ModelSource open_checkpoint(OpenCheckpoint checkpoint, const std::string& name,
 }  // namespace
 
 const ModelConfig& ModelSource::require_model() const {
-  if (!model) throw Error(fmt::format("{}: no config.json lies beside it", name));
+  if (!model) throw InputError({.where = name, .reason = "no config.json lies beside it"});
   return *model;
 }
 
@@ -46,8 +46,10 @@ void ModelSource::require_unchanged(const std::string& part, const std::string& 
   if (!run) return;
   for (const auto& [known, stored] : run->identity) {
     if (known != part || stored == hash) continue;
-    throw Error(fmt::format("{}: the {} was {} in the run and is {} now; put it back, or {}", name,
-                            part, stored, hash, instead));
+    throw InputError(
+        {.where = name,
+         .reason = fmt::format("the {} was {} in the run and is {} now; put it back, or {}", part,
+                               stored, hash, instead)});
   }
 }
 
@@ -62,7 +64,8 @@ std::vector<fs::path> folders_to_look_in(const Values& values, const std::string
   std::vector<fs::path> folders;
   for (const std::string& folder : words_of(values, "look-in")) {
     if (!is_folder(folder)) {
-      throw Error(fmt::format("{}: --look-in {}: is no folder", command, folder));
+      throw InputError(
+          {.where = command, .key = "--look-in", .found = folder, .reason = ": is no folder"});
     }
     folders.emplace_back(folder);
   }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/config_names.hpp"
 
 namespace fp8lab::cli {
@@ -17,8 +17,9 @@ void require_accepted_backend(const Values& values, const RunConfig& run, const 
                               const std::string& command) {
   const std::vector<std::string>& accepted = values.accepted("backend");
   if (std::find(accepted.begin(), accepted.end(), run.backend) != accepted.end()) return;
-  throw Error(fmt::format("{}: {} has backend {}; accepted: --backend {}", command, origin,
-                          run.backend, alternatives(accepted)));
+  throw InputError({.where = command,
+                    .reason = fmt::format("{} has backend {}", origin, run.backend),
+                    .accepted = fmt::format("--backend {}", alternatives(accepted))});
 }
 
 }  // namespace fp8lab::cli

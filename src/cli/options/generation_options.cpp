@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/inputs/loaded_model.hpp"
 #include "src/config/reading/hugging_face.hpp"
@@ -47,12 +48,13 @@ void add_file(const std::filesystem::path& file, std::vector<Given>& prompts) {
     nlohmann::json record = parse_json(line, where);
     const bool has_prompt = record.is_object() && has(record, "prompt");
     if (!record.is_object() || has_prompt == is_chat(record)) {
-      throw Error(fmt::format(
-          "{}: accepted: an object with \"prompt\" or \"messages\", one of the two", where));
+      throw InputError({.where = where,
+                        .accepted = "an object with \"prompt\" or \"messages\", one of the two"});
     }
     if (has_prompt && record["prompt"].is_object()) {
-      throw Error(fmt::format(
-          "{}: \"prompt\" is an object; accepted: a string or a list of token ids", where));
+      throw InputError({.where = where,
+                        .reason = "\"prompt\" is an object",
+                        .accepted = "a string or a list of token ids"});
     }
     if (has_prompt) {
       prompts.push_back({std::move(record["prompt"]), where + ": \"prompt\""});
@@ -76,10 +78,9 @@ std::vector<Given> given_prompts(const Values& values, const std::string& comman
   const auto file = values["prompts"].as<std::string>();
   add_file(file, prompts);
   if (prompts.size() == before) {
-    throw Error(
-        fmt::format("{}: holds no prompt; accepted: lines of {{\"prompt\": TEXT}} or "
-                    "{{\"messages\": [...]}}",
-                    file));
+    throw InputError({.where = file,
+                      .reason = "holds no prompt",
+                      .accepted = "lines of {\"prompt\": TEXT} or {\"messages\": [...]}"});
   }
   return prompts;
 }
@@ -266,11 +267,14 @@ Vocabulary find_vocabulary(const Values& values, const ModelSource& source, cons
     Vocabulary vocabulary = name == "bytes" ? Vocabulary::bytes() : Vocabulary::read(name);
     const std::string& known = source.vocabulary.tokenizer;
     if (!known.empty() && known != vocabulary.tokenizer()) {
-      throw Error(
-          fmt::format("{}: --vocabulary {}: is of {}, the weights of {} are of the "
-                      "tokenizer {}; accepted: its own, or prompts of token ids, which "
-                      "python3 -m fp8lab.tokens --questions writes",
-                      command, name, vocabulary.tokenizer(), source.name, known));
+      throw InputError(
+          {.where = command,
+           .key = "--vocabulary",
+           .found = name,
+           .reason = fmt::format(": is of {}, the weights of {} are of the tokenizer {}",
+                                 vocabulary.tokenizer(), source.name, known),
+           .accepted = "its own, or prompts of token ids, which python3 -m fp8lab.tokens "
+                       "--questions writes"});
     }
     check_vocabulary(vocabulary, source.vocabulary, command + ": --vocabulary", name);
     return vocabulary;
@@ -307,8 +311,10 @@ std::int32_t end_token(const Values& values, const std::string& command,
 
 void check_shortest(const SamplingConfig& sampling, const std::string& command, std::int64_t most) {
   if (sampling.min_new_tokens <= most) return;
-  throw Error(fmt::format("{}: --min-new-tokens {} is more than --max-new-tokens {}", command,
-                          sampling.min_new_tokens, most));
+  throw InputError({.where = command,
+                    .key = "--min-new-tokens",
+                    .found = fmt::to_string(sampling.min_new_tokens),
+                    .reason = fmt::format("is more than --max-new-tokens {}", most)});
 }
 
 std::vector<std::vector<std::int32_t>> read_prompts(const Values& values, const ModelSource& source,
@@ -317,7 +323,8 @@ std::vector<std::vector<std::int32_t>> read_prompts(const Values& values, const 
                                                     const Vocabulary& vocabulary) {
   std::vector<Given> prompts = given_prompts(values, command);
   if (prompts.empty()) {
-    throw Error(fmt::format("{}: no prompt (fp8lab {} --help)", command, command));
+    throw InputError(
+        {.where = command, .reason = fmt::format("no prompt (fp8lab {} --help)", command)});
   }
   if (vocabulary.tokenizer() == "bytes") {
     encode_bytes(vocabulary, prompts);

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "emulation/base/input_error.hpp"
 #include "src/cli/inputs/model_source.hpp"
 #include "src/cli/options/options.hpp"
 #include "src/config/config.hpp"
@@ -28,7 +29,10 @@ T checked_value(const Values& values, const std::string& command, const char* op
                 T most) {
   const T value = values[option].as<T>();
   if (value >= least && value <= most) return value;
-  throw Error(fmt::format("{}: --{} {}: accepted: {} to {}", command, option, value, least, most));
+  throw InputError({.where = command,
+                    .key = fmt::format("--{}", option),
+                    .found = fmt::to_string(value),
+                    .accepted = fmt::format("{} to {}", least, most)});
 }
 
 /// Reads the sampling options. Throws Error for a value out of range, and for options without

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <type_traits>
@@ -72,20 +73,28 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
-/// Removes "'PATH'" at `at`, where the words before it say as much; also "is the integer -1; ".
-void drop_path(std::string& message, std::size_t at, const std::string& path) {
-  const std::string quoted = ": '" + path + "'";
-  if (message.compare(at, quoted.size(), quoted) != 0) return;
-  const bool is_colon = message.compare(at + quoted.size(), 1, ":") == 0;
-  message.erase(is_colon ? at : at + 2, is_colon ? quoted.size() : quoted.size() - 1);
-  constexpr std::array kTold = {"is the integer ", "is the number ", "is the string ",
-                                "is the list ",    "is a list",      "is a table"};
-  for (const char* told : kTold) {
-    if (message.compare(at + 2, std::string_view(told).size(), told) != 0) continue;
-    const std::size_t accepted = message.find("; accepted: ", at);
-    if (accepted != std::string::npos) message.erase(at + 2, accepted - at);
-    return;
+/// Calls `change` with every field that contains words.
+template <class Change>
+void for_each_text(ErrorFields& fields, const Change& change) {
+  for (std::string* text :
+       {&fields.where, &fields.found, &fields.reason, &fields.accepted, &fields.remedy}) {
+    change(*text);
   }
+}
+
+/// Returns true for "the integer -1" and the like, which repeat what was typed.
+bool repeats_value(const std::string& found) {
+  constexpr std::array kTold = {"the integer ", "the number ", "the string ",
+                                "the list ",    "a list",      "a table"};
+  return std::any_of(kTold.begin(), kTold.end(),
+                     [&](const char* told) { return found.starts_with(told); });
+}
+
+/// Returns what `fields` say about their key.
+std::string predicate_of(const ErrorFields& fields) {
+  ErrorFields predicate{.found = fields.found, .nearest = fields.nearest, .reason = fields.reason};
+  const std::string said = render(predicate);
+  return fields.found.empty() || fields.verb == ":" ? said : fields.verb + " " + said;
 }
 
 }  // namespace
@@ -133,8 +142,9 @@ void OptionAssignments::name_key(const std::string& option, const std::string& k
 void OptionAssignments::refuse_twice(const std::string& key, const std::string& words) const {
   for (const Written& before : written_) {
     if (before.key != key || before.words == words) continue;
-    throw Error(fmt::format("{}: {}: {} sets the same; accepted: one of the two", command_, words,
-                            before.words));
+    throw InputError({.where = fmt::format("{}: {}", command_, words),
+                      .reason = before.words + " sets the same",
+                      .accepted = "one of the two"});
   }
 }
 
@@ -146,20 +156,59 @@ const OptionAssignments::Written* OptionAssignments::find_written(
   return nullptr;
 }
 
-std::string OptionAssignments::in_options(std::string message) const {
-  const Written* const about = find_written(message);
-  if (about == nullptr) return message;
-  const bool is_set = about->words.starts_with("--set ");
-  const std::size_t at = message.find(about->origin);
-  message.replace(at, about->origin.size(), about->words);
-  if (!is_set) drop_path(message, at + about->words.size(), about->path);
-  for (const Written& other : written_) replace_all(message, other.origin, other.words);
-  if (is_set && !about->table.empty()) replace_all(message, "'" + about->table, "'");
-  for (const auto& [path, option] : options_) {
-    if (!is_set) replace_all(message, "'" + path + "'", values_.spelled(option));
+void OptionAssignments::name_option(const Written& about, ErrorFields& fields) const {
+  std::string said;
+  if (!fields.noun.empty()) {
+    ErrorFields sentence = fields;
+    for (std::string* other : {&sentence.where, &sentence.accepted, &sentence.remedy}) {
+      other->clear();
+    }
+    said = render(sentence);
+  } else if (fields.key != about.path && !fields.key.empty()) {
+    const auto other = options_.find(fields.key);
+    const std::string name =
+        other == options_.end() ? quoted_word(fields.key) : values_.spelled(other->second);
+    said = fmt::format("{}{} {}", name, fields.verb == ":" ? ":" : "", predicate_of(fields));
+  } else if (!repeats_value(fields.found) || fields.accepted.empty()) {
+    said = predicate_of(fields);
   }
-  for (const auto& [phrase, words] : phrases_) replace_all(message, phrase, words);
-  return at == 0 ? command_ + ": " + message : message;
+  const std::size_t space = about.words.find(' ');
+  fields.noun.clear();
+  fields.key = about.words.substr(0, space);
+  fields.verb.clear();
+  fields.found = space == std::string::npos ? std::string() : about.words.substr(space + 1);
+  fields.nearest.clear();
+  fields.reason = said.empty() ? said : ": " + said;
+}
+
+ErrorFields OptionAssignments::in_options(ErrorFields fields) const {
+  const std::string before = render(fields);
+  const Written* const about = find_written(before);
+  if (about == nullptr) return fields;
+  const bool is_set = about->words.starts_with("--set ");
+  const std::size_t at = fields.where.find(about->origin);
+  if (at == std::string::npos) {
+    if (before.starts_with(about->origin)) fields.where = command_;
+  } else if (is_set) {
+    fields.where.replace(at, about->origin.size(), about->words);
+    if (at == 0) fields.where = command_ + ": " + fields.where;
+  } else {
+    const std::string place = fields.where.substr(0, at);
+    fields.where = at == 0 ? command_ : place.substr(0, place.find_last_not_of(": ") + 1);
+    name_option(*about, fields);
+  }
+  for_each_text(fields, [&](std::string& text) {
+    for (const Written& other : written_) replace_all(text, other.origin, other.words);
+    if (is_set && !about->table.empty()) replace_all(text, "'" + about->table, "'");
+    for (const auto& [path, option] : options_) {
+      if (!is_set) replace_all(text, "'" + path + "'", values_.spelled(option));
+    }
+    for (const auto& [phrase, words] : phrases_) replace_all(text, phrase, words);
+  });
+  if (is_set && !about->table.empty() && fields.key.starts_with(about->table)) {
+    fields.key.erase(0, about->table.size());
+  }
+  return fields;
 }
 
 }  // namespace fp8lab::cli

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/cli/options/options.hpp"
 #include "src/config/config.hpp"
 
@@ -47,7 +47,7 @@ class OptionAssignments {
     try {
       return read();
     } catch (const Error& error) {
-      throw Error(in_options(error.what()));
+      throw InputError(in_options(fields_of(error)));
     }
   }
 
@@ -63,7 +63,10 @@ class OptionAssignments {
 
   /// Throws Error if other words than `words` assign `key` too.
   void refuse_twice(const std::string& key, const std::string& words) const;
-  std::string in_options(std::string message) const;
+  /// Replaces the key and the value by the option and the value that were typed.
+  void name_option(const Written& about, ErrorFields& fields) const;
+  /// Returns the fields of an error about an assignment in the words of the command line.
+  ErrorFields in_options(ErrorFields fields) const;
   const Written* find_written(const std::string& message) const;
 
   const Values& values_;

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/reading/nearest_name.hpp"
 
 namespace fp8lab::cli {
@@ -71,8 +71,10 @@ void refuse_negative_count(const std::string& command, const Option& option,
   for (const po::option& word : parsed.options) {
     if (word.string_key != option.name || word.value.empty()) continue;
     if (word.value.front().find('-') == std::string::npos) continue;
-    throw Error(fmt::format("{}: --{} {}: accepted: numbers from 0 on; {}", command, option.name,
-                            word.value.front(), option.help));
+    throw InputError({.where = command,
+                      .key = "--" + option.name,
+                      .found = word.value.front(),
+                      .accepted = "numbers from 0 on; " + option.help});
   }
 }
 
@@ -81,8 +83,11 @@ void refuse_other_word(const std::string& command, const Option& option, const V
   if (accepted.empty()) return;
   const std::string& word = value.as<std::string>();
   if (std::find(accepted.begin(), accepted.end(), word) != accepted.end()) return;
-  throw Error(fmt::format("{}: --{} {}{}: accepted: {}", command, option.name, word,
-                          did_you_mean(word, accepted), alternatives(accepted)));
+  throw InputError({.where = command,
+                    .key = "--" + option.name,
+                    .found = word,
+                    .nearest = did_you_mean(word, accepted),
+                    .accepted = alternatives(accepted)});
 }
 
 /// Describes the accepted values of an option type, for error messages.
@@ -119,8 +124,10 @@ void refuse_other_type(const std::string& command, const Option& option,
     try {
       po::store(alone, ignored);
     } catch (const po::validation_error&) {
-      throw Error(fmt::format("{}: --{} {}: accepted: {}; {}", command, option.name,
-                              word.value.front(), accepted_by(option.type), option.help));
+      throw InputError({.where = command,
+                        .key = "--" + option.name,
+                        .found = word.value.front(),
+                        .accepted = accepted_by(option.type) + "; " + option.help});
     }
   }
 }
@@ -223,12 +230,17 @@ Values parse_arguments(const std::string& name, const Options& options,
     if (values.count("help") != 0) print_help(options, positional);
     return values;
   } catch (const po::unknown_option& error) {
-    throw Error(fmt::format("{}: {}{} (fp8lab {} --help)", name, error.what(),
-                            did_you_mean(error.get_option_name(), names), name));
+    throw InputError({.where = name,
+                      .noun = "unrecognised option",
+                      .found = quoted_word(error.get_option_name()),
+                      .nearest = did_you_mean(error.get_option_name(), names),
+                      .reason = fmt::format("(fp8lab {} --help)", name)});
   } catch (const po::too_many_positional_options_error&) {
-    throw Error(fmt::format("{}: too many arguments (fp8lab {} --help)", name, name));
+    throw InputError(
+        {.where = name, .reason = fmt::format("too many arguments (fp8lab {} --help)", name)});
   } catch (const po::error& error) {
-    throw Error(fmt::format("{}: {} (fp8lab {} --help)", name, error.what(), name));
+    throw InputError(
+        {.where = name, .reason = fmt::format("{} (fp8lab {} --help)", error.what(), name)});
   }
 }
 
@@ -254,7 +266,8 @@ bool given(const Values& values, std::string_view option) {
 void refuse_given(const Values& values, const std::string& command,
                   const std::vector<std::string_view>& options, const std::string& why) {
   for (const std::string_view option : options) {
-    if (given(values, option)) throw Error(fmt::format("{}: --{} {}", command, option, why));
+    if (given(values, option))
+      throw InputError({.where = command, .key = fmt::format("--{}", option), .reason = why});
   }
 }
 

@@ -134,7 +134,7 @@ std::string text_of(const Values& values, const std::string& option,
 /// Returns true if the option was given, false if it has its default.
 bool given(const Values& values, std::string_view option);
 
-/// Throws Error "COMMAND: --OPTION WHY" for the first of `options` that was given.
+/// Throws InputError "COMMAND: --OPTION WHY" for the first of `options` that was given.
 void refuse_given(const Values& values, const std::string& command,
                   const std::vector<std::string_view>& options, const std::string& why);
 

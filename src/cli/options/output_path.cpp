@@ -11,8 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
+#include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/files/files_read.hpp"
@@ -22,8 +23,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const std::string& what, const std::string& path, const std::string& why) {
-  throw Error(fmt::format("{} '{}': {}", what, path, why));
+/// `what` is "COMMAND: --OPTION", or words for a path that no option names.
+[[noreturn]] void refuse(const std::string& what, const std::string& path, ErrorFields fields) {
+  const std::size_t colon = what.find(": --");
+  fields.found = quoted_word(path);
+  if (colon == std::string::npos) {
+    fields.where = what + " " + std::exchange(fields.found, {});
+  } else {
+    fields.where = what.substr(0, colon);
+    fields.key = what.substr(colon + 2);
+    if (!fields.reason.empty()) fields.reason.insert(0, ": ");
+  }
+  throw InputError(std::move(fields));
 }
 
 fs::path folder_of(const fs::path& path) {
@@ -32,7 +43,7 @@ fs::path folder_of(const fs::path& path) {
 
 void require_writable(const fs::path& folder, const std::string& path, const std::string& what) {
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return;
-  refuse(what, path, fmt::format("{} may not be written", folder.string()));
+  refuse(what, path, {.reason = fmt::format("{} may not be written", folder.string())});
 }
 
 /// Tests whether the folders from `there` to `path` can be created, in a temporary folder that is
@@ -82,54 +93,60 @@ void require_replaceable(const std::string& path, const std::string& what, Repla
   first.resize(static_cast<std::size_t>(file.gcount()));
   if (first.empty() && file.eof()) return;
   if (replaces == Replaces::nothing) {
-    refuse(what, path, "is there; accepted: the name of a new file");
+    refuse(what, path, {.reason = "is there", .accepted = "the name of a new file"});
   }
   const bool npy = replaces == Replaces::npy;
   if (!npy && belongs_to_folder(fs::path(path).filename().string())) {
-    refuse(what, path, "is a file of a model, a tokenizer or token shards; accepted: another one");
+    refuse(
+        what, path,
+        {.reason = "is a file of a model, a tokenizer or token shards", .accepted = "another one"});
   }
   if (npy ? first == "\x93NUMPY" : first.starts_with("{\n") || first.starts_with("[\n")) return;
   refuse(what, path,
-         fmt::format("is there and holds no {}; accepted: a new name, or a result to be replaced",
-                     npy ? "matrix of NumPy" : "result in JSON"));
+         {.reason =
+              fmt::format("is there and holds no {}", npy ? "matrix of NumPy" : "result in JSON"),
+          .accepted = "a new name, or a result to be replaced"});
 }
 
 }  // namespace
 
 fs::path output_file(const std::string& path, const std::string& what, Replaces replaces) {
-  if (path.empty()) refuse(what, path, "accepted: the name of a file");
-  if (is_folder(path)) refuse(what, path, "is a folder; accepted: a file");
+  if (path.empty()) refuse(what, path, {.accepted = "the name of a file"});
+  if (is_folder(path)) refuse(what, path, {.reason = "is a folder", .accepted = "a file"});
   if (is_present(path) && !is_file(path)) {
-    refuse(what, path, "is no regular file, which a result would replace");
+    refuse(what, path, {.reason = "is no regular file, which a result would replace"});
   }
   if (is_file(path)) require_replaceable(path, what, replaces);
   const fs::path folder = folder_of(path);
   if (!is_folder(folder)) {
-    refuse(what, path, fmt::format("there is no folder {}", folder.string()));
+    refuse(what, path, {.reason = fmt::format("there is no folder {}", folder.string())});
   }
   require_writable(folder, path, what);
   return path;
 }
 
 fs::path output_folder(const std::string& path, const std::string& what) {
-  if (path.empty()) refuse(what, path, "accepted: the name of a folder");
+  if (path.empty()) refuse(what, path, {.accepted = "the name of a folder"});
   // The longest existing part of the path.
   fs::path there = path;
   while (!is_present(there) && there != folder_of(there)) {
     std::error_code ignored;
     if (fs::is_symlink(fs::symlink_status(there, ignored))) {
-      refuse(what, path, fmt::format("{} is a link that leads nowhere", there.string()));
+      refuse(what, path,
+             {.reason = fmt::format("{} is a link that leads nowhere", there.string())});
     }
     there = folder_of(there);
   }
   if (!is_folder(there)) {
     const bool itself = there == fs::path(path);
     refuse(what, path,
-           itself ? "is a file; accepted: a folder, there or to be made"
-                  : fmt::format("{} is a file; accepted: folders on the way", there.string()));
+           itself ? ErrorFields{.reason = "is a file", .accepted = "a folder, there or to be made"}
+                  : ErrorFields{.reason = fmt::format("{} is a file", there.string()),
+                                .accepted = "folders on the way"});
   }
   require_writable(there, path, what);
-  if (const std::string why = why_not_made(path, there); !why.empty()) refuse(what, path, why);
+  if (const std::string why = why_not_made(path, there); !why.empty())
+    refuse(what, path, {.reason = why});
   return path;
 }
 
@@ -156,8 +173,9 @@ void check_files_apart(const std::string& command, const std::vector<NamedFile>&
   for (const NamedFile& output : outputs) {
     for (const NamedFile& other : taken) {
       if (!is_same_file(output.path, other.path)) continue;
-      refuse(fmt::format("{}: {}", command, output.what), output.path.string(),
-             fmt::format("is the file of {} too; accepted: another one", other.what));
+      refuse(
+          fmt::format("{}: {}", command, output.what), output.path.string(),
+          {.reason = fmt::format("is the file of {} too", other.what), .accepted = "another one"});
     }
     taken.push_back(output);
   }
@@ -167,8 +185,9 @@ void require_unread(const fs::path& path, const std::string& what) {
   const std::optional<std::string> read = name_of_read_file(path);
   if (!read) return;
   refuse(what, path.string(),
-         fmt::format("is a file that this command reads{}; accepted: another one",
-                     *read == path.string() ? "" : ", " + *read));
+         {.reason = fmt::format("is a file that this command reads{}",
+                                *read == path.string() ? "" : ", " + *read),
+          .accepted = "another one"});
 }
 
 void require_unread(const Values& values, const std::string& command,

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/options/option_assignments.hpp"
 
@@ -32,7 +32,7 @@ std::optional<double> chosen_scale(const Values& values, const std::string& comm
 
 RunConfig chosen_run(const Values& values, const std::string& command) {
   if (values.count("config") + values.count("preset") != 1) {
-    throw Error(command + ": give either --config FILE or --preset NAME");
+    throw InputError({.where = command, .reason = "give either --config FILE or --preset NAME"});
   }
   OptionAssignments assignments(values, command);
   assignments.add_set();

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -19,10 +19,10 @@ bool draws(const QuantSpec& spec) {
 void check_seed(const Values& values, const std::string& command,
                 std::span<const QuantSpec> specs) {
   if (values["seed"].is_default || std::any_of(specs.begin(), specs.end(), draws)) return;
-  throw Error(
-      fmt::format("{}: --seed has no effect: nothing is rounded stochastically, and no "
-                  "signs are drawn",
-                  command));
+  throw InputError(
+      {.where = command,
+       .key = "--seed",
+       .reason = "has no effect: nothing is rounded stochastically, and no signs are drawn"});
 }
 
 std::vector<QuantSpec> weight_specs(const Recipe& recipe) {

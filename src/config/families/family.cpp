@@ -170,9 +170,8 @@ std::string described(const Family& family) {
 void require_possible_size(const JsonFields& fields, const char* key, const ModelConfig& model) {
   const double size = parameter_count(model);
   if (size <= kMostParameters) return;
-  fields.fail(key, fmt::format("and the other sizes make {:.3g} parameters; accepted: at most "
-                               "{:.3g}",
-                               size, kMostParameters));
+  fields.fail(key, {.reason = fmt::format("and the other sizes make {:.3g} parameters", size),
+                    .accepted = fmt::format("at most {:.3g}", kMostParameters)});
 }
 
 }  // namespace fp8lab

@@ -39,21 +39,25 @@ void read(JsonFields& fields, const std::string&, ModelConfig& model) {
   model.num_key_value_heads = model.num_attention_heads;
   model.max_position_embeddings = count("n_positions", std::nullopt, 1 << 30);
   if (model.hidden_size % model.num_attention_heads != 0) {
-    fields.fail("n_head", fmt::format("= {} does not divide n_embd = {}", model.num_attention_heads,
-                                      model.hidden_size));
+    fields.fail("n_head",
+                {.verb = "=",
+                 .found = fmt::to_string(model.num_attention_heads),
+                 .reason = fmt::format("does not divide n_embd = {}", model.hidden_size)});
   }
   model.head_dim = model.hidden_size / model.num_attention_heads;
   if (model.head_dim > 1024) {
-    fields.fail("n_head", fmt::format("= {} makes heads of {}; accepted: at most 1024",
-                                      model.num_attention_heads, model.head_dim));
+    fields.fail("n_head", {.verb = "=",
+                           .found = fmt::to_string(model.num_attention_heads),
+                           .reason = fmt::format("makes heads of {}", model.head_dim),
+                           .accepted = "at most 1024"});
   }
   require_possible_size(fields, "n_embd", model);
   model.layer_norm_eps = fields.number("layer_norm_epsilon", 1e-5, 0.0, 1.0);
   model.tie_word_embeddings = fields.boolean("tie_word_embeddings", true);
   const std::string activation = fields.text("activation_function", "gelu_new");
   if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
-    fields.fail("activation_function", fmt::format("is '{}'; accepted: gelu_new, gelu_pytorch_tanh",
-                                                   activation.substr(0, 80)));
+    fields.fail("activation_function", {.found = fmt::format("'{}'", activation.substr(0, 80)),
+                                        .accepted = "gelu_new, gelu_pytorch_tanh"});
   }
   // Older names of the fields, and the names that other families use for them.
   const std::pair<const char*, std::int64_t> again[] = {

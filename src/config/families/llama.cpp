@@ -61,13 +61,14 @@ RopeScaling parse_rope_scaling(const json& scaling, const std::string& where,
   const std::string older = fields.text("type", "");
   const std::string name = fields.text("rope_type", older.empty() ? "default" : older);
   if (!older.empty() && older != name) {
-    fields.fail("type", fmt::format("= '{}' contradicts 'rope_type' = '{}'", older, name));
+    fields.fail("type", {.verb = "=",
+                         .found = fmt::format("'{}'", older),
+                         .reason = fmt::format("contradicts 'rope_type' = '{}'", name)});
   }
   const std::optional<RopeType> type = value_for(kRopeTypeNames, name);
   if (!type) {
-    fields.fail("rope_type", fmt::format("is '{}'; accepted: default, linear, dynamic, yarn, "
-                                         "llama3",
-                                         name));
+    fields.fail("rope_type", {.found = fmt::format("'{}'", name),
+                              .accepted = "default, linear, dynamic, yarn, llama3"});
   }
   rope.type = *type;
   fields.ignore({"rope_theta"});  // read with the model's own fields
@@ -77,8 +78,10 @@ RopeScaling parse_rope_scaling(const json& scaling, const std::string& where,
       rope.type == RopeType::unscaled ? std::optional<double>(1.0) : std::nullopt;
   rope.factor = fields.number("factor", factor_default, 1.0, 1e6);
   if (rope.type == RopeType::unscaled && rope.factor != 1.0) {
-    fields.fail("factor", fmt::format("= {} does nothing with rope_type 'default'; accepted: 1",
-                                      rope.factor));
+    fields.fail("factor", {.verb = "=",
+                           .found = fmt::to_string(rope.factor),
+                           .reason = "does nothing with rope_type 'default'",
+                           .accepted = "1"});
   }
   // If yarn states no original length, transformers uses the model's length.
   const auto length_default = rope.type == RopeType::llama3
@@ -91,7 +94,7 @@ RopeScaling parse_rope_scaling(const json& scaling, const std::string& where,
     rope.low_freq_factor = fields.number("low_freq_factor", std::nullopt, 1e-6, 1e6);
     rope.high_freq_factor = fields.number("high_freq_factor", std::nullopt, 1e-6, 1e6);
     if (rope.low_freq_factor >= rope.high_freq_factor) {
-      fields.fail("high_freq_factor", "is not above low_freq_factor");
+      fields.fail("high_freq_factor", {.reason = "is not above low_freq_factor"});
     }
   }
   if (rope.type == RopeType::yarn) {
@@ -99,7 +102,8 @@ RopeScaling parse_rope_scaling(const json& scaling, const std::string& where,
     rope.beta_slow = fields.number("beta_slow", rope.beta_slow, 1e-6, 1e6);
     rope.truncate = fields.boolean("truncate", true);
     rope.attention_factor = fields.number("attention_factor", 0.0, 1e-6, 1e6);
-    if (rope.beta_slow >= rope.beta_fast) fields.fail("beta_fast", "is not above beta_slow");
+    if (rope.beta_slow >= rope.beta_fast)
+      fields.fail("beta_fast", {.reason = "is not above beta_slow"});
   }
   fields.finish();
   return rope;
@@ -132,9 +136,8 @@ void read_rope(JsonFields& fields, const std::string& origin, ModelConfig& model
   const StatedRope scaling =
       stated_rope(fields, origin, "rope_scaling", model.max_position_embeddings);
   if (parameters.scaling && scaling.scaling && *parameters.scaling != *scaling.scaling) {
-    fields.fail("rope_scaling",
-                "contradicts 'rope_parameters'; accepted: one of them, or both "
-                "with the same meaning");
+    fields.fail("rope_scaling", {.reason = "contradicts 'rope_parameters'",
+                                 .accepted = "one of them, or both with the same meaning"});
   }
   if (parameters.scaling) model.rope_scaling = *parameters.scaling;
   if (scaling.scaling) model.rope_scaling = *scaling.scaling;
@@ -143,7 +146,9 @@ void read_rope(JsonFields& fields, const std::string& origin, ModelConfig& model
   const auto state = [&](const std::string& field, std::optional<double> value) {
     if (!value) return;
     if (theta && *theta != *value) {
-      fields.fail(field, fmt::format("= {} contradicts '{}' = {}", *value, said_by, *theta));
+      fields.fail(field, {.verb = "=",
+                          .found = fmt::to_string(*value),
+                          .reason = fmt::format("contradicts '{}' = {}", said_by, *theta)});
     }
     said_by = field;
     theta = value;
@@ -174,13 +179,16 @@ void read_shape(JsonFields& fields, std::optional<std::int64_t> usual_head_dim,
   model.head_dim = count("head_dim", usual_head_dim.value_or(share), 2, 1024);
   model.max_position_embeddings = count("max_position_embeddings", std::nullopt, 1, kLarge);
   if (model.head_dim % 2 != 0) {
-    fields.fail("head_dim", fmt::format("is {}; accepted: an even number", model.head_dim));
+    fields.fail("head_dim",
+                {.found = fmt::to_string(model.head_dim), .accepted = "an even number"});
   }
   require_possible_size(fields, "hidden_size", model);
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
     fields.fail("num_key_value_heads",
-                fmt::format("= {} does not divide num_attention_heads = {}",
-                            model.num_key_value_heads, model.num_attention_heads));
+                {.verb = "=",
+                 .found = fmt::to_string(model.num_key_value_heads),
+                 .reason = fmt::format("does not divide num_attention_heads = {}",
+                                       model.num_attention_heads)});
   }
 }
 
@@ -196,15 +204,17 @@ std::optional<Sliding> read_layer_types(JsonFields& fields, std::int64_t layers)
   const json& names = fields.value("layer_types");
   if (names.is_null()) return std::nullopt;
   if (!names.is_array() || names.size() != static_cast<std::size_t>(layers)) {
-    fields.fail("layer_types", fmt::format("is not one name for each of {} layers", layers));
+    fields.fail("layer_types",
+                {.reason = fmt::format("is not one name for each of {} layers", layers)});
   }
   Sliding sliding;
   for (const json& name : names) {
     sliding.push_back(name == kSlidingAttention);
     if (name == kFullAttention || name == kSlidingAttention) continue;
     fields.fail("layer_types",
-                fmt::format("holds {}; accepted: \"{}\", \"{}\"", name.dump().substr(0, 80),
-                            kFullAttention, kSlidingAttention));
+                {.verb = "holds",
+                 .found = name.dump().substr(0, 80),
+                 .accepted = fmt::format("\"{}\", \"{}\"", kFullAttention, kSlidingAttention)});
   }
   return sliding;
 }
@@ -213,7 +223,8 @@ std::optional<Sliding> read_layer_types(JsonFields& fields, std::int64_t layers)
 void set_windows(JsonFields& fields, std::int64_t window, const Sliding& sliding,
                  ModelConfig& model) {
   if (slides(sliding) && window == 0) {
-    fields.fail("layer_types", "holds \"sliding_attention\" without a 'sliding_window'");
+    fields.fail("layer_types",
+                {.reason = "holds \"sliding_attention\" without a 'sliding_window'"});
   }
   for (std::size_t i = 0; i < sliding.size(); ++i) {
     model.layers[i].attention.window = sliding[i] ? window : 0;
@@ -224,12 +235,13 @@ void set_windows(JsonFields& fields, std::int64_t window, const Sliding& sliding
 void refuse_windows(JsonFields& fields, const ModelConfig& model) {
   fields.require("use_sliding_window", false);
   if (!fields.has("use_sliding_window") && fields.has("sliding_window")) {
-    fields.fail("sliding_window", "is not supported; accepted: null");
+    fields.fail("sliding_window", {.reason = "is not supported", .accepted = "null"});
   }
   fields.ignore({"sliding_window", "max_window_layers"});
   const auto sliding = read_layer_types(fields, model.layer_count());
   if (sliding && slides(*sliding)) {
-    fields.fail("layer_types", "holds \"sliding_attention\"; accepted: \"full_attention\"");
+    fields.fail("layer_types",
+                {.reason = "holds \"sliding_attention\"", .accepted = "\"full_attention\""});
   }
 }
 
@@ -244,9 +256,10 @@ void read_mistral_window(JsonFields& fields, ModelConfig& model) {
   const Sliding usual(model.layers.size(), window > 0);
   const auto stated = read_layer_types(fields, model.layer_count());
   if (stated && *stated != usual) {
-    fields.fail("layer_types", fmt::format("contradicts 'sliding_window'; accepted: \"{}\" for "
-                                           "every layer",
-                                           window > 0 ? kSlidingAttention : kFullAttention));
+    fields.fail("layer_types",
+                {.reason = "contradicts 'sliding_window'",
+                 .accepted = fmt::format("\"{}\" for every layer",
+                                         window > 0 ? kSlidingAttention : kFullAttention)});
   }
   set_windows(fields, window, usual, model);
 }

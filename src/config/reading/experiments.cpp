@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/reading/nearest_name.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
@@ -55,8 +56,11 @@ fs::path experiments_directory() {
   if (package.is_absolute() && is_folder(beside)) return beside;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!error) {
-    const fs::path installed = program.parent_path().parent_path() / "share/fp8lab/experiments";
-    if (is_folder(installed)) return installed;
+    const fs::path above = program.parent_path().parent_path();
+    // An installation, and Python's package, which has the program in fp8lab/bin.
+    for (const fs::path& folder : {above / "share/fp8lab/experiments", above / "experiments"}) {
+      if (is_folder(folder / "recipes")) return folder;
+    }
   }
   // A source tree moved after the build still contains the program: build/PRESET/src/fp8lab.
   for (const fs::path& file : {program, package}) {
@@ -64,10 +68,11 @@ fs::path experiments_directory() {
   }
   const fs::path source = FP8LAB_SOURCE_EXPERIMENTS;
   if (is_folder(source)) return source;
-  throw Error(
-      fmt::format("the experiments folder is missing: neither ../share/fp8lab/experiments "
-                  "beside the program nor {} exists, and no folder above it is the source tree",
-                  source.string()));
+  throw InputError(
+      {.reason = fmt::format(
+           "the experiments folder is missing: neither ../share/fp8lab/experiments beside the "
+           "program nor {} exists, and no folder above it is the source tree",
+           source.string())});
 }
 
 std::vector<std::string> experiment_names(const std::string& folder) {
@@ -77,7 +82,7 @@ std::vector<std::string> experiment_names(const std::string& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
     if (entry.path().extension() == ".toml") names.push_back(entry.path().stem().string());
   }
-  if (error) throw Error(fmt::format("{}: {}", directory.string(), error.message()));
+  if (error) throw InputError({.where = directory.string(), .reason = error.message()});
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -107,9 +112,13 @@ bool is_experiment_path(const std::string& name_or_path) {
 fs::path existing_experiment(const std::string& folder, const fs::path& path,
                              const std::string& where) {
   if (is_file(path)) return path;
-  throw Error(fmt::format(
-      "{}{} file '{}' does not exist{}", where.empty() ? "" : where + ": ", singular(folder),
-      path.string(), path.is_absolute() ? "" : fmt::format(" in {}", fs::current_path().string())));
+  throw InputError(
+      {.where = where,
+       .noun = fmt::format("{} file", singular(folder)),
+       .key = path.string(),
+       .reason = fmt::format(
+           "does not exist{}",
+           path.is_absolute() ? "" : fmt::format(" in {}", fs::current_path().string()))});
 }
 
 void refuse_experiment(const std::string& folder, const std::string& name,
@@ -120,9 +129,11 @@ void refuse_experiment(const std::string& folder, const std::string& name,
                                    ? fmt::format("{}", fmt::join(names, ", "))
                                    : fmt::format("the {} names that fp8lab {} lists", names.size(),
                                                  folder == "recipes" ? "recipes list" : folder);
-  throw Error(fmt::format("{}unknown {} '{}'{}; accepted: {}, or a path to a .toml file",
-                          where.empty() ? "" : where + ": ", singular(folder), name,
-                          did_you_mean(name, names), accepted));
+  throw InputError({.where = where,
+                    .noun = fmt::format("unknown {}", singular(folder)),
+                    .key = name,
+                    .nearest = did_you_mean(name, names),
+                    .accepted = fmt::format("{}, or a path to a .toml file", accepted)});
 }
 
 fs::path find_experiment(const std::string& folder, const std::string& name_or_path,

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 
@@ -88,9 +88,11 @@ std::string require_model_path(const std::string& name) {
   const std::string path = model_path(name);
   if (path != name || !can_be_of_hub(name)) return path;
   if (is_present(fs::path(name).parent_path())) return path;
-  throw Error(fmt::format(
-      "{}: is neither a path nor a model in the Hub's cache {}; download it: hf download {}", name,
-      hub_folder().string(), name));
+  throw InputError(
+      {.where = name,
+       .reason = fmt::format(
+           "is neither a path nor a model in the Hub's cache {}; download it: hf download {}",
+           hub_folder().string(), name)});
 }
 
 }  // namespace fp8lab

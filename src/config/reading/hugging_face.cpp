@@ -4,7 +4,7 @@
 
 #include <system_error>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/config_names.hpp"
 #include "src/config/families/family.hpp"
 #include "src/config/reading/json_fields.hpp"
@@ -29,8 +29,9 @@ const Family& read_family(JsonFields& fields) {
     fields.require("architectures", json::array({family->architecture}));
     return *family;
   }
-  fields.fail("model_type", fmt::format("is '{}'{}; accepted: {}", type.substr(0, 80),
-                                        did_you_mean(type, accepted), accepted));
+  fields.fail("model_type", {.found = fmt::format("'{}'", type.substr(0, 80)),
+                             .nearest = did_you_mean(type, accepted),
+                             .accepted = accepted});
 }
 
 /// Throws Error unless every idle field has the value that makes it idle.
@@ -64,17 +65,19 @@ const Family& family_of(const ModelConfig& model) {
   }
   const LayerSpec& layer = model.layers.front();
   const QkNorm qk_norm = layer.attention.qk_norm;
-  throw Error(fmt::format(
-      "no family of transformers has layers with norm = {}, norm_place = {}, feed_forward = {}, "
-      "positions = {}, qkv_bias = {}, o_bias = {}, mlp_bias = {}, qk_norm = {}{} and {} key-value "
-      "heads of {} beside {} heads, sliding_window = {}; accepted: {}",
-      word_for(kNormKindNames, layer.norm), word_for(kNormPlaceNames, layer.norm_place),
-      word_for(kFeedForwardKindNames, layer.feed_forward.kind),
-      word_for(kPositionKindNames, model.positions), layer.attention.qkv_bias,
-      layer.attention.o_bias, layer.feed_forward.bias, qk_norm != QkNorm::none,
-      qk_norm == QkNorm::none ? "" : fmt::format(" over {}", word_for(kQkNormNames, qk_norm)),
-      model.num_key_value_heads, model.head_dim, model.num_attention_heads, layer.attention.window,
-      accepted));
+  throw InputError(
+      {.reason = fmt::format(
+           "no family of transformers has layers with norm = {}, norm_place = {}, feed_forward = "
+           "{}, positions = {}, qkv_bias = {}, o_bias = {}, mlp_bias = {}, qk_norm = {}{} and {} "
+           "key-value heads of {} beside {} heads, sliding_window = {}",
+           word_for(kNormKindNames, layer.norm), word_for(kNormPlaceNames, layer.norm_place),
+           word_for(kFeedForwardKindNames, layer.feed_forward.kind),
+           word_for(kPositionKindNames, model.positions), layer.attention.qkv_bias,
+           layer.attention.o_bias, layer.feed_forward.bias, qk_norm != QkNorm::none,
+           qk_norm == QkNorm::none ? "" : fmt::format(" over {}", word_for(kQkNormNames, qk_norm)),
+           model.num_key_value_heads, model.head_dim, model.num_attention_heads,
+           layer.attention.window),
+       .accepted = accepted});
 }
 
 }  // namespace
@@ -85,7 +88,8 @@ std::string folder_tokenizer(const std::filesystem::path& folder) {
     const std::filesystem::path file = folder / "config.json";
     const json value = read_json_object(file).value(kTokenizerField, json(""));
     if (!value.is_string()) {
-      throw Error(fmt::format("{}: {} is no string", file.string(), kTokenizerField));
+      throw InputError(
+          {.where = file.string(), .reason = fmt::format("{} is no string", kTokenizerField)});
     }
     stated = value.get<std::string>();
   }
@@ -93,10 +97,11 @@ std::string folder_tokenizer(const std::filesystem::path& folder) {
   if (!is_file(tokenizer)) return stated;
   std::string own = hex16(xxh3(read_file(tokenizer)));
   if (!stated.empty() && stated != own) {
-    throw Error(
-        fmt::format("{}: is the tokenizer {}, but config.json beside it has {} = {}; "
-                    "accepted: one of the two",
-                    tokenizer.string(), own, kTokenizerField, stated));
+    throw InputError(
+        {.where = tokenizer.string(),
+         .reason = fmt::format("is the tokenizer {}, but config.json beside it has {} = {}", own,
+                               kTokenizerField, stated),
+         .accepted = "one of the two"});
   }
   return own;
 }

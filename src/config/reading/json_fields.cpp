@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/reading/nearest_name.hpp"
 
 namespace fp8lab {
@@ -16,7 +16,7 @@ using nlohmann::json;
 
 JsonFields::JsonFields(const json& object, std::string where)
     : object_(object), where_(std::move(where)) {
-  if (!object.is_object()) throw Error(where_ + ": is no JSON object");
+  if (!object.is_object()) throw InputError({.where = where_, .reason = "is no JSON object"});
 }
 
 const json& JsonFields::value(const std::string& key) {
@@ -31,14 +31,14 @@ bool JsonFields::has(const std::string& key) { return !value(key).is_null(); }
 std::int64_t JsonFields::integer(const std::string& key, std::optional<std::int64_t> fallback,
                                  std::int64_t minimum, std::int64_t maximum) {
   if (!has(key) && fallback) return *fallback;
-  if (!has(key)) fail(key, "is missing");
+  if (!has(key)) fail(key, {.reason = "is missing"});
   const json& field = value(key);
   const bool fits = field.is_number_unsigned()
                         ? field.get<std::uint64_t>() <= static_cast<std::uint64_t>(maximum)
                         : field.is_number_integer();
   if (!fits || field.get<std::int64_t>() < minimum || field.get<std::int64_t>() > maximum) {
-    fail(key, fmt::format("is {}; accepted: an integer from {} to {}", field.dump().substr(0, 80),
-                          minimum, maximum));
+    fail(key, {.found = field.dump().substr(0, 80),
+               .accepted = fmt::format("an integer from {} to {}", minimum, maximum)});
   }
   return field.get<std::int64_t>();
 }
@@ -46,12 +46,12 @@ std::int64_t JsonFields::integer(const std::string& key, std::optional<std::int6
 double JsonFields::number(const std::string& key, std::optional<double> fallback, double minimum,
                           double maximum) {
   if (!has(key) && fallback) return *fallback;
-  if (!has(key)) fail(key, "is missing");
+  if (!has(key)) fail(key, {.reason = "is missing"});
   const json& field = value(key);
   const double number = field.is_number() ? field.get<double>() : std::nan("");
   if (!(number >= minimum && number <= maximum)) {
-    fail(key, fmt::format("is {}; accepted: a number from {} to {}", field.dump().substr(0, 80),
-                          minimum, maximum));
+    fail(key, {.found = field.dump().substr(0, 80),
+               .accepted = fmt::format("a number from {} to {}", minimum, maximum)});
   }
   return number;
 }
@@ -60,7 +60,7 @@ bool JsonFields::boolean(const std::string& key, bool fallback) {
   if (!has(key)) return fallback;
   const json& field = value(key);
   if (!field.is_boolean()) {
-    fail(key, fmt::format("is {}; accepted: true, false", field.dump().substr(0, 80)));
+    fail(key, {.found = field.dump().substr(0, 80), .accepted = "true, false"});
   }
   return field.get<bool>();
 }
@@ -69,15 +69,17 @@ std::string JsonFields::text(const std::string& key, const std::string& fallback
   if (!has(key)) return fallback;
   const json& field = value(key);
   if (!field.is_string()) {
-    fail(key, fmt::format("is {}; accepted: a string", field.dump().substr(0, 80)));
+    fail(key, {.found = field.dump().substr(0, 80), .accepted = "a string"});
   }
   return field.get<std::string>();
 }
 
 void JsonFields::require(const std::string& key, const json& accepted) {
   if (!has(key) || value(key) == accepted) return;
-  fail(key, fmt::format("= {} is not supported; accepted: {}", value(key).dump().substr(0, 80),
-                        accepted.dump()));
+  fail(key, {.verb = "=",
+             .found = value(key).dump().substr(0, 80),
+             .reason = "is not supported",
+             .accepted = accepted.dump()});
 }
 
 void JsonFields::ignore(std::initializer_list<std::string_view> keys) {
@@ -89,14 +91,17 @@ void JsonFields::finish() const {
     if (known_.count(key) == 0) {
       std::vector<std::string> names(known_.begin(), known_.end());
       std::sort(names.begin(), names.end());
-      fail(key.substr(0, 200), fmt::format("is not known{}; it may change what the model computes",
-                                           did_you_mean(key, names)));
+      fail(key.substr(0, 200), {.noun = "unknown field",
+                                .nearest = did_you_mean(key, names),
+                                .remedy = "it may change what the model computes"});
     }
   }
 }
 
-void JsonFields::fail(const std::string& key, const std::string& what) const {
-  throw Error(fmt::format("{}: '{}' {}", where_, key, what));
+void JsonFields::fail(const std::string& key, ErrorFields fields) const {
+  fields.where = where_;
+  fields.key = key;
+  throw InputError(std::move(fields));
 }
 
 }  // namespace fp8lab

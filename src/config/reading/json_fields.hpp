@@ -9,6 +9,8 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "emulation/base/input_error.hpp"
+
 namespace fp8lab {
 
 /// The fields of one object. A null counts as absent. Getters throw Error that names the field if
@@ -37,8 +39,8 @@ class JsonFields {
   void ignore(std::initializer_list<std::string_view> keys);
   void finish() const;
 
-  /// Throws Error "where: 'key' WHAT".
-  [[noreturn]] void fail(const std::string& key, const std::string& what) const;
+  /// Throws InputError with `fields`, and with the place and `key`: "where: 'key' is ...".
+  [[noreturn]] void fail(const std::string& key, ErrorFields fields) const;
 
  private:
   const nlohmann::json& object_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/reading/nearest_name.hpp"
 #include "src/config/reading/words.hpp"
 #include "src/config/recipe/spec_words.hpp"
@@ -40,8 +41,11 @@ const Mode& mode_by_name(const std::string& text, const std::string& name) {
     if (mode.name == name) return mode;
   }
   const std::string accepted = "tensor, row, 1x128x1x128, 1x128x128x128, 128x128x1x128, bf16";
-  throw Error(fmt::format("GEMM '{}': unknown mode '{}'{}; accepted: {}", text, name,
-                          did_you_mean(name, accepted), accepted));
+  throw InputError({.where = fmt::format("GEMM '{}'", text),
+                    .noun = "unknown mode",
+                    .key = name,
+                    .nearest = did_you_mean(name, accepted),
+                    .accepted = accepted});
 }
 
 bool take_output(const std::string& word, LibraryCall& call) {
@@ -57,15 +61,15 @@ bool take_schedule(const std::string& text, const std::string& word, const Mode&
                    LibraryCall& call) {
   if (word != "fast" && word != "promote") return false;
   if (!mode.fp8) {
-    throw Error(
-        fmt::format("GEMM '{}': bf16 has one schedule; accepted: neither fast nor promote", text));
+    throw InputError({.where = fmt::format("GEMM '{}'", text),
+                      .reason = "bf16 has one schedule",
+                      .accepted = "neither fast nor promote"});
   }
   const bool fast = word == "fast";
   if (fast && in_blocks(mode.a)) {
-    throw Error(
-        fmt::format("GEMM '{}': the H200 has no fast accumulation with scales that change "
-                    "along K; accepted: promote",
-                    text));
+    throw InputError({.where = fmt::format("GEMM '{}'", text),
+                      .reason = "the H200 has no fast accumulation with scales that change along K",
+                      .accepted = "promote"});
   }
   call.gemm.schedule = fast ? Schedule::fast : Schedule::promote;
   return true;
@@ -75,8 +79,10 @@ void check_operand(const QuantSpec& operand, const TileShape& tile, bool fp8, co
   const bool typed = fp8 ? operand.format == numerics::kE4M3 || operand.format == numerics::kE5M2
                          : operand.format == numerics::kBF16;
   if (typed && operand.scale_tile() == tile) return;
-  throw Error(fmt::format("cublaslt_h200: operand {} is {}; accepted: {} with scales by {}", name,
-                          label(operand), fp8 ? "e4m3fn or e5m2" : "bf16", tile_name(tile)));
+  throw InputError({.where = "cublaslt_h200",
+                    .reason = fmt::format("operand {} is {}", name, label(operand)),
+                    .accepted = fmt::format("{} with scales by {}", fp8 ? "e4m3fn or e5m2" : "bf16",
+                                            tile_name(tile))});
 }
 
 /// Throws Error unless the extents are among those of FP8 calls measured on the H200.
@@ -84,11 +90,24 @@ void check_extents(std::int64_t m, std::int64_t n, std::int64_t k) {
   constexpr std::int64_t kMeasuredM = 1000;
   const auto is_odd = [](std::int64_t extent) { return extent % 16 != 0; };
   if (is_odd(m) && m != kMeasuredM) {
-    throw Error(
-        fmt::format("cublaslt_h200: M = {}; accepted: multiples of 16, and {}", m, kMeasuredM));
+    throw InputError({.where = "cublaslt_h200",
+                      .key = "M",
+                      .verb = "=",
+                      .found = fmt::to_string(m),
+                      .accepted = fmt::format("multiples of 16, and {}", kMeasuredM)});
   }
-  if (is_odd(n)) throw Error(fmt::format("cublaslt_h200: N = {}; accepted: multiples of 16", n));
-  if (is_odd(k)) throw Error(fmt::format("cublaslt_h200: K = {}; accepted: multiples of 16", k));
+  if (is_odd(n))
+    throw InputError({.where = "cublaslt_h200",
+                      .key = "N",
+                      .verb = "=",
+                      .found = fmt::to_string(n),
+                      .accepted = "multiples of 16"});
+  if (is_odd(k))
+    throw InputError({.where = "cublaslt_h200",
+                      .key = "K",
+                      .verb = "=",
+                      .found = fmt::to_string(k),
+                      .accepted = "multiples of 16"});
 }
 
 }  // namespace
@@ -126,8 +145,11 @@ LibraryCall parse_library_call(const std::string& text) {
       continue;
     }
     constexpr std::string_view kWords = "fast, promote, bf16, fp32, fp16, e4m3fn, e5m2, split_k=N";
-    throw Error(fmt::format("GEMM '{}': unknown word '{}'{}; accepted: {}", text, words[i],
-                            did_you_mean(words[i], kWords), kWords));
+    throw InputError({.where = fmt::format("GEMM '{}'", text),
+                      .noun = "unknown word",
+                      .key = fmt::to_string(words[i]),
+                      .nearest = did_you_mean(words[i], kWords),
+                      .accepted = std::string(kWords)});
   }
   return call;
 }
@@ -139,21 +161,26 @@ void check_library_call(const LibraryCall& call, std::int64_t m, std::int64_t n,
   const bool e5m2_a = call.a.format == numerics::kE5M2;
   const bool e5m2_b = call.b.format == numerics::kE5M2;
   if (e5m2_a && e5m2_b) {
-    throw Error("cublaslt_h200: the H200 refuses e5m2 by e5m2; accepted: e4m3fn on one side");
+    throw InputError({.where = "cublaslt_h200",
+                      .reason = "the H200 refuses e5m2 by e5m2",
+                      .accepted = "e4m3fn on one side"});
   }
   if (call.output.bits() <= 8 && !(fp8 && call.scales_a.is_tensor())) {
-    throw Error(
-        fmt::format("cublaslt_h200: output {} is for scales by tensor; accepted here: bf16, "
-                    "fp32, fp16",
-                    format_name(call.output)));
+    throw InputError(
+        {.where = "cublaslt_h200",
+         .reason = fmt::format("output {} is for scales by tensor", format_name(call.output)),
+         .accepted = "bf16, fp32, fp16"});
   }
   if (call.output == numerics::kE5M2 && !e5m2_a && !e5m2_b) {
-    throw Error("cublaslt_h200: output e5m2 needs an e5m2 operand; accepted: e4m3fn or wider");
+    throw InputError({.where = "cublaslt_h200",
+                      .reason = "output e5m2 needs an e5m2 operand",
+                      .accepted = "e4m3fn or wider"});
   }
   if (fp8) check_extents(m, n, k);
   if (call.gemm.split_k > 1 && call.scales_a.is_row()) {
-    throw Error(
-        "cublaslt_h200: the library never splits K with scales by row; accepted: split_k=1");
+    throw InputError({.where = "cublaslt_h200",
+                      .reason = "the library never splits K with scales by row",
+                      .accepted = "split_k=1"});
   }
 }
 

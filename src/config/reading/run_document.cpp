@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/config_difference.hpp"
 #include "src/config/reading/experiments.hpp"
 #include "src/config/reading/hub_cache.hpp"
@@ -47,8 +47,11 @@ void resolve_base(toml::table& table, const std::string& folder, const std::stri
   const toml::node* base = table.get("base");
   if (base == nullptr) return;
   if (!base->is_string()) {
-    throw Error(fmt::format("{}: 'base' is no string; accepted: a name out of {}, or a path",
-                            source_location(*base, origin), join_names(experiment_names(folder))));
+    throw InputError({.where = source_location(*base, origin),
+                      .key = "base",
+                      .reason = "is no string",
+                      .accepted = fmt::format("a name out of {}, or a path",
+                                              join_names(experiment_names(folder)))});
   }
   toml::table merged =
       read_experiment(folder, *base->value<std::string>(), source_location(*base, origin));
@@ -201,10 +204,11 @@ void require_model_of_start(const toml::table& document, const std::string& star
     if (own.count(key) == 0 && !follows) different.push_back(entry);
   }
   if (different.empty()) return;
-  throw Error(fmt::format(
-      "{}: the weights of {} belong to another model than the run's: {}; accepted: a run without "
-      "[model], which has theirs, or these keys said in [model]",
-      origin, start, join_differences(different, 20)));
+  throw InputError(
+      {.where = origin,
+       .reason = fmt::format("the weights of {} belong to another model than the run's: {}", start,
+                             join_differences(different, 20)),
+       .accepted = "a run without [model], which has theirs, or these keys said in [model]"});
 }
 
 std::vector<std::string> split_key(const Assignment& assignment) {
@@ -214,14 +218,14 @@ std::vector<std::string> split_key(const Assignment& assignment) {
     const std::size_t dot = assignment.key.find('.', begin);
     parts.push_back(assignment.key.substr(begin, dot - begin));
     if (parts.back().empty()) {
-      throw Error(
-          fmt::format("{}: the key is not dotted words; accepted: for example optimizer.beta1 "
-                      "or stages.cpt.steps",
-                      origin_of(assignment)));
+      throw InputError({.where = origin_of(assignment),
+                        .reason = "the key is not dotted words",
+                        .accepted = "for example optimizer.beta1 or stages.cpt.steps"});
     }
     if (parts.size() > kDeepestToml) {
-      throw Error(fmt::format("{}...': a key of too many parts; accepted: at most {}",
-                              origin_of(assignment).substr(0, 80), kDeepestToml));
+      throw InputError({.where = fmt::format("{}...'", origin_of(assignment).substr(0, 80)),
+                        .reason = "a key of too many parts",
+                        .accepted = fmt::format("at most {}", kDeepestToml)});
     }
     if (dot == std::string::npos) return parts;
     begin = dot + 1;
@@ -236,7 +240,9 @@ void set_value(toml::table& table, const std::vector<std::string>& parts, std::s
     if (!target->contains(parts[i])) target->insert(parts[i], toml::table{});
     toml::node* next = target->get(parts[i]);
     if (!next->is_table()) {
-      throw Error(fmt::format("{}: '{}' is no table", origin_of(assignment), parts[i]));
+      throw InputError({.where = origin_of(assignment),
+                        .key = fmt::to_string(parts[i]),
+                        .reason = "is no table"});
     }
     target = next->as_table();
   }
@@ -262,8 +268,8 @@ void assign_to_stages(toml::table& document, const std::vector<std::string>& par
   const toml::node* node = document.get("stages");
   const bool usable = node != nullptr && node->is_array() && parts.size() >= 3;
   if (!usable) {
-    throw Error(fmt::format("{}: stages are addressed as stages.NAME.key or stages.*.key",
-                            origin_of(assignment)));
+    throw InputError({.where = origin_of(assignment),
+                      .reason = "stages are addressed as stages.NAME.key or stages.*.key"});
   }
   bool found = false;
   std::vector<std::string> names;
@@ -274,8 +280,11 @@ void assign_to_stages(toml::table& document, const std::vector<std::string>& par
     found = true;
   }
   if (!found) {
-    throw Error(fmt::format("{}: no stage '{}'{}; accepted: {}, or *", origin_of(assignment),
-                            parts[1], did_you_mean(parts[1], names), join_names(names)));
+    throw InputError({.where = origin_of(assignment),
+                      .noun = "no stage",
+                      .key = fmt::to_string(parts[1]),
+                      .nearest = did_you_mean(parts[1], names),
+                      .accepted = fmt::format("{}, or *", join_names(names))});
   }
 }
 
@@ -291,9 +300,10 @@ void assign_model_base(toml::table& document, const std::vector<Assignment>& ass
   if (base == nullptr) return;
   for (const Assignment& assignment : assignments) {
     if (assignment.key == "model") {
-      throw Error(
-          fmt::format("{}: beside {}, which replaces the whole model; accepted: one of them",
-                      origin_of(*base), origin_of(assignment)));
+      throw InputError({.where = origin_of(*base),
+                        .reason = fmt::format("beside {}, which replaces the whole model",
+                                              origin_of(assignment)),
+                        .accepted = "one of them"});
     }
   }
   toml::table value = parse_value(*base);
@@ -316,8 +326,9 @@ void replace_tables(toml::table& document, const std::vector<Assignment>& assign
 
 void refuse_base(const Assignment& assignment) {
   if (!assignment.key.ends_with(".base")) return;
-  throw Error(fmt::format("{}: a base cannot be exchanged, but for {}; accepted: its single keys",
-                          origin_of(assignment), kModelBase));
+  throw InputError({.where = origin_of(assignment),
+                    .reason = fmt::format("a base cannot be exchanged, but for {}", kModelBase),
+                    .accepted = "its single keys"});
 }
 
 }  // namespace

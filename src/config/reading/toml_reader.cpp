@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/reading/nearest_name.hpp"
 #include "src/config/reading/toml_text.hpp"
 
@@ -91,8 +91,9 @@ std::optional<FieldValue> value_of(const toml::node& node) {
 void check_toml_depth(const std::string& text, const std::string& origin) {
   std::size_t depth = 0, dots = 0, line = 1, line_begin = 0;
   const auto refuse = [&](std::size_t at, const char* what) {
-    throw Error(fmt::format("{}:{}:{}: {}; accepted: at most {}", origin, line, at - line_begin + 1,
-                            what, kDeepestToml));
+    throw InputError({.where = fmt::format("{}:{}:{}", origin, line, at - line_begin + 1),
+                      .reason = what,
+                      .accepted = fmt::format("at most {}", kDeepestToml)});
   };
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -127,7 +128,8 @@ toml::table parse_toml(const std::string& text, const std::string& origin) {
     if (reason.find("cannot redefine existing string") != std::string::npos) {
       reason += "; a name goes into its table, as base = \"NAME\"";
     }
-    throw Error(fmt::format("{}: not TOML: {}", format_location(error.source(), origin), reason));
+    throw InputError({.where = format_location(error.source(), origin),
+                      .reason = fmt::format("not TOML: {}", reason)});
   }
 }
 
@@ -180,9 +182,11 @@ std::vector<std::string> TomlReader::texts(std::string_view key) {
   if (list == nullptr) wrong_type(key, "a list of strings");
   for (const toml::node& element : *list) {
     if (!element.is_string()) {
-      throw Error(fmt::format("{}: '{}' holds {}; accepted: a list of strings",
-                              source_location(element, origin_), path_of(key),
-                              describe_type(element)));
+      throw InputError({.where = source_location(element, origin_),
+                        .key = path_of(key),
+                        .verb = "holds",
+                        .found = describe_type(element),
+                        .accepted = "a list of strings"});
     }
     result.push_back(*element.value<std::string>());
   }
@@ -223,16 +227,18 @@ FieldValue TomlReader::without_share(const FieldValue& value) const {
 void TomlReader::finish() const {
   for (const auto& [key, value] : *table_) {
     if (std::find(known_.begin(), known_.end(), key.str()) != known_.end()) continue;
-    throw Error(fmt::format("{}: unknown key '{}'{}; accepted: {}", where(key.str()),
-                            path_of(key.str()), did_you_mean(key.str(), known_),
-                            join_names(known_)));
+    throw InputError({.where = where(key.str()),
+                      .noun = "unknown key",
+                      .key = path_of(key.str()),
+                      .nearest = did_you_mean(key.str(), known_),
+                      .accepted = join_names(known_)});
   }
 }
 
-void TomlReader::refuse(std::string_view key, const std::string& what,
-                        const std::string& accepted) const {
-  throw Error(
-      fmt::format("{}: '{}' is {}; accepted: {}", where(key), path_of(key), what, accepted));
+void TomlReader::refuse(std::string_view key, ErrorFields fields) const {
+  fields.where = where(key);
+  fields.key = path_of(key);
+  throw InputError(std::move(fields));
 }
 
 void TomlReader::refuse_value(std::string_view key, bool is_text, const std::string& accepted,
@@ -241,15 +247,17 @@ void TomlReader::refuse_value(std::string_view key, bool is_text, const std::str
   const bool is_name = is_text && value.is_string();
   if (!is_name) wrong_type(key, is_text ? "a string: " + accepted : accepted);
   const std::string word = *value.value<std::string>();
-  refuse(key, "'" + word + "'" + did_you_mean(word, names), accepted);
+  refuse(key,
+         {.found = quoted_word(word), .nearest = did_you_mean(word, names), .accepted = accepted});
 }
 
-void TomlReader::fail(std::string_view key, const std::string& message) const {
-  throw Error(fmt::format("{}: '{}': {}", where(key), path_of(key), message));
+void TomlReader::fail(std::string_view key, ErrorFields fields) const {
+  fields.verb = ":";
+  refuse(key, std::move(fields));
 }
 
 void TomlReader::wrong_type(std::string_view key, const std::string& accepted) const {
-  refuse(key, describe_type(*table_->get(key)), accepted);
+  refuse(key, {.found = describe_type(*table_->get(key)), .accepted = accepted});
 }
 
 std::string TomlReader::where(std::string_view key) const {

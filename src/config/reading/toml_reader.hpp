@@ -12,6 +12,7 @@
 
 #include <toml++/toml.h>
 
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/fields.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "src/config/reading/nearest_name.hpp"
@@ -86,14 +87,14 @@ class TomlReader {
   /// Throws Error if the table has keys that were not read.
   void finish() const;
 
-  /// Throws Error "where: 'path.key' is WHAT; accepted: ACCEPTED".
-  [[noreturn]] void refuse(std::string_view key, const std::string& what,
-                           const std::string& accepted) const;
   /// Like `refuse` for the value of a key; for a text, the message suggests the nearest of `names`.
   [[noreturn]] void refuse_value(std::string_view key, bool is_text, const std::string& accepted,
                                  const std::vector<std::string>& names) const;
-  /// Throws Error "where: 'path.key': MESSAGE".
-  [[noreturn]] void fail(std::string_view key, const std::string& message) const;
+  /// Throws InputError with `fields`, and with the place and the path of `key`: "'path.key' is
+  /// ...".
+  [[noreturn]] void refuse(std::string_view key, ErrorFields fields) const;
+  /// Like `refuse`, for fields that are a sentence: "'path.key': 7 does not divide ...".
+  [[noreturn]] void fail(std::string_view key, ErrorFields fields) const;
 
   /// Returns the location of `key`, or of the table if the key is absent.
   std::string where(std::string_view key) const;

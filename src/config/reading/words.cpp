@@ -2,15 +2,18 @@
 
 #include <fmt/format.h>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab {
 
 void SettledOnce::settle(std::string_view setting, const std::string& word) {
   for (const auto& [other, earlier] : words_) {
     if (other != setting) continue;
-    throw Error(fmt::format("{}: '{}' after '{}', which says the {} already; accepted: one of them",
-                            spec_, word, earlier, setting));
+    throw InputError(
+        {.where = spec_,
+         .key = word,
+         .reason = fmt::format("after '{}', which says the {} already", earlier, setting),
+         .accepted = "one of them"});
   }
   words_.emplace_back(setting, word);
 }

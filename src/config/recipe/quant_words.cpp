@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/spec_fields.hpp"
 #include "emulation/spec/state_rules.hpp"
@@ -89,8 +89,9 @@ class QuantWords {
   QuantSpec read();
 
  private:
-  [[noreturn]] void fail(const std::string& message) const {
-    throw Error(fmt::format("quantizer '{}': {}", text_, message));
+  [[noreturn]] void fail(ErrorFields fields) const {
+    fields.where = fmt::format("quantizer '{}'", text_);
+    throw InputError(std::move(fields));
   }
   void read_format(const std::string& word);
   void read_word(const std::string& word);
@@ -112,13 +113,15 @@ void QuantWords::read_format(const std::string& word) {
   const Row& field = *find_field(quant_fields(), "format");
   if (field.set(spec_, word)) return;
   if (is_builtin_recipe(word)) {
-    fail(
-        fmt::format("'{0}' is a recipe, of six operands; accepted: one of them, such as "
-                    "{0}:fprop.x or {0}:wgrad.dy",
-                    word));
+    fail({.key = word,
+          .reason = "is a recipe, of six operands",
+          .accepted = fmt::format("one of them, such as {}:fprop.x or {}:wgrad.dy", word, word)});
   }
-  fail(fmt::format("unknown format '{}'{}; accepted: {}; or RECIPE:SLOT such as infir2:fprop.x",
-                   word, did_you_mean(word, field.names), field.accepted));
+  fail({.noun = "unknown format",
+        .key = word,
+        .nearest = did_you_mean(word, field.names),
+        .accepted = field.accepted,
+        .remedy = "or RECIPE:SLOT such as infir2:fprop.x"});
 }
 
 /// Reads "delayed" or "static:NUMBER": the source of the scale, and its value.
@@ -129,7 +132,8 @@ bool QuantWords::take_source(const std::string& word) {
   } else if (word.starts_with(kStatic)) {
     const Row& field = *find_field(quant_fields(), "static_scale");
     if (!field.set(spec_, value_of_word(field, word.substr(kStatic.size())))) {
-      fail(fmt::format("'{}'; accepted: static:NUMBER, {}", word, field.accepted));
+      fail({.found = quoted_word(word),
+            .accepted = fmt::format("static:NUMBER, {}", field.accepted)});
     }
     spec_.scale_source = ScaleSource::static_scale;
   } else {
@@ -151,10 +155,13 @@ bool QuantWords::take_pair(const std::string& word) {
       accepted += fmt::format("{}{}:{}", accepted.empty() ? "" : ", ", field->word, name);
     }
     if (field->names.empty()) {
-      fail(fmt::format("'{}'; accepted: {}:NUMBER, {}", word, field->word, field->accepted));
+      fail({.found = quoted_word(word),
+            .accepted = fmt::format("{}:NUMBER, {}", field->word, field->accepted)});
     }
-    fail(fmt::format("unknown word '{}'{}; accepted: {}", word, did_you_mean(word, accepted),
-                     accepted));
+    fail({.noun = "unknown word",
+          .key = word,
+          .nearest = did_you_mean(word, accepted),
+          .accepted = accepted});
   }
   said_.settle(field->word, word);
   return true;
@@ -175,13 +182,15 @@ bool QuantWords::take_alone(const std::string& word) {
 
 void QuantWords::read_word(const std::string& word) {
   if (word == "nearest") {
-    fail(
-        "'nearest': elements are rounded to nearest where no other rounding is given; accepted for "
-        "a power-of-two scale: scale_rounding:nearest");
+    fail({.key = word,
+          .reason = ": elements are rounded to nearest where no other rounding is given",
+          .accepted = "for a power-of-two scale, scale_rounding:nearest"});
   }
   if (take_source(word) || take_pair(word) || take_alone(word)) return;
-  fail(fmt::format("unknown word '{}'{}; accepted: {}", word, did_you_mean(word, accepted_words()),
-                   accepted_words()));
+  fail({.noun = "unknown word",
+        .key = word,
+        .nearest = did_you_mean(word, accepted_words()),
+        .accepted = accepted_words()});
 }
 
 /// Returns true if some word requires a scale.
@@ -201,14 +210,15 @@ void QuantWords::resolve() {
     spec_.scale_source = ScaleSource::current;
   }
   if (of_ == Of::operand && !spec_.is_quantized() && spec_.has_scale()) {
-    fail(format_name(spec_.format) + " has more than 8 bits and takes no scale");
+    fail({.found = format_name(spec_.format), .reason = "has more than 8 bits and takes no scale"});
   }
   const bool single =
       spec_.scale_source == ScaleSource::static_scale || spec_.scale_source == ScaleSource::delayed;
   if (single && !spec_.tile.is_tensor()) {
     const bool delayed = spec_.scale_source == ScaleSource::delayed;
-    fail(fmt::format("a {} scale is one number for the tensor; accepted: tile tensor",
-                     delayed ? "delayed" : "static"));
+    fail({.reason = fmt::format("a {} scale is one number for the tensor",
+                                delayed ? "delayed" : "static"),
+          .accepted = "tile tensor"});
   }
   if (!said_.has("scale_rounding")) {
     spec_.scale.rounding = default_scale_rounding(spec_.scale.format, is_ocp_);
@@ -220,7 +230,9 @@ void QuantWords::check_effects() const {
   for (const auto& [key, word] : said_.words()) {
     const Row& field = *find_field(quant_fields(), key);
     if (may_say(field, meant, said)) continue;
-    fail(fmt::format("'{}' has no effect; accepted with {}", word, as_words(field.needs)));
+    fail({.key = word,
+          .reason = "has no effect",
+          .accepted = fmt::format("with {}", as_words(field.needs))});
   }
 }
 
@@ -228,7 +240,7 @@ QuantSpec QuantWords::read() {
   const std::vector<std::string> words = split_at_slashes(text_);
   read_format(words.front());
   if (!spec_.is_cast() && words.size() > 1) {
-    fail(words.front() + " is passed through; accepted: no further words");
+    fail({.found = words.front(), .reason = "is passed through", .accepted = "no further words"});
   }
   for (std::size_t i = 1; i < words.size(); ++i) read_word(words[i]);
   resolve();
@@ -247,11 +259,12 @@ QuantSpec quantizer_of(const RecipeSlot& choice, const std::string& text) {
   spec.weight_source = WeightSource::bf16;
   spec.estimator = {};
   if (source == OrientationSource::high_precision) return spec;
-  throw Error(
-      fmt::format("quantizer '{}': this slot is {} from the codes of the other orientation; "
-                  "accepted: fp8lab quantize --recipe {} --slot {}, or the last step alone, {}",
-                  text, word_for(kOrientationSourceNames, source), choice.recipe,
-                  slot_name(choice.slot), label(spec)));
+  throw InputError(
+      {.where = fmt::format("quantizer '{}'", text),
+       .reason = fmt::format("this slot is {} from the codes of the other orientation",
+                             word_for(kOrientationSourceNames, source)),
+       .accepted = fmt::format("fp8lab quantize --recipe {} --slot {}, or the last step alone, {}",
+                               choice.recipe, slot_name(choice.slot), label(spec))});
 }
 
 }  // namespace
@@ -269,8 +282,11 @@ std::optional<RecipeSlot> recipe_slot_from_text(const std::string& text) {
   }
   // A path may contain slashes, but so may the words after a mistyped format.
   if (text.find('/') != std::string::npos) return std::nullopt;
-  throw Error(fmt::format("quantizer '{}': unknown slot '{}'{}; accepted: {}", text, word,
-                          did_you_mean(word, names), names));
+  throw InputError({.where = fmt::format("quantizer '{}'", text),
+                    .noun = "unknown slot",
+                    .key = word,
+                    .nearest = did_you_mean(word, names),
+                    .accepted = names});
 }
 
 QuantSpec parse_quant_spec(const std::string& text) {

@@ -52,14 +52,16 @@ RecipeAxis read_axis(TomlReader& axes, const std::string& name,
     add_keys(own.raw(), "", keys);
     if (!own.text("summary", "").empty()) axis.has_summaries = true;
   }
-  if (axis.values.empty()) axes.refuse(name, "an axis without values", "[axis.NAME.VALUE]");
+  if (axis.values.empty())
+    axes.refuse(name, {.found = "an axis without values", .accepted = "[axis.NAME.VALUE]"});
   keys.erase("summary");
   for (const std::string& key : keys) {
     if (key == "name" || key.starts_with("name.")) {
-      axes.fail(name, "a value sets 'name', which the file composes");
+      axes.fail(name, {.reason = "a value sets 'name', which the file composes"});
     }
     const auto [owner, is_new] = owners.emplace(key, name);
-    if (!is_new) axes.fail(name, fmt::format("sets '{}', as axis '{}' does", key, owner->second));
+    if (!is_new)
+      axes.fail(name, {.reason = fmt::format("sets '{}', as axis '{}' does", key, owner->second)});
   }
   return axis;
 }
@@ -74,12 +76,13 @@ std::vector<RecipeAxis> read_recipe_axes(TomlReader& document) {
     const toml::table* const values = node.as_table();
     combinations *= values == nullptr ? 1 : std::max<std::size_t>(values->size(), 1);
     if (combinations > kMostCombinations) {
-      document.refuse("axis", fmt::format("at least {} combinations", combinations),
-                      fmt::format("at most {}", kMostCombinations));
+      document.refuse("axis", {.found = fmt::format("at least {} combinations", combinations),
+                               .accepted = fmt::format("at most {}", kMostCombinations)});
     }
     found.push_back(read_axis(*axes, std::string(name.str()), owners));
   }
-  if (found.empty()) document.refuse("axis", "without axes", "[axis.NAME.VALUE]");
+  if (found.empty())
+    document.refuse("axis", {.found = "without axes", .accepted = "[axis.NAME.VALUE]"});
   return found;
 }
 
@@ -109,10 +112,10 @@ void check_summary(const TomlReader& document, const std::vector<RecipeAxis>& ax
                    const std::string& summary) {
   for (const RecipeAxis& axis : axes) {
     if (!axis.has_summaries || contains_mark(summary, axis)) continue;
-    document.refuse(
-        "summary",
-        fmt::format("'{}', which lacks {{{}}}, whose values have summaries", summary, axis.name),
-        "a summary that contains it");
+    document.refuse("summary", {.found = fmt::format("'{}'", summary),
+                                .reason = fmt::format(
+                                    ", which lacks {{{}}}, whose values have summaries", axis.name),
+                                .accepted = "a summary that contains it"});
   }
 }
 
@@ -134,19 +137,23 @@ std::map<std::string, Combination> combinations(TomlReader& document) {
   const std::string pattern = document.text("name", "");
   for (const RecipeAxis& axis : axes) {
     if (contains_mark(pattern, axis)) continue;
-    document.refuse("name", fmt::format("'{}', which lacks {{{}}}", pattern, axis.name),
-                    "a name that contains every axis");
+    document.refuse("name", {.found = fmt::format("'{}'", pattern),
+                             .reason = fmt::format(", which lacks {{{}}}", axis.name),
+                             .accepted = "a name that contains every axis"});
   }
   check_summary(document, axes, document.text("summary", ""));
   std::map<std::string, Combination> named;
   for (const Combination& combination : all) {
     const std::string name = composed(pattern, combination);
     if (!is_recipe_name(name)) {
-      document.refuse("name", fmt::format("'{}' for one combination", name),
-                      "letters, digits, '_', '-' and '.'");
+      document.refuse("name", {.found = fmt::format("'{}'", name),
+                               .reason = "for one combination",
+                               .accepted = "letters, digits, '_', '-' and '.'"});
     }
     if (!named.emplace(name, combination).second) {
-      document.refuse("name", fmt::format("'{}' for two combinations", name), "different names");
+      document.refuse("name", {.found = fmt::format("'{}'", name),
+                               .reason = "for two combinations",
+                               .accepted = "different names"});
     }
   }
   return named;
@@ -176,10 +183,11 @@ void choose_by_axes(toml::table& document, const std::string& name, const std::s
   const std::map<std::string, Combination> named = combinations(reader);
   const auto chosen = named.find(name);
   if (chosen == named.end()) {
-    reader.refuse("axis", fmt::format("of {} recipes, none of which a path names", named.size()),
-                  fmt::format("a file without [axis]; recipes of a file with axes have names in "
-                              "experiments/recipes alone: {}",
-                              join_names(names_by_axes(document, origin))));
+    reader.refuse("axis",
+                  {.found = fmt::format("of {} recipes, none of which a path names", named.size()),
+                   .accepted = fmt::format("a file without [axis]; recipes of a file with axes "
+                                           "have names in experiments/recipes alone: {}",
+                                           join_names(names_by_axes(document, origin)))});
   }
   toml::table axes = std::move(*document.get_as<toml::table>("axis"));
   document.erase("axis");

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/spec_fields.hpp"
 #include "emulation/spec/tensor_core.hpp"
 
@@ -40,23 +40,22 @@ std::vector<Slot> slots_of_key(const TomlReader& table, const std::string& key,
   if (key == "orientation_source") {
     const std::vector<Slot> slots = only(reached, is_second_orientation);
     if (!slots.empty()) return slots;
-    table.fail(key,
-               "is for the second orientations; accepted in: slots.default, slots.x, slots.w, "
-               "slots.dy, slots.dgrad.w, slots.wgrad.dy, slots.wgrad.x");
+    table.fail(key, {.reason = "is for the second orientations",
+                     .accepted = "in slots.default, slots.x, slots.w, slots.dy, slots.dgrad.w, "
+                                 "slots.wgrad.dy, slots.wgrad.x"});
   }
   if (key == "estimator") {
     const std::vector<Slot> slots = only(reached, is_of_forward_pass);
     if (!slots.empty()) return slots;
     table.fail(key,
-               "is for x and w of the forward pass; accepted in: slots.default, slots.x, slots.w, "
-               "slots.fprop.x, slots.fprop.w");
+               {.reason = "is for x and w of the forward pass",
+                .accepted = "in slots.default, slots.x, slots.w, slots.fprop.x, slots.fprop.w"});
   }
   if (key != "weight_source") return reached;
   const std::vector<Slot> weights = only(reached, is_weight);
   if (!weights.empty()) return weights;
-  table.fail(key,
-             "only w has master weights; accepted in: slots.default, slots.w, slots.fprop.w, "
-             "slots.dgrad.w");
+  table.fail(key, {.reason = "only w has master weights",
+                   .accepted = "in slots.default, slots.w, slots.fprop.w, slots.dgrad.w"});
 }
 
 // Returns the location of `leaf` in the table at `path`, else the location of that
@@ -117,7 +116,7 @@ void RecipeDraft::read_slots(TomlReader& slots) {
     for (const Slot slot : {a_slot(role), b_slot(role)}) {
       const std::string name = slot_name(slot), operand = tensor_name(tensor_of(slot));
       if (slots.has(name) && nested && nested->has(operand)) {
-        nested->fail(operand, "written twice, also as \"" + name + "\"");
+        nested->fail(operand, {.reason = fmt::format("written twice, also as \"{}\"", name)});
       }
       read_if_present(slots, name, {slot});
       if (nested) read_if_present(*nested, operand, {slot});
@@ -151,10 +150,12 @@ void RecipeDraft::read_tile_alias(TomlReader& table, const std::vector<Slot>& re
     const numerics::ScaleFormat format = draft.spec.scale.format;
     if (mx || nv || table.has("scale_format")) draft.is_ocp_scaled = mx;
     if (mx && format != numerics::ScaleFormat::e8m0) {
-      table.refuse("scale_format", "not that of tile mx32", "e8m0, or tile = \"1x32\"");
+      table.refuse("scale_format",
+                   {.found = "not that of tile mx32", .accepted = "e8m0, or tile = \"1x32\""});
     }
     if (nv && format != numerics::ScaleFormat::nv_two_level) {
-      table.refuse("scale_format", "not that of tile nv16", "nv_two_level, or tile = \"1x16\"");
+      table.refuse("scale_format", {.found = "not that of tile nv16",
+                                    .accepted = "nv_two_level, or tile = \"1x16\""});
     }
   }
 }
@@ -165,7 +166,8 @@ namespace {
 std::string parameter_text(const TomlReader& table, std::string_view key, const toml::node& value) {
   if (const auto number = value.value_exact<std::int64_t>()) return std::to_string(*number);
   if (const auto word = value.value_exact<std::string>()) return *word;
-  table.fail("accumulator", fmt::format("{} is neither an integer nor a word", key));
+  table.fail("accumulator",
+             {.found = std::string(key), .reason = "is neither an integer nor a word"});
 }
 
 /// Reads the value of `accumulator`: a name, or a table of parameters.
@@ -179,7 +181,10 @@ void read_accumulator(TomlReader& table, const Field<GemmSpec>& field, GemmSpec&
     }
     spec.accumulator = custom_accumulator(given);
   } catch (const AccumulatorError& error) {
-    table.fail(field.word, error.what());
+    ErrorFields fields = error.fields();
+    fields.where = table.where(field.word);
+    fields.key = table.path_of(field.word) + (fields.key.empty() ? "" : "." + fields.key);
+    throw InputError(std::move(fields));
   }
 }
 
@@ -247,8 +252,10 @@ LinearRecipe RecipeDraft::resolve() const {
       return may_say(*use.field, recipe.slot(slot), written);
     });
     if (!matters) {
-      throw Error(fmt::format("{}: '{}' has no effect on any operand it reaches; accepted with {}",
-                              use.location, use.path, use.field->needs));
+      throw InputError({.where = use.location,
+                        .key = use.path,
+                        .reason = "has no effect on any operand it reaches",
+                        .accepted = fmt::format("with {}", use.field->needs)});
     }
   }
   for (const Slot slot : kSlots) {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "src/architecture/layer_names.hpp"
 #include "src/config/config.hpp"
@@ -69,8 +69,9 @@ std::vector<RecipeOverride> read_overrides(TomlReader& document, const RecipeDra
     RecipeOverride exception;
     exception.match = table.text("match", "");
     if (!names_one_of(exception.match, names.linears)) {
-      table.refuse("match", "'" + exception.match + "', which names no linear layer",
-                   names.accepted_linears());
+      table.refuse("match", {.found = fmt::format("'{}'", exception.match),
+                             .reason = ", which names no linear layer",
+                             .accepted = names.accepted_linears()});
     }
     RecipeDraft draft = base.inherited();
     draft.read(table);
@@ -79,9 +80,11 @@ std::vector<RecipeOverride> read_overrides(TomlReader& document, const RecipeDra
     try {
       validate(exception.recipe, table.where());
     } catch (const RecipeError& error) {
-      throw Error(fmt::format("{}: '{}' (override \"{}\"): {}",
-                              locate_recipe_key(table.raw(), error.key, table.where()), error.key,
-                              exception.match, error.message));
+      ErrorFields fields = error.fields();
+      fields.where =
+          fmt::format("{}, override \"{}\"",
+                      locate_recipe_key(table.raw(), fields.key, table.where()), exception.match);
+      throw InputError(std::move(fields));
     }
     overrides.push_back(std::move(exception));
   }
@@ -95,8 +98,10 @@ std::vector<std::string> read_kept_modules(TomlReader& document) {
   const LayerNames& names = layer_names_of_any_model();
   for (const std::string& pattern : modules) {
     if (names_one_of(pattern, names.linears) || names_one_of(pattern, names.unquantized)) continue;
-    table->refuse("modules", "holding '" + pattern + "', which names no module",
-                  names.accepted_modules());
+    table->refuse("modules", {.verb = "is holding",
+                              .found = fmt::format("'{}'", pattern),
+                              .reason = ", which names no module",
+                              .accepted = names.accepted_modules()});
   }
   table->finish();
   return modules;
@@ -121,7 +126,8 @@ void resolve_base(toml::table& document, const std::string& origin, int depth) {
   TomlReader reader(document, "", origin);
   const std::string name = reader.text("base", "");
   if (depth == kMostBases) {
-    reader.refuse("base", fmt::format("the base of {} others", kMostBases), "fewer");
+    reader.refuse("base",
+                  {.found = fmt::format("the base of {} others", kMostBases), .accepted = "fewer"});
   }
   const RecipeSource source = find_recipe(beside(origin, name), reader.where("base"));
   const std::string file = source.file.string();
@@ -185,8 +191,9 @@ Recipe read_recipe(toml::table root, const std::string& text, const std::string&
   try {
     validate(recipe.linear, origin);
   } catch (const RecipeError& error) {
-    throw Error(fmt::format("{}: '{}': {}", locate_recipe_key(root, error.key, origin), error.key,
-                            error.message));
+    ErrorFields fields = error.fields();
+    fields.where = locate_recipe_key(root, fields.key, origin);
+    throw InputError(std::move(fields));
   }
   const std::string canonical = canonical_text(recipe);
   recipe.hash = hex16(xxh3(canonical.data(), canonical.size()));

@@ -6,7 +6,7 @@
 #include <system_error>
 #include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/reading/experiments.hpp"
 #include "src/config/reading/toml_reader.hpp"
 #include "src/config/recipe/recipe_axes.hpp"
@@ -41,7 +41,7 @@ std::vector<RecipeSource> recipe_sources(const fs::path& directory) {
       sources.push_back({std::move(name), folder == "." ? "" : folder, file});
     }
   }
-  if (error) throw Error(fmt::format("{}: {}", directory.string(), error.message()));
+  if (error) throw InputError({.where = directory.string(), .reason = error.message()});
   std::sort(sources.begin(), sources.end(), [](const RecipeSource& a, const RecipeSource& b) {
     return std::pair(a.name, a.file) < std::pair(b.name, b.file);
   });
@@ -49,8 +49,9 @@ std::vector<RecipeSource> recipe_sources(const fs::path& directory) {
       std::adjacent_find(sources.begin(), sources.end(),
                          [](const auto& a, const auto& b) { return a.name == b.name; });
   if (same != sources.end()) {
-    throw Error(fmt::format("recipe '{}' is in {} and in {}; accepted: one of a name", same->name,
-                            same->file.string(), std::next(same)->file.string()));
+    throw InputError({.reason = fmt::format("recipe '{}' is in {} and in {}", same->name,
+                                            same->file.string(), std::next(same)->file.string()),
+                      .accepted = "one of a name"});
   }
   return sources;
 }

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/gemm_rules.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/tensor_core.hpp"
@@ -26,8 +26,11 @@ GemmRequest problem_of_recipe(const std::string& text, std::size_t colon) {
     if (word != gemm_role_name(role)) continue;
     return {recipe.gemm(role), recipe.a(role), recipe.b(role)};
   }
-  throw Error(fmt::format("GEMM '{}': unknown role '{}'{}; accepted: fprop, dgrad, wgrad", text,
-                          word, did_you_mean(word, "fprop, dgrad, wgrad")));
+  throw InputError({.where = fmt::format("GEMM '{}'", text),
+                    .noun = "unknown role",
+                    .key = word,
+                    .nearest = did_you_mean(word, "fprop, dgrad, wgrad"),
+                    .accepted = "fprop, dgrad, wgrad"});
 }
 
 }  // namespace
@@ -62,12 +65,14 @@ QuantSpec parse_quant_keys(const std::vector<SpecKey>& keys) {
   toml::table slot;
   for (const auto& [key, value] : keys) {
     if (!describes_one_operand(key)) {
-      throw Error(fmt::format("QuantSpec: '{}' does not describe a single operand", key));
+      throw InputError(
+          {.where = "QuantSpec", .key = key, .reason = "does not describe a single operand"});
     }
     std::visit([&slot, &name = key](const auto& plain) { slot.insert_or_assign(name, plain); },
                value);
   }
-  if (!slot.contains("format")) throw Error("QuantSpec: 'format' is missing");
+  if (!slot.contains("format"))
+    throw InputError({.where = "QuantSpec", .key = "format", .reason = "is missing"});
   const toml::table document{{"slots", toml::table{{"default", slot}}}};
   TomlReader reader(document, "", "QuantSpec");
   RecipeDraft draft(DType::bf16);
@@ -82,23 +87,26 @@ GemmSpec parse_gemm_spec(const std::string& text) {
   try {
     accumulator = accumulator_by_name(words.front());
   } catch (const AccumulatorError& error) {
-    throw Error(fmt::format("GEMM '{}': {}", text, error.what()));
+    ErrorFields fields = error.fields();
+    fields.where = fmt::format("GEMM '{}'", text);
+    throw InputError(std::move(fields));
   }
   if (!accumulator && is_builtin_recipe(text)) {
-    throw Error(
-        fmt::format("GEMM '{0}': is a recipe, of three GEMMs; accepted: {0}:fprop, "
-                    "{0}:dgrad or {0}:wgrad",
-                    text));
+    throw InputError({.where = fmt::format("GEMM '{}'", text),
+                      .reason = "is a recipe, of three GEMMs",
+                      .accepted = fmt::format("{}:fprop, {}:dgrad or {}:wgrad", text, text, text)});
   }
   if (!accumulator) {
     std::string names;
     for (const TensorCoreProfile& known : tensor_core_profiles()) {
       names += ", " + std::string(known.name);
     }
-    throw Error(fmt::format(
-        "GEMM '{}': unknown accumulator '{}'{}; accepted: the names that fp8lab info "
-        "--accumulators lists, such as sm90_wgmma_fp8, or RECIPE:ROLE such as infir2:fprop",
-        text, words.front(), did_you_mean(words.front(), names.substr(2))));
+    throw InputError({.where = fmt::format("GEMM '{}'", text),
+                      .noun = "unknown accumulator",
+                      .key = fmt::to_string(words.front()),
+                      .nearest = did_you_mean(words.front(), names.substr(2)),
+                      .accepted = "the names that fp8lab info --accumulators lists, such as "
+                                  "sm90_wgmma_fp8, or RECIPE:ROLE such as infir2:fprop"});
   }
   spec.accumulator = *accumulator;
   SettledOnce settled(fmt::format("GEMM '{}'", text));
@@ -125,8 +133,11 @@ GemmSpec parse_gemm_spec(const std::string& text) {
     constexpr std::string_view kWords =
         "fast, promote:128, bf16, fp32, automatic, epilogue, b_then_a, a_then_b, product_first, "
         "in_instruction, split_k:2";
-    throw Error(fmt::format("GEMM '{}': unknown word '{}'{}; accepted: {}", text, word,
-                            did_you_mean(word, kWords), kWords));
+    throw InputError({.where = fmt::format("GEMM '{}'", text),
+                      .noun = "unknown word",
+                      .key = word,
+                      .nearest = did_you_mean(word, kWords),
+                      .accepted = std::string(kWords)});
   }
   return spec;
 }

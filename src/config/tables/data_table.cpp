@@ -119,8 +119,8 @@ const Fields<SourceConfig>& source_fields() {
 void check_source(const TomlReader& reader, const SourceConfig& source) {
   if (source.delimiter.begin < 0 || source.delimiter.end < 0) return;
   reader.fail("document_end",
-              "documents are cut either at their first or at their last token; accepted: "
-              "document_begin or document_end");
+              {.reason = "documents are cut either at their first or at their last token",
+               .accepted = "document_begin or document_end"});
 }
 
 /// One source of a mixture.
@@ -140,10 +140,11 @@ class Sources : public InnerTable<DataConfig> {
 
   void read(TomlReader& outer, DataConfig& data) const override {
     std::vector<TomlReader> parts = outer.tables(word);
-    if (parts.empty() && outer.has(word)) outer.fail(word, "accepted: at least one");
+    if (parts.empty() && outer.has(word)) outer.fail(word, {.accepted = "at least one"});
     if (parts.size() > kLargestMixture) {
-      outer.fail(word,
-                 fmt::format("{} of them; accepted: at most {}", parts.size(), kLargestMixture));
+      outer.fail(word, {.found = fmt::to_string(parts.size()),
+                        .reason = "of them",
+                        .accepted = fmt::format("at most {}", kLargestMixture)});
     }
     if (parts.empty()) {
       SourceConfig source = usual(data);
@@ -190,7 +191,8 @@ void check_data(const TomlReader& reader, const DataConfig& data) {
   if (data.form != DataForm::prompt_response) return;
   for (const SourceConfig& source : data.sources) {
     if (source.kind != DataKind::text) continue;
-    reader.fail("form", "plain text has no prompts; accepted: running_text, or kind = \"jsonl\"");
+    reader.fail("form", {.reason = "plain text has no prompts",
+                         .accepted = "running_text, or kind = \"jsonl\""});
   }
 }
 

@@ -34,8 +34,9 @@ Field<PassAtKConfig> k_field() {
 void check_pass_at_k(const TomlReader& reader, const PassAtKConfig& pass) {
   const std::int64_t largest = *std::max_element(pass.k.begin(), pass.k.end());
   if (largest <= pass.samples) return;
-  reader.refuse("k", fmt::format("more than there are samples, {}", largest),
-                fmt::format("a list of integers from 1 to samples = {}", pass.samples));
+  reader.refuse(
+      "k", {.found = fmt::format("more than there are samples, {}", largest),
+            .accepted = fmt::format("a list of integers from 1 to samples = {}", pass.samples)});
 }
 
 const Table<PassAtKConfig>& pass_at_k_table() {
@@ -80,9 +81,9 @@ void check_eval(const TomlReader& reader, const EvalConfig& eval) {
                                   std::pair{"pass_at_k", eval.pass_at_k.has_value()},
                                   std::pair{"rollout", eval.rollout.has_value()}}) {
     if (!asks) continue;
-    reader.fail(key,
-                "asks prompts; accepted: data.form = \"prompt_response\" for questions and chats, "
-                "or an evaluation without it");
+    reader.fail(key, {.reason = "asks prompts",
+                      .accepted = "data.form = \"prompt_response\" for questions and chats, or an "
+                                  "evaluation without it"});
   }
 }
 

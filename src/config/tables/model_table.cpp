@@ -33,12 +33,14 @@ Field<RopeScaling> original_length_field() {
 
 void check_rope_scaling(const TomlReader& reader, const RopeScaling& scaling) {
   if (scaling.low_freq_factor >= scaling.high_freq_factor) {
-    reader.refuse("high_freq_factor", fmt::format("{}", scaling.high_freq_factor),
-                  fmt::format("more than low_freq_factor = {}", scaling.low_freq_factor));
+    reader.refuse("high_freq_factor", {.found = fmt::to_string(scaling.high_freq_factor),
+                                       .accepted = fmt::format("more than low_freq_factor = {}",
+                                                               scaling.low_freq_factor)});
   }
   if (scaling.beta_slow >= scaling.beta_fast) {
-    reader.refuse("beta_fast", fmt::format("{}", scaling.beta_fast),
-                  fmt::format("more than beta_slow = {}", scaling.beta_slow));
+    reader.refuse("beta_fast",
+                  {.found = fmt::to_string(scaling.beta_fast),
+                   .accepted = fmt::format("more than beta_slow = {}", scaling.beta_slow)});
   }
 }
 
@@ -236,14 +238,16 @@ Field<ModelConfig> bias_field(const char* word, bool AttentionSpec::*member, con
 
 void check_model(const TomlReader& reader, const ModelConfig& model) {
   if (is_rotated(model) && model.head_dim % 2 != 0) {
-    reader.fail("head_dim", fmt::format("{} is odd; rotary embeddings turn pairs of channels, "
-                                        "accepted: an even number",
-                                        model.head_dim));
+    reader.fail(
+        "head_dim",
+        {.found = fmt::to_string(model.head_dim),
+         .reason = "is odd; rotary embeddings turn pairs of channels, accepted: an even number"});
   }
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
     reader.fail("num_key_value_heads",
-                fmt::format("{} does not divide num_attention_heads = {}",
-                            model.num_key_value_heads, model.num_attention_heads));
+                {.found = fmt::to_string(model.num_key_value_heads),
+                 .reason = fmt::format("does not divide num_attention_heads = {}",
+                                       model.num_attention_heads)});
   }
   check_model_size(reader, model);
 }

@@ -128,9 +128,9 @@ const Table<OptimizerGroup>& optimizer_group_table() {
           return;
         }
         reader.fail("match",
-                    "the group changes nothing; accepted: with learning_rate, weight_decay or "
-                    "kind, or frozen = true (learning_rate = 1.0 keeps parameters from later "
-                    "groups)");
+                    {.reason = "the group changes nothing",
+                     .accepted = "with learning_rate, weight_decay or kind, or frozen = true "
+                                 "(learning_rate = 1.0 keeps parameters from later groups)"});
       }};
   return table;
 }
@@ -169,8 +169,10 @@ const Table<OptimizerConfig>& optimizer_table() {
         if (is_muon(optimizer.update)) return;
         for (const OptimizerGroup& group : optimizer.groups) {
           if (group.rule == GroupRule::automatic) continue;
-          reader.fail("group", "kind of the group \"" + group.match +
-                                   "\" is for an optimizer of kind = \"muon\"");
+          reader.fail("group",
+                      {.reason = fmt::format(
+                           "kind of the group \"{}\" is for an optimizer of kind = \"muon\"",
+                           group.match)});
         }
       }};
   return table;

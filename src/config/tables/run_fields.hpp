@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/fields.hpp"
 #include "src/config/config.hpp"
 #include "src/config/reading/nearest_name.hpp"
@@ -25,11 +25,15 @@ void set_keyword(const Fields<S>& fields, S& object, const std::string& word,
   if (field == nullptr) {
     std::vector<std::string> names;
     for (const Field<S>& known : fields) names.push_back(known.word);
-    throw Error(where + ": unknown keyword '" + word + "'" + did_you_mean(word, names) +
-                "; accepted: " + fields::listed(names));
+    throw InputError({.where = where,
+                      .noun = "unknown keyword",
+                      .key = word,
+                      .nearest = did_you_mean(word, names),
+                      .accepted = fields::listed(names)});
   }
   if (field->set(object, value)) return;
-  throw Error(where + ": " + word + " is " + toml_text(value) + "; accepted: " + field->accepted);
+  throw InputError(
+      {.where = where, .key = word, .found = toml_text(value), .accepted = field->accepted});
 }
 
 }  // namespace fp8lab

@@ -144,23 +144,24 @@ const Table<ParallelConfig>& parallel_table() {
 /// Throws unless the batches of all stages can be divided into the shards.
 void check_shards(const TomlReader& reader, const RunConfig& config) {
   const std::int64_t shards = config.parallel.shards;
-  const auto fail = [&](const std::string& message) {
-    inner_reader(reader, "parallel")->fail("shards", message);
+  const auto fail = [&](ErrorFields fields) {
+    fields.found = fmt::to_string(shards);
+    inner_reader(reader, "parallel")->fail("shards", std::move(fields));
   };
   if (!std::has_single_bit(static_cast<std::uint64_t>(shards))) {
-    fail(fmt::format("{}; accepted: a power of two", shards));
+    fail({.accepted = "a power of two"});
   }
   for (const StageConfig& stage : config.stages) {
     if (stage.batch_sequences % shards != 0) {
-      fail(fmt::format("{} does not divide batch_sequences = {} of stage {}", shards,
-                       stage.batch_sequences, stage.name));
+      fail({.reason = fmt::format("does not divide batch_sequences = {} of stage {}",
+                                  stage.batch_sequences, stage.name)});
     }
     const std::int64_t of_shard = stage.batch_sequences / shards;
     if (of_shard % pass_sequences(config, stage) != 0) {
-      fail(
-          fmt::format("{} makes shards of {} sequences in stage {}; accepted: shards of a multiple "
-                      "of micro_batch_sequences = {}, or of fewer sequences",
-                      shards, of_shard, stage.name, stage.micro_batch_sequences));
+      fail({.reason = fmt::format("makes shards of {} sequences in stage {}", of_shard, stage.name),
+            .accepted = fmt::format(
+                "shards of a multiple of micro_batch_sequences = {}, or of fewer sequences",
+                stage.micro_batch_sequences)});
     }
   }
 }
@@ -169,8 +170,9 @@ void check_in_model(const TomlReader& reader, const StageConfig& stage, const Mo
   check_stresses(reader, stage, model);
   if (stage.sequence_length > model.max_position_embeddings) {
     reader.fail("sequence_length",
-                fmt::format("{} exceeds model.max_position_embeddings = {}", stage.sequence_length,
-                            model.max_position_embeddings));
+                {.found = fmt::to_string(stage.sequence_length),
+                 .reason = fmt::format("exceeds model.max_position_embeddings = {}",
+                                       model.max_position_embeddings)});
   }
   check_stage_size(reader, stage, model);
 }
@@ -183,12 +185,12 @@ void check_fallback_window(const TomlReader& reader, const StageConfig& stage) {
   const bool has_mean = when.loss_spike > 0 || when.gradient_norm > 0;
   if (!has_mean || when.window + 2 <= stage.steps) return;
   reader.fail("fallback",
-              fmt::format("when.window = {} leaves loss_spike and gradient_norm no step to act in "
-                          "{} steps: they count from step {} on, and the recipe changes after it; "
-                          "accepted: {}",
-                          when.window, stage.steps, when.window + 1,
-                          stage.steps < 3 ? std::string("steps of 3 or more")
-                                          : "window " + integers(1, stage.steps - 2)));
+              {.reason = fmt::format(
+                   "when.window = {} leaves loss_spike and gradient_norm no step to act in {} "
+                   "steps: they count from step {} on, and the recipe changes after it",
+                   when.window, stage.steps, when.window + 1),
+               .accepted = stage.steps < 3 ? std::string("steps of 3 or more")
+                                           : "window " + integers(1, stage.steps - 2)});
 }
 
 /// Throws if `exact` is combined with rollouts of another recipe, which has other sources of error.
@@ -196,8 +198,8 @@ void check_exact(const TomlReader& reader, const RunConfig& config) {
   if (config.exact.empty()) return;
   for (const StageConfig& stage : config.stages) {
     if (!stage.eval || !stage.eval->rollout || stage.eval->rollout->recipe.empty()) continue;
-    reader.fail("exact", fmt::format("beside stages.{}.eval.rollout.recipe; accepted: one of them",
-                                     stage.name));
+    reader.fail("exact", {.reason = fmt::format("beside stages.{}.eval.rollout.recipe", stage.name),
+                          .accepted = "one of them"});
   }
 }
 
@@ -205,28 +207,28 @@ void check_exact(const TomlReader& reader, const RunConfig& config) {
 void check_loss_chunk(const TomlReader& reader, const RunConfig& config) {
   const std::int64_t chunk = config.memory.loss_chunk;
   if (chunk == 0) return;
-  const auto fail = [&](const std::string& message) {
-    inner_reader(reader, "memory")->fail("loss_chunk", message);
+  const auto fail = [&](ErrorFields fields) {
+    fields.found = fmt::to_string(chunk);
+    inner_reader(reader, "memory")->fail("loss_chunk", std::move(fields));
   };
   for (const StageConfig& stage : config.stages) {
     const std::int64_t sequences = pass_sequences(config, stage);
     const std::int64_t tokens = sequences * stage.sequence_length;
     if (chunk >= tokens) continue;
     if (tokens % chunk != 0) {
-      fail(fmt::format("{} does not divide the {} tokens of a micro-batch of stage {}", chunk,
-                       tokens, stage.name));
+      fail({.reason = fmt::format("does not divide the {} tokens of a micro-batch of stage {}",
+                                  tokens, stage.name)});
     }
     const std::int64_t chunks = stage.batch_sequences / sequences * (tokens / chunk);
     if (chunks > kMostChunks) {
-      fail(fmt::format("{} makes {} chunks of a step of stage {}; accepted: at most {}", chunk,
-                       chunks, stage.name, kMostChunks));
+      fail({.reason = fmt::format("makes {} chunks of a step of stage {}", chunks, stage.name),
+            .accepted = fmt::format("at most {}", kMostChunks)});
     }
     if (config.optimizer.gradients == plain_state(DType::bf16) &&
         !config.model.tie_word_embeddings) {
-      fail(
-          fmt::format("{} makes {} chunks a step, whose gradients of the head are added: "
-                      "optimizer.gradients = \"fp32\" goes with it",
-                      chunk, chunks));
+      fail({.reason = fmt::format("makes {} chunks a step, whose gradients of the head are added: "
+                                  "optimizer.gradients = \"fp32\" goes with it",
+                                  chunks)});
     }
   }
 }
@@ -237,13 +239,13 @@ void check_growth(const TomlReader& reader, const RunConfig& config) {
   const std::int64_t layers = config.model.layer_count(), from = config.growth->from_layers;
   const std::vector<LayerSpec>& specs = config.model.layers;
   if (std::count(specs.begin(), specs.end(), specs.front()) != layers) {
-    reader.fail("growth", "beside model.layer_types; accepted: layers of one type");
+    reader.fail("growth", {.reason = "beside model.layer_types", .accepted = "layers of one type"});
   }
   if (layers > from && layers % from == 0) return;
-  reader.fail("growth",
-              fmt::format("{} layers cannot grow to {}; accepted: model.num_hidden_layers "
-                          "= {} or another multiple",
-                          from, layers, 2 * from));
+  reader.fail("growth", {.found = fmt::to_string(from),
+                         .reason = fmt::format("layers cannot grow to {}", layers),
+                         .accepted = fmt::format("model.num_hidden_layers = {} or another multiple",
+                                                 2 * from)});
 }
 
 /// Throws unless the patterns of the recipe `key` of `reader` name modules of the model. Recorded
@@ -272,7 +274,8 @@ void check_names_of_recipes(const TomlReader& reader, const RunConfig& config) {
 }
 
 void check_run(const TomlReader& reader, const RunConfig& config) {
-  if (config.stages.empty()) reader.refuse("stages", "missing", "at least one [[stages]] table");
+  if (config.stages.empty())
+    reader.refuse("stages", {.reason = "is missing", .accepted = "at least one [[stages]] table"});
   TomlReader document = reader;
   std::set<std::string> names;
   std::size_t index = 0;
@@ -282,8 +285,9 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
     const std::int64_t micro_batches = stage.batch_sequences / pass_sequences(config, stage);
     if (micro_batches > kMostChunks) {
       table.fail("micro_batch_sequences",
-                 fmt::format("{} makes {} micro-batches of a step; accepted: at most {}",
-                             stage.micro_batch_sequences, micro_batches, kMostChunks));
+                 {.found = fmt::to_string(stage.micro_batch_sequences),
+                  .reason = fmt::format("makes {} micro-batches of a step", micro_batches),
+                  .accepted = fmt::format("at most {}", kMostChunks)});
     }
     if (config.optimizer.gradients == plain_state(DType::bf16) && micro_batches > 1) {
       const std::string cause =
@@ -291,19 +295,19 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
               ? fmt::format("with parallel.shards = {}, a step has", config.parallel.shards)
               : fmt::format("{} makes", stage.micro_batch_sequences);
       table.fail("micro_batch_sequences",
-                 fmt::format("{} {} micro-batches, whose gradients are added: "
-                             "optimizer.gradients = \"fp32\" goes with it",
-                             cause, micro_batches));
+                 {.found = fmt::to_string(cause),
+                  .reason = fmt::format("{} micro-batches, whose gradients are added: "
+                                        "optimizer.gradients = \"fp32\" goes with it",
+                                        micro_batches)});
     }
     if (stage.fallback && stage.fallback->when.saturation > 0 &&
         config.logging.statistics_every_steps == 0) {
-      table.fail("fallback",
-                 "saturation is that of logged steps; accepted: "
-                 "logging.statistics_every_steps above 0");
+      table.fail("fallback", {.reason = "saturation is that of logged steps",
+                              .accepted = "logging.statistics_every_steps above 0"});
     }
     check_fallback_window(table, stage);
     if (!names.insert(stage.name).second) {
-      table.fail("name", fmt::format("two stages are called '{}'", stage.name));
+      table.fail("name", {.reason = fmt::format("two stages are called '{}'", stage.name)});
     }
   }
   check_steps(reader, config.stages);

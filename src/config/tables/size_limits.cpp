@@ -27,21 +27,21 @@ void check_eval_size(const TomlReader& table, const StageConfig& stage) {
   const double tokens = d(eval.sequences) * d(stage.sequence_length);
   if (tokens > kMostEvaluatedTokens) {
     table.fail("eval",
-               fmt::format("sequences = {} of {} tokens are {:.3g} tokens an evaluation; "
-                           "accepted: at most {:.0f}",
-                           eval.sequences, stage.sequence_length, tokens, kMostEvaluatedTokens));
+               {.reason = fmt::format("sequences = {} of {} tokens are {:.3g} tokens an evaluation",
+                                      eval.sequences, stage.sequence_length, tokens),
+                .accepted = fmt::format("at most {:.0f}", kMostEvaluatedTokens)});
   }
   if (d(eval.exact_match) > kMostAnswers) {
-    table.fail("eval", fmt::format("exact_match = {} answers; accepted: at most {:.0f}",
-                                   eval.exact_match, kMostAnswers));
+    table.fail("eval", {.reason = fmt::format("exact_match = {} answers", eval.exact_match),
+                        .accepted = fmt::format("at most {:.0f}", kMostAnswers)});
   }
   if (!eval.pass_at_k) return;
   const double answers = d(eval.pass_at_k->problems) * d(eval.pass_at_k->samples);
   if (answers > kMostAnswers) {
-    table.fail("eval", fmt::format("pass_at_k: {} problems with {} samples are {:.0f} answers; "
-                                   "accepted: at most {:.0f}",
-                                   eval.pass_at_k->problems, eval.pass_at_k->samples, answers,
-                                   kMostAnswers));
+    table.fail("eval",
+               {.reason = fmt::format("pass_at_k: {} problems with {} samples are {:.0f} answers",
+                                      eval.pass_at_k->problems, eval.pass_at_k->samples, answers),
+                .accepted = fmt::format("at most {:.0f}", kMostAnswers)});
   }
 }
 
@@ -67,10 +67,11 @@ void check_model_size(const TomlReader& table, const ModelConfig& model) {
       {model.num_key_value_heads, "num_key_value_heads"}};
   table.fail(
       std::max_element(std::begin(sizes), std::end(sizes))->second,
-      fmt::format("vocab_size = {}, hidden_size = {}, intermediate_size = {}, {} layers and "
-                  "{} heads of {} make {:.3g} parameters; accepted: at most {:.3g}",
-                  model.vocab_size, model.hidden_size, model.intermediate_size, model.layer_count(),
-                  model.num_attention_heads, model.head_dim, count, kMostParameters));
+      {.reason = fmt::format("vocab_size = {}, hidden_size = {}, intermediate_size = {}, {} layers "
+                             "and {} heads of {} make {:.3g} parameters",
+                             model.vocab_size, model.hidden_size, model.intermediate_size,
+                             model.layer_count(), model.num_attention_heads, model.head_dim, count),
+       .accepted = fmt::format("at most {:.3g}", kMostParameters)});
 }
 
 void check_stage_size(const TomlReader& table, const StageConfig& stage, const ModelConfig& model) {
@@ -79,23 +80,25 @@ void check_stage_size(const TomlReader& table, const StageConfig& stage, const M
   const double once = d(stage.micro_batch_sequences) * length;
   if (step > kMostStepTokens) {
     table.fail("batch_sequences",
-               fmt::format("{} sequences of {} tokens are {:.3g} tokens a step; "
-                           "accepted: at most {:.0f}",
-                           stage.batch_sequences, stage.sequence_length, step, kMostStepTokens));
+               {.found = fmt::to_string(stage.batch_sequences),
+                .reason = fmt::format("sequences of {} tokens are {:.3g} tokens a step",
+                                      stage.sequence_length, step),
+                .accepted = fmt::format("at most {:.0f}", kMostStepTokens)});
   }
   if (once > kMostMicroBatchTokens) {
     table.fail("micro_batch_sequences",
-               fmt::format("{} sequences of {} tokens are {:.3g} tokens at once; accepted: at most "
-                           "{:.0f}",
-                           stage.micro_batch_sequences, stage.sequence_length, once,
-                           kMostMicroBatchTokens));
+               {.found = fmt::to_string(stage.micro_batch_sequences),
+                .reason = fmt::format("sequences of {} tokens are {:.3g} tokens at once",
+                                      stage.sequence_length, once),
+                .accepted = fmt::format("at most {:.0f}", kMostMicroBatchTokens)});
   }
   const double activations = once * activations_of_token(model);
   if (activations > kMostActivations) {
     table.fail("micro_batch_sequences",
-               fmt::format("{:.0f} tokens at once through this model are {:.3g} activations; "
-                           "accepted: at most {:.3g}",
-                           once, activations, kMostActivations));
+               {.found = fmt::format("{:.0f}", once),
+                .reason = fmt::format("tokens at once through this model are {:.3g} activations",
+                                      activations),
+                .accepted = fmt::format("at most {:.3g}", kMostActivations)});
   }
   if (stage.eval) check_eval_size(table, stage);
 }
@@ -104,8 +107,9 @@ void check_steps(const TomlReader& document, const std::vector<StageConfig>& sta
   double steps = 0;
   for (const StageConfig& stage : stages) steps += d(stage.steps);
   if (steps <= d(kMostSteps)) return;
-  document.fail("stages",
-                fmt::format("{:.0f} steps of all stages; accepted: at most {}", steps, kMostSteps));
+  document.fail("stages", {.found = fmt::format("{:.0f}", steps),
+                           .reason = "steps of all stages",
+                           .accepted = fmt::format("at most {}", kMostSteps)});
 }
 
 }  // namespace fp8lab

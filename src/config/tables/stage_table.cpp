@@ -103,13 +103,15 @@ void check_recipe_at(const TomlReader& reader, const StageConfig& stage) {
   for (const TomlReader& table : copy.tables("recipe_at")) {
     const std::int64_t step = stage.recipe_at[index++].step;
     if (last + 1 >= stage.steps) {
-      table.fail("step", fmt::format("after {} steps the stage has no step of another recipe: it "
-                                     "has {}; accepted: fewer tables of recipe_at",
-                                     last, stage.steps));
+      table.fail("step", {.reason = fmt::format(
+                              "after {} steps the stage has no step of another recipe: it has {}",
+                              last, stage.steps),
+                          .accepted = "fewer tables of recipe_at"});
     }
     if (step <= last || step >= stage.steps) {
-      table.refuse("step", fmt::format("{} steps", step),
-                   integers(last + 1, stage.steps - 1) + ", after those before it");
+      table.refuse("step", {.found = fmt::format("{} steps", step),
+                            .accepted = fmt::format("{}, after those before it",
+                                                    integers(last + 1, stage.steps - 1))});
     }
     last = step;
   }
@@ -154,9 +156,10 @@ const Table<FallbackConfig>& fallback_table() {
         const FallbackCriteria& when = fallback.when;
         if (when.loss_spike > 0 || when.gradient_norm > 0 || when.saturation > 0 || when.nonfinite)
           return;
-        reader.fail("when",
-                    "nothing makes the stage fall back; accepted: at least one of "
-                    "loss_spike, gradient_norm, saturation, nonfinite");
+        reader.fail(
+            "when",
+            {.reason = "nothing makes the stage fall back",
+             .accepted = "at least one of loss_spike, gradient_norm, saturation, nonfinite"});
       }};
   return table;
 }
@@ -166,13 +169,15 @@ void check_stage(const TomlReader& reader, const StageConfig& stage) {
   if (rate.warmup_steps + rate.decay_steps > stage.steps) {
     inner_reader(reader, "learning_rate")
         ->fail("warmup_steps",
-               fmt::format("warmup_steps = {} and decay_steps = {} do not fit into steps = {}",
-                           rate.warmup_steps, rate.decay_steps, stage.steps));
+               {.reason =
+                    fmt::format("warmup_steps = {} and decay_steps = {} do not fit into steps = {}",
+                                rate.warmup_steps, rate.decay_steps, stage.steps)});
   }
   const std::vector<SourceConfig>& sources = stage.data.sources;
   const std::optional<TomlReader> eval = inner_reader(reader, "eval");
   if (eval && !eval->has("data") && !std::all_of(sources.begin(), sources.end(), is_generated)) {
-    eval->fail("data", "missing; a stage that reads files names its held-out documents");
+    eval->fail("data",
+               {.reason = "missing; a stage that reads files names its held-out documents"});
   }
   check_recipe_name(reader, stage.recipe);
   check_recipe_at(reader, stage);
@@ -180,13 +185,15 @@ void check_stage(const TomlReader& reader, const StageConfig& stage) {
       stage.fallback->when.loss_spike > 0) {
     inner_reader(*inner_reader(reader, "fallback"), "when")
         ->fail("loss_spike",
-               "compares losses with their mean, which advantages may make zero or negative; "
-               "accepted: gradient_norm, saturation, nonfinite");
+               {.reason =
+                    "compares losses with their mean, which advantages may make zero or negative",
+                .accepted = "gradient_norm, saturation, nonfinite"});
   }
   if (stage.batch_sequences % stage.micro_batch_sequences != 0) {
-    reader.fail("micro_batch_sequences",
-                fmt::format("{} does not divide batch_sequences = {}", stage.micro_batch_sequences,
-                            stage.batch_sequences));
+    reader.fail(
+        "micro_batch_sequences",
+        {.found = fmt::to_string(stage.micro_batch_sequences),
+         .reason = fmt::format("does not divide batch_sequences = {}", stage.batch_sequences)});
   }
 }
 
@@ -200,9 +207,8 @@ class FormerOutliers : public InnerTable<StageConfig> {
     if (!outer.has(word)) return;
     const bool has_none = outer.raw()[word]["channels"].value_or(std::int64_t{-1}) == 0;
     if (!has_none) {
-      outer.fail(word,
-                 "is a stress now; accepted: [[stages.stress]] with kind = "
-                 "\"outlier_channels\"");
+      outer.fail(word, {.reason = "is a stress now",
+                        .accepted = "[[stages.stress]] with kind = \"outlier_channels\""});
     }
     outer.node(word);
   }

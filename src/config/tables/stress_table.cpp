@@ -53,7 +53,7 @@ void check_aligned(const TomlReader& reader, const StressConfig& stress, const M
                    const Declaration& declaration) {
   const std::vector<std::string> gated = gated_layers(declaration);
   if (gated.empty()) {
-    reader.fail("kind", "accepted: feed_forward = \"swiglu\", which has a gate");
+    reader.fail("kind", {.accepted = "feed_forward = \"swiglu\", which has a gate"});
   }
   const auto layers = static_cast<int>(model.layer_count());
   if (std::any_of(gated.begin(), gated.end(), [&](const std::string& name) {
@@ -61,33 +61,38 @@ void check_aligned(const TomlReader& reader, const StressConfig& stress, const M
       })) {
     return;
   }
-  reader.refuse("layers", "'" + stress.layers + "', which names no feed-forward",
-                fmt::format("a pattern of layers such as layers.last, of {} layers", layers));
+  reader.refuse("layers", {.found = fmt::format("'{}'", stress.layers),
+                           .reason = ", which names no feed-forward",
+                           .accepted = fmt::format(
+                               "a pattern of layers such as layers.last, of {} layers", layers)});
 }
 
 void check_stress(const TomlReader& reader, const StressConfig& stress, const StageConfig& stage,
                   const ModelConfig& model) {
   if (is_spike(stress) && stress.factor == 1.0) {
-    reader.fail("factor", "1 makes no spike; accepted: another power of two, such as 64.0");
+    reader.fail("factor",
+                {.reason = "1 makes no spike", .accepted = "another power of two, such as 64.0"});
   }
   if (grows_channels(stress) && stress.gain == 1.0) {
-    reader.fail("gain", "1 changes no channel; accepted: another power of two, such as 4096.0");
+    reader.fail("gain", {.reason = "1 changes no channel",
+                         .accepted = "another power of two, such as 4096.0"});
   }
   const std::int64_t most = aligns(stress) ? model.intermediate_size : model.hidden_size;
   if (stress.channels > most) {
-    reader.refuse("channels", fmt::format("the integer {}", stress.channels), integers(1, most));
+    reader.refuse("channels", {.found = fmt::format("the integer {}", stress.channels),
+                               .accepted = integers(1, most)});
   }
   if (stress.at_step + std::max<std::int64_t>(1, stress.over_steps) > stage.steps) {
-    reader.fail("at_step",
-                fmt::format("at_step = {} and over_steps = {} do not fit into steps = {}",
-                            stress.at_step, stress.over_steps, stage.steps));
+    reader.fail("at_step", {.reason = fmt::format(
+                                "at_step = {} and over_steps = {} do not fit into steps = {}",
+                                stress.at_step, stress.over_steps, stage.steps)});
   }
   const Declaration declaration = declaration_of(model);
   if (aligns(stress)) {
     check_aligned(reader, stress, model, declaration);
   } else if (declaration.normed_linears().empty()) {
     reader.fail("kind",
-                "accepted: norm_place = \"pre\" or \"both\", whose norms linear layers read");
+                {.accepted = "norm_place = \"pre\" or \"both\", whose norms linear layers read"});
   }
 }
 

@@ -53,8 +53,9 @@ void read_fields(TomlReader& reader, const Fields<S>& fields, S& object) {
     if (!field.follows || reader.has(field.word)) continue;
     const FieldValue value = field.follows(object);
     if (field.set(object, value)) continue;
-    reader.refuse(field.word, fmt::format("{}, by {}", toml_text(value), field.follows_words),
-                  field.accepted);
+    reader.refuse(field.word, {.found = toml_text(value),
+                               .reason = fmt::format(", by {}", field.follows_words),
+                               .accepted = field.accepted});
   }
 }
 
@@ -66,13 +67,13 @@ void settle_fields(const TomlReader& reader, const Fields<S>& fields, S& object)
   for (const Field<S>& field : fields) {
     if (field.matters(object)) continue;
     const bool is_refused = reader.has(field.word) && !field.may_be_idle;
-    if (is_refused) reader.fail(field.word, "is for " + field.needs);
+    if (is_refused) reader.fail(field.word, {.reason = "is for " + field.needs});
     field.copy(object, plain);
   }
   for (const Field<S>& field : fields) {
     if (!field.is_required || !field.matters(object) || reader.has(field.word)) continue;
     if (field.get(object) != field.get(plain)) continue;  // inherited
-    reader.refuse(field.word, "missing", field.accepted);
+    reader.refuse(field.word, {.reason = "is missing", .accepted = field.accepted});
   }
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/base/machine.hpp"
 #include "src/io/files/file_descriptor.hpp"
 #include "src/io/files/file_kind.hpp"
@@ -100,7 +101,8 @@ void replace_file(TemporaryFile& temporary, const fs::path& path) {
 AtomicFile::AtomicFile(fs::path path, Caching caching)
     : path_(std::move(path)), temporary_(temporary_beside(path_)), caching_(caching) {
   if (is_folder(path_)) {
-    throw Error(fmt::format("{}: is a directory, a file is to be written", path_.string()));
+    throw InputError(
+        {.where = path_.string(), .reason = "is a directory, a file is to be written"});
   }
   file_ = FileDescriptor(
       ::open(temporary_.path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
@@ -150,7 +152,7 @@ void make_directories(const fs::path& directory) {
   fs::create_directories(directory, error);
   if (is_folder(directory)) return;
   if (is_present(directory) || error == std::errc::not_a_directory) {
-    throw Error(fmt::format("{}: exists and is not a directory", directory.string()));
+    throw InputError({.where = directory.string(), .reason = "exists and is not a directory"});
   }
   fail(directory, "create the directory", error.value());
 }
@@ -159,15 +161,17 @@ std::string read_file(const fs::path& path) {
   // O_NONBLOCK: opening a pipe would otherwise wait for a writer.
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) {
-    throw Error(fmt::format("{}: cannot open: {}", path.string(), error_text(errno)));
+    throw InputError(
+        {.where = path.string(), .reason = fmt::format("cannot open: {}", error_text(errno))});
   }
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail(path, "stat", errno);
   if (S_ISDIR(status.st_mode)) {
-    throw Error(fmt::format("{}: is a directory, a file is expected", path.string()));
+    throw InputError({.where = path.string(), .reason = "is a directory, a file is expected"});
   }
   if (!S_ISREG(status.st_mode)) {
-    throw Error(fmt::format("{}: is no regular file; accepted: one on a disk", path.string()));
+    throw InputError(
+        {.where = path.string(), .reason = "is no regular file", .accepted = "one on a disk"});
   }
   note_file_read(path, status.st_dev, status.st_ino);
   require_memory(static_cast<double>(status.st_size), path.string() + ": to be read it");

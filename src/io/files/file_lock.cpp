@@ -11,6 +11,7 @@
 #include <ctime>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/atomic_file.hpp"
 
 namespace fp8lab {
@@ -85,10 +86,9 @@ std::optional<FileLock> FileLock::try_acquire(const std::filesystem::path& path,
     FileDescriptor file(
         ::open(side_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
     if (file.valid() ? !is_regular(file.get()) : errno == ELOOP) {
-      throw Error(
-          fmt::format("{}: is no regular file, and would be written as the lock file; "
-                      "remove it",
-                      side_file.string()));
+      throw InputError(
+          {.where = side_file.string(),
+           .reason = "is no regular file, and would be written as the lock file; remove it"});
     }
     if (!file.valid()) {
       throw RuntimeFailure(fmt::format("{}: cannot create the lock file: {}", side_file.string(),

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/files_read.hpp"
 
 namespace fp8lab {
@@ -44,11 +45,12 @@ FileDescriptor open_regular_file(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a pipe would otherwise wait for a writer.
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) {
-    throw Error(fmt::format("{}: cannot open: {}", path.string(), error_text(errno)));
+    throw InputError(
+        {.where = path.string(), .reason = fmt::format("cannot open: {}", error_text(errno))});
   }
   const struct stat status = status_of(file, path.string());
   if (!S_ISREG(status.st_mode)) {
-    throw Error(fmt::format("{}: is no regular file", path.string()));
+    throw InputError({.where = path.string(), .reason = "is no regular file"});
   }
   note_file_read(path, status.st_dev, status.st_ino);
   return file;

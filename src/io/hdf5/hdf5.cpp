@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/file_descriptor.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/files/files_read.hpp"
@@ -248,7 +249,8 @@ void require_whole(hid_t id, const std::filesystem::path& path, const Hdf5Status
   if (known >= 0 && size >= end) return;
   H5Fclose(id);
   status.check(known, "H5Fget_eoa");
-  throw Error(fmt::format("{}: truncated: {} of {} bytes are there", path.string(), size, end));
+  throw InputError({.where = path.string(),
+                    .reason = fmt::format("truncated: {} of {} bytes are there", size, end)});
 }
 
 }  // namespace
@@ -275,14 +277,17 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path,
 Hdf5File Hdf5File::open(const std::filesystem::path& path) {
   const Hdf5Status status(path.string(), false);
   if (::access(path.c_str(), R_OK) != 0) {
-    throw Error(fmt::format("{}: cannot open: {}", path.string(), error_text(errno)));
+    throw InputError(
+        {.where = path.string(), .reason = fmt::format("cannot open: {}", error_text(errno))});
   }
   if (is_folder(path)) {
-    throw Error(path.string() + ": is a directory, an HDF5 file is expected");
+    throw InputError(
+        {.where = path.string(), .reason = "is a directory, an HDF5 file is expected"});
   }
   note_file_read(path);
   const Hdf5Handle access = access_properties(status);
-  if (H5Fis_hdf5(path.c_str()) <= 0) throw Error(path.string() + ": not an HDF5 file");
+  if (H5Fis_hdf5(path.c_str()) <= 0)
+    throw InputError({.where = path.string(), .reason = "not an HDF5 file"});
   // Try a plain open first, which succeeds if no writer holds the file and none was killed. A SWMR
   // reader takes damaged metadata for half-written ones and rereads them many times.
   hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());
@@ -310,7 +315,8 @@ std::vector<std::string> Hdf5File::link_names(const std::string& group) const {
     static_cast<std::vector<std::string>*>(data)->emplace_back(name);
     return 0;
   };
-  if (!has(group)) throw Error(fmt::format("{}: {} is missing", name(), group));
+  if (!has(group))
+    throw InputError({.where = name(), .reason = fmt::format("{} is missing", group)});
   std::vector<std::string> names;
   hsize_t position = 0;
   status_.check(H5Literate_by_name(handle_.get(), group.c_str(), H5_INDEX_NAME, H5_ITER_INC,
@@ -439,10 +445,10 @@ void Hdf5File::check_link(const std::string& path) const {
   if (path == "/") return;
   status_.check(H5Lget_info(handle_.get(), path.c_str(), &link, H5P_DEFAULT), "H5Lget_info", path);
   if (link.type == H5L_TYPE_HARD) return;
-  throw Error(
-      fmt::format("{}: {} is a link to another {}, which is not followed; accepted: groups "
-                  "and datasets of the file itself",
-                  name(), path, link.type == H5L_TYPE_EXTERNAL ? "file" : "name"));
+  throw InputError({.where = name(),
+                    .reason = fmt::format("{} is a link to another {}, which is not followed", path,
+                                          link.type == H5L_TYPE_EXTERNAL ? "file" : "name"),
+                    .accepted = "groups and datasets of the file itself"});
 }
 
 void Hdf5File::check_storage(const Hdf5Handle& dataset, const std::string& path) const {
@@ -451,10 +457,10 @@ void Hdf5File::check_storage(const Hdf5Handle& dataset, const std::string& path)
   const bool outside =
       H5Pget_external_count(properties.get()) > 0 || H5Pget_layout(properties.get()) == H5D_VIRTUAL;
   if (!outside) return;
-  throw Error(
-      fmt::format("{}: {} keeps its rows in another file, which is not read; accepted: "
-                  "datasets of the file itself",
-                  name(), path));
+  throw InputError(
+      {.where = name(),
+       .reason = fmt::format("{} keeps its rows in another file, which is not read", path),
+       .accepted = "datasets of the file itself"});
 }
 
 void Hdf5File::read_rows(const std::string& path) const {
@@ -469,8 +475,9 @@ void Hdf5File::read_rows(const std::string& path) const {
   if (elements < 0 || size <= 0 || elements > kMost / size ||
       static_cast<hsize_t>(elements * size) / 2048 >
           H5Dget_storage_size(dataset.get()) + (hsize_t{1} << 20) / 2048) {
-    throw Error(fmt::format("{}: {} claims {} elements, far more than the file holds", name(), path,
-                            elements));
+    throw InputError({.where = name(),
+                      .reason = fmt::format("{} claims {} elements, far more than the file holds",
+                                            path, elements)});
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(elements * size));
   if (bytes.empty()) return;
@@ -483,7 +490,8 @@ void Hdf5File::read_rows(const std::string& path) const {
 
 void Hdf5File::read_everything(const std::string& group, int depth) const {
   constexpr int kDeepest = 16;  // limit of the recursion: a damaged link may lead to a parent group
-  if (depth > kDeepest) throw Error(fmt::format("{}: groups are nested in themselves", name()));
+  if (depth > kDeepest)
+    throw InputError({.where = name(), .reason = "groups are nested in themselves"});
   attribute_names(group);  // verifies the checksum of the header that holds them
   for (const std::string& link : link_names(group)) {
     const std::string path = group == "/" ? "/" + link : group + "/" + link;
@@ -504,7 +512,7 @@ void Hdf5File::read_everything(const std::string& group, int depth) const {
 
 Hdf5Dataset Hdf5File::open_dataset(const DatasetSpec& spec) const {
   const auto refuse = [&](const std::string& what) {
-    throw Error(fmt::format("{}: {} {}", name(), spec.path, what));
+    throw InputError({.where = name(), .key = spec.path, .reason = what});
   };
   if (!has(spec.path)) refuse("is missing");
   Hdf5Handle dataset = status_.own(H5Dopen2(handle_.get(), spec.path.c_str(), H5P_DEFAULT),

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/hdf5/hdf5.hpp"
 #include "src/io/sha256.hpp"
 
@@ -35,7 +35,8 @@ std::string netstring(const std::string& text) { return fmt::format("{}:{}", tex
 
 void refuse_nul(const std::string& text, const std::string& name) {
   if (text.find('\0') != std::string::npos) {
-    throw Error(fmt::format("attribute '{}': a text with a NUL byte cannot be stored", name));
+    throw InputError({.where = fmt::format("attribute '{}'", name),
+                      .reason = "a text with a NUL byte cannot be stored"});
   }
 }
 
@@ -122,7 +123,8 @@ void Hdf5File::read_scalar(const std::string& object, const std::string& name, h
   const Hdf5Handle space = status_.own(H5Aget_space(attribute.get()), H5Sclose, "H5Aget_space");
   if (H5Tget_class(stored.get()) != expected ||
       H5Sget_simple_extent_type(space.get()) != H5S_SCALAR) {
-    throw Error(fmt::format("{}: attribute {} has another type", this->name(), where));
+    throw InputError(
+        {.where = this->name(), .noun = "attribute", .key = where, .reason = "has another type"});
   }
   status_.check(H5Aread(attribute.get(), type, value), "H5Aread", where);
 }
@@ -158,18 +160,25 @@ std::vector<std::string> Hdf5File::read_texts(const std::string& object, const s
   const int rank = H5Sget_simple_extent_ndims(space.get());
   if (H5Tget_class(stored.get()) != H5T_STRING ||
       H5Sget_simple_extent_type(space.get()) == H5S_NULL || rank != (scalar ? 0 : 1)) {
-    throw Error(fmt::format("{}: attribute {} has another type", this->name(), where));
+    throw InputError(
+        {.where = this->name(), .noun = "attribute", .key = where, .reason = "has another type"});
   }
   const auto count = static_cast<std::size_t>(H5Sget_simple_extent_npoints(space.get()));
   constexpr std::size_t kMostTexts = 4096;
   if (count > kMostTexts) {
-    throw Error(fmt::format("{}: attribute {} has {} entries", this->name(), where, count));
+    throw InputError({.where = this->name(),
+                      .noun = "attribute",
+                      .key = where,
+                      .reason = fmt::format("has {} entries", count)});
   }
   if (H5Tis_variable_str(stored.get()) > 0) return read_variable(attribute, count, where);
   const std::size_t size = H5Tget_size(stored.get());
   constexpr std::size_t kMostBytes = std::size_t{64} << 20;
   if (size > kMostBytes / std::max<std::size_t>(count, 1)) {
-    throw Error(fmt::format("{}: attribute {} has texts of {} bytes", this->name(), where, size));
+    throw InputError({.where = this->name(),
+                      .noun = "attribute",
+                      .key = where,
+                      .reason = fmt::format("has texts of {} bytes", size)});
   }
   std::string bytes(count * size, '\0');
   const Hdf5Handle type = text_type(size, status_);
@@ -230,8 +239,9 @@ void Hdf5File::seal_attributes(const std::string& object) {
 void Hdf5File::check_attributes(const std::string& object) const {
   const bool sealed = has_attribute(object, kChecksum);
   if (sealed && text_attribute(object, kChecksum) == attributes_checksum(object)) return;
-  throw Error(
-      fmt::format("{}: damaged: the attributes of {} do not have their checksum", name(), object));
+  throw InputError(
+      {.where = name(),
+       .reason = fmt::format("damaged: the attributes of {} do not have their checksum", object)});
 }
 
 std::string Hdf5File::text_attribute(const std::string& object, const std::string& name) const {

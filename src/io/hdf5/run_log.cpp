@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/files/file_lock.hpp"
@@ -103,8 +104,9 @@ class RowWriter {
       }
       const Hdf5Dataset old = source.open_dataset(spec);
       if (old.spec().text_size != spec.text_size || old.rows() < rows) {
-        throw Error(fmt::format("{}: damaged run file: {} does not fit the schema", source.name(),
-                                spec.path));
+        throw InputError(
+            {.where = source.name(),
+             .reason = fmt::format("damaged run file: {} does not fit the schema", spec.path)});
       }
       constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
       const auto block = static_cast<std::int64_t>(
@@ -361,14 +363,15 @@ std::string difference(const Identity& stored, const Identity& now) {
 
 void require_continuable(const RunMeta& meta, const std::filesystem::path& path) {
   if (meta.version >= RunMeta().version) return;
-  throw Error(path.string() +
-              ": of a version of fp8lab that did not write down what determines a "
-              "run; it can be read, not continued");
+  throw InputError({.where = path.string(),
+                    .reason = "of a version of fp8lab that did not write down what determines a "
+                              "run; it can be read, not continued"});
 }
 
 FileLock RunLog::lock(const std::filesystem::path& path) {
   std::optional<FileLock> lock = FileLock::try_acquire(path);
-  if (!lock) throw Error(path.string() + ": another process is writing this run");
+  if (!lock)
+    throw InputError({.where = path.string(), .reason = "another process is writing this run"});
   return std::move(*lock);
 }
 
@@ -379,7 +382,8 @@ std::unique_ptr<RunLog> RunLog::create(const std::filesystem::path& path, const 
   make_directories(path.parent_path());
   FileLock lock = held ? std::move(*held) : RunLog::lock(path);
   if (is_present(path)) {
-    throw Error(path.string() + ": this run file exists; resume it or write to another directory");
+    throw InputError({.where = path.string(),
+                      .reason = "this run file exists; resume it or write to another directory"});
   }
   TemporaryFile temporary(construction_site(path));
   auto log =
@@ -401,7 +405,7 @@ void RunLog::close_killed(const std::filesystem::path& path, FileLock held) {
 
 std::unique_ptr<RunLog> RunLog::resume(const std::filesystem::path& path, std::int64_t step,
                                        std::int64_t log_interval, std::optional<FileLock> held) {
-  if (!is_present(path)) throw Error(path.string() + ": no such run file");
+  if (!is_present(path)) throw InputError({.where = path.string(), .reason = "no such run file"});
   FileLock lock = held ? std::move(*held) : RunLog::lock(path);
   const Hdf5File old = Hdf5File::open(path);
   const RunMeta meta = read_meta(old);
@@ -410,8 +414,10 @@ std::unique_ptr<RunLog> RunLog::resume(const std::filesystem::path& path, std::i
   const std::vector<std::int64_t> steps = read_steps(old, RowGroup::metrics, 0);
   const std::int64_t last = steps.empty() ? 0 : steps.back();
   if (step < 0 || step - last >= std::max<std::int64_t>(log_interval, 1)) {
-    throw Error(fmt::format("{}: cannot continue after step {}: its metrics end at step {}",
-                            path.string(), step, last));
+    throw InputError(
+        {.where = path.string(),
+         .reason =
+             fmt::format("cannot continue after step {}: its metrics end at step {}", step, last)});
   }
   TemporaryFile temporary(construction_site(path));
   auto log = std::make_unique<Hdf5RunLog>(std::move(lock), path, temporary.path(), meta, tensors,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "emulation/base/input_error.hpp"
 #include "src/io/hdf5/run_schema.hpp"
 
 namespace fp8lab {
@@ -149,7 +150,7 @@ std::vector<double> read_statistic(const std::filesystem::path& path, const std:
     std::string known;
     for (const StatisticField& f : fields)
       known += (known.empty() ? "" : ", ") + std::string(f.name);
-    throw Error(fmt::format("unknown statistic '{}'; known are {}", name, known));
+    throw InputError({.noun = "unknown statistic", .key = name, .accepted = known});
   }
   const Hdf5File file = Hdf5File::open(path);
   read_meta(file);

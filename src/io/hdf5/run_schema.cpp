@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "emulation/base/input_error.hpp"
+
 namespace fp8lab {
 namespace {
 
@@ -166,7 +168,8 @@ Identity read_identity(const Hdf5File& file) {
   const std::vector<std::string> names = file.list_attribute(kMeta, "identity_names");
   const std::vector<std::string> hashes = file.list_attribute(kMeta, "identity_hashes");
   if (names.size() != hashes.size()) {
-    throw Error(file.name() + ": damaged run file: identity_names and identity_hashes differ");
+    throw InputError({.where = file.name(),
+                      .reason = "damaged run file: identity_names and identity_hashes differ"});
   }
   Identity identity;
   for (std::size_t i = 0; i < names.size(); ++i) identity.emplace_back(names[i], hashes[i]);
@@ -282,7 +285,8 @@ void write_meta(Hdf5File& file, const RunMeta& meta) {
 
 RunMeta read_meta(const Hdf5File& file) {
   if (!file.has_attribute(kMeta, "schema")) {
-    throw Error(file.name() + ": not a run file of fp8lab (/meta has no schema)");
+    throw InputError(
+        {.where = file.name(), .reason = "not a run file of fp8lab (/meta has no schema)"});
   }
   const std::string schema = file.text_attribute(kMeta, "schema");
   RunMeta meta;
@@ -292,9 +296,11 @@ RunMeta read_meta(const Hdf5File& file) {
     if (schema == kRunSchema + std::to_string(version)) meta.version = version;
   }
   if (meta.version == 0) {
-    throw Error(
-        fmt::format("{}: not a run file that this version reads: schema '{}', accepted '{}1' to {}",
-                    file.name(), schema, kRunSchema, newest));
+    throw InputError(
+        {.where = file.name(),
+         .reason = fmt::format(
+             "not a run file that this version reads: schema '{}', accepted '{}1' to {}", schema,
+             kRunSchema, newest)});
   }
   if (meta.version >= 2) {
     file.check_attributes(kMeta);
@@ -343,7 +349,8 @@ std::vector<TensorName> read_tensor_names(const Hdf5File& file) {
   const auto bits = read_all<double>(file, specs[3]);
   if (slots.size() != layers.size() || formats.size() != layers.size() ||
       bits.size() != layers.size()) {
-    throw Error(file.name() + ": damaged run file: /tensors names differ in number");
+    throw InputError(
+        {.where = file.name(), .reason = "damaged run file: /tensors names differ in number"});
   }
   std::vector<TensorName> tensors;
   for (std::size_t i = 0; i < layers.size(); ++i) {

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/hdf5/hdf5.hpp"
@@ -30,8 +31,8 @@ void check(const StudyTable& table) {
   for (const ArmRecord& arm : table.arms) {
     if (arm.name.empty() || arm.name == "." || arm.name == ".." ||
         arm.name.find('/') != std::string::npos) {
-      throw Error(
-          fmt::format("study arm name '{}': one folder name without '/' is accepted", arm.name));
+      throw InputError({.where = fmt::format("study arm name '{}'", arm.name),
+                        .reason = "one folder name without '/' is accepted"});
     }
     if (!names.insert(arm.name).second) {
       throw Error(fmt::format("study arm '{}' is listed twice", arm.name));
@@ -44,10 +45,9 @@ void check(const StudyTable& table) {
   for (const ArmRecord& arm : table.arms) {
     if (arm.baseline_arm.empty()) continue;
     if (arm.is_baseline || baselines.count(arm.baseline_arm) == 0) {
-      throw Error(
-          fmt::format("study arm '{}' is paired with '{}'; accepted: an arm that is no "
-                      "baseline with one that is",
-                      arm.name, arm.baseline_arm));
+      throw InputError(
+          {.reason = fmt::format("study arm '{}' is paired with '{}'", arm.name, arm.baseline_arm),
+           .accepted = "an arm that is no baseline with one that is"});
     }
   }
 }
@@ -185,22 +185,25 @@ std::vector<std::filesystem::path> read_study_links(const std::filesystem::path&
   const std::string schema =
       file.has_attribute("/meta", "schema") ? file.text_attribute("/meta", "schema") : "";
   if (schema != kStudySchema && schema != kFirstStudySchema) {
-    throw Error(fmt::format("{}: not a study file: schema '{}', accepted '{}' to 2",
-                            study_h5.string(), schema, kFirstStudySchema));
+    throw InputError({.where = study_h5.string(),
+                      .reason = fmt::format("not a study file: schema '{}', accepted '{}' to 2",
+                                            schema, kFirstStudySchema)});
   }
   if (file.has_attribute("/meta", "checksum")) file.check_attributes("/meta");
   const std::vector<std::string> arms = file.link_names("/runs");
   const std::vector<std::string> files =
       read_all_texts(file, {.path = "/arms/run_file", .type = ElementType::text});
   if (arms.size() != files.size()) {
-    throw Error(fmt::format("{}: damaged: {} links for {} arms", study_h5.string(), arms.size(),
-                            files.size()));
+    throw InputError(
+        {.where = study_h5.string(),
+         .reason = fmt::format("damaged: {} links for {} arms", arms.size(), files.size())});
   }
   for (const std::string& run : files) {
     const std::filesystem::path path = run;
     if (path.is_relative() && std::find(path.begin(), path.end(), "..") == path.end()) continue;
-    throw Error(fmt::format("{}: names the run file '{}'; accepted: one in the folder of the study",
-                            study_h5.string(), run));
+    throw InputError({.where = study_h5.string(),
+                      .reason = fmt::format("names the run file '{}'", run),
+                      .accepted = "one in the folder of the study"});
   }
   file.read_everything();
   return {files.begin(), files.end()};

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/atomic_file.hpp"
 
 namespace fp8lab {
@@ -60,7 +61,9 @@ class HeaderParser {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(fmt::format("{}: malformed .npy header at byte {}: {}", origin_, position_, what));
+    throw InputError(
+        {.where = origin_,
+         .reason = fmt::format("malformed .npy header at byte {}: {}", position_, what)});
   }
 
   void skip_space() {
@@ -109,7 +112,8 @@ class HeaderParser {
   std::string parse_descr() {
     skip_space();
     if (position_ < text_.size() && text_[position_] == '[') {
-      throw Error(origin_ + ": structured .npy types are not accepted; save one plain array");
+      throw InputError({.where = origin_,
+                        .reason = "structured .npy types are not accepted; save one plain array"});
     }
     return parse_string();
   }
@@ -165,36 +169,48 @@ DType dtype_of(const std::string& descr, const std::string& origin) {
   }
   if (descr == "<u4") return DType::i32;
   if (descr.ends_with('O')) {
-    throw Error(origin + ": .npy arrays of Python objects are not accepted (they are pickles)");
+    throw InputError(
+        {.where = origin,
+         .reason = ".npy arrays of Python objects are not accepted (they are pickles)"});
   }
-  throw Error(
-      fmt::format("{}: .npy type '{}' is not accepted; accepted are '<f4', '<f8', '|u1', "
-                  "'<i4', '<u4' (bits of i32) and '<u2' (bits of bf16)",
-                  origin, descr));
+  throw InputError(
+      {.where = origin,
+       .noun = ".npy type",
+       .found = quoted_word(descr),
+       .reason = "is not accepted",
+       .accepted = "'<f4', '<f8', '|u1', '<i4', '<u4' (bits of i32) and '<u2' (bits of bf16)"});
 }
 
 /// Splits the file into header text and data.
 std::pair<std::string_view, std::string_view> split(std::string_view bytes,
                                                     const std::string& origin) {
   if (!bytes.starts_with(kMagic)) {
-    throw Error(origin + ": not a .npy file (it does not begin with \\x93NUMPY)");
+    throw InputError(
+        {.where = origin, .reason = "not a .npy file (it does not begin with \\x93NUMPY)"});
   }
   const auto byte = [&](std::size_t i) -> std::size_t {
-    if (i >= bytes.size()) throw Error(origin + ": truncated .npy file: ends inside the preamble");
+    if (i >= bytes.size())
+      throw InputError(
+          {.where = origin, .reason = "truncated .npy file: ends inside the preamble"});
     return static_cast<unsigned char>(bytes[i]);
   };
   const std::size_t major = byte(6);
   const std::size_t minor = byte(7);
   if ((major != 1 && major != 2) || minor != 0) {
-    throw Error(fmt::format("{}: .npy format version {}.{} is not accepted; accepted are 1.0, 2.0",
-                            origin, major, minor));
+    throw InputError({.where = origin,
+                      .noun = ".npy format version",
+                      .found = fmt::format("{}.{}", major, minor),
+                      .reason = "is not accepted",
+                      .accepted = "1.0, 2.0"});
   }
   std::size_t length = byte(8) | byte(9) << 8;
   if (major == 2) length |= byte(10) << 16 | byte(11) << 24;
   const std::size_t begin = major == 1 ? 10 : 12;
   if (length > bytes.size() - begin) {
-    throw Error(fmt::format("{}: truncated .npy file: the header needs {} bytes, {} are there",
-                            origin, length, bytes.size() - begin));
+    throw InputError(
+        {.where = origin,
+         .reason = fmt::format("truncated .npy file: the header needs {} bytes, {} are there",
+                               length, bytes.size() - begin)});
   }
   return {bytes.substr(begin, length), bytes.substr(begin + length)};
 }
@@ -210,11 +226,14 @@ NpyArray parse_npy(std::string_view bytes, const std::string& origin) {
   array.dtype = dtype_of(*header.descr, origin);
   const std::vector<std::int64_t>& shape = *header.shape;
   if (*header.fortran_order) {
-    throw Error(origin + ": Fortran order is not accepted; save numpy.ascontiguousarray(x)");
+    throw InputError({.where = origin,
+                      .reason = "Fortran order is not accepted; save numpy.ascontiguousarray(x)"});
   }
   if (shape.size() != 1 && shape.size() != 2) {
-    throw Error(
-        fmt::format("{}: the array has {} dimensions; accepted are 1 and 2", origin, shape.size()));
+    throw InputError({.where = origin,
+                      .noun = "the array has",
+                      .found = fmt::format("{} dimensions", shape.size()),
+                      .accepted = "1 and 2"});
   }
   array.dimensions = static_cast<int>(shape.size());
   array.rows = shape.size() == 2 ? shape[0] : 1;
@@ -222,13 +241,16 @@ NpyArray parse_npy(std::string_view bytes, const std::string& origin) {
   std::int64_t size = 0;
   if (__builtin_mul_overflow(array.rows, array.cols, &size) ||
       __builtin_mul_overflow(size, static_cast<std::int64_t>(size_of(array.dtype)), &size)) {
-    throw Error(fmt::format("{}: shape ({}, {}) overflows", origin, array.rows, array.cols));
+    throw InputError({.where = origin,
+                      .reason = fmt::format("shape ({}, {}) overflows", array.rows, array.cols)});
   }
   if (static_cast<std::uint64_t>(size) != data.size()) {
-    throw Error(fmt::format(
-        "{}: {}: shape ({}, {}) of {} needs {} bytes of data, {} are there", origin,
-        static_cast<std::uint64_t>(size) > data.size() ? "truncated .npy file" : "excess bytes",
-        array.rows, array.cols, name_of(array.dtype), size, data.size()));
+    throw InputError({.where = origin,
+                      .reason = fmt::format(
+                          "{}: shape ({}, {}) of {} needs {} bytes of data, {} are there",
+                          static_cast<std::uint64_t>(size) > data.size() ? "truncated .npy file"
+                                                                         : "excess bytes",
+                          array.rows, array.cols, name_of(array.dtype), size, data.size())});
   }
   array.data.resize(data.size());
   if (!data.empty()) std::memcpy(array.data.data(), data.data(), data.size());

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/atomic_file.hpp"
 
 namespace fp8lab {
@@ -22,7 +22,7 @@ using Archive = std::unique_ptr<zip_t, Discard>;
 using Member = std::unique_ptr<zip_file_t, Discard>;
 
 [[noreturn]] void fail(const std::string& origin, const std::string& what) {
-  throw Error(origin + ": malformed .npz archive: " + what);
+  throw InputError({.where = origin, .reason = fmt::format("malformed .npz archive: {}", what)});
 }
 
 std::string text_of(zip_error_t& error) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/atomic_file.hpp"
 
 namespace fp8lab {
@@ -38,12 +39,14 @@ const char* what_else(std::uint64_t length) {
 std::uint64_t header_length(const InputFile& file) {
   std::uint64_t length = 0;
   if (file.size() < sizeof length) {
-    throw Error(file.path() + ": too short for a safetensors file");
+    throw InputError({.where = file.path(), .reason = "too short for a safetensors file"});
   }
   file.read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > kMaximumHeader || length > file.size() - sizeof length) {
-    throw Error(fmt::format("{}: no safetensors file{}: header length {} lies outside the file",
-                            file.path(), what_else(length), length));
+    throw InputError(
+        {.where = file.path(),
+         .reason = fmt::format("no safetensors file{}: header length {} lies outside the file",
+                               what_else(length), length)});
   }
   return length;
 }
@@ -76,7 +79,8 @@ const StoredTensor* SafetensorsFile::find(const std::string& name) const {
 
 const StoredTensor& SafetensorsFile::at(const std::string& name) const {
   const StoredTensor* const tensor = find(name);
-  if (tensor == nullptr) throw Error(fmt::format("{}: no tensor '{}' in the file", path(), name));
+  if (tensor == nullptr)
+    throw InputError({.where = path(), .noun = "no tensor", .key = name, .reason = "in the file"});
   return *tensor;
 }
 
@@ -100,8 +104,10 @@ TensorBytes read_bytes(const StoredTensor& tensor) {
 
 void read_elements(const StoredTensor& tensor, std::int64_t first, std::span<float> destination) {
   if (!is_decodable(tensor.type)) {
-    throw Error(fmt::format("tensor '{}' is {}; accepted: F32, BF16, F16, F8_E4M3, F8_E5M2",
-                            tensor.name, stored_name(tensor.type)));
+    throw InputError({.noun = "tensor",
+                      .key = tensor.name,
+                      .found = std::string(stored_name(tensor.type)),
+                      .accepted = "F32, BF16, F16, F8_E4M3, F8_E5M2"});
   }
   const std::size_t width = size_of(tensor.type);
   const std::size_t begin = static_cast<std::size_t>(first) * width;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/json_document.hpp"
 
 namespace fp8lab {
@@ -115,15 +116,16 @@ class HeaderBuilder : public json::json_sax_t {
   }
 
   bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
-    throw Error(
-        fmt::format("{}: header is not a JSON object: error at byte {} of it", origin_, position));
+    throw InputError(
+        {.where = origin_,
+         .reason = fmt::format("header is not a JSON object: error at byte {} of it", position)});
   }
 
  private:
   enum class State { begin, tensors, metadata, entry, shape, offsets, done };
 
   [[noreturn]] void fail(const std::string& what) const {
-    if (state_ == State::begin) throw Error(fmt::format("{}: {}", origin_, what));
+    if (state_ == State::begin) throw InputError({.where = origin_, .reason = what});
     const bool metadata = state_ == State::metadata;
     const std::string& name = entry_.tensor.name.empty() ? key_ : entry_.tensor.name;
     throw Error(metadata ? fmt::format("{}: __metadata__: {}", origin_, what)
@@ -152,10 +154,11 @@ class HeaderBuilder : public json::json_sax_t {
 
 void check_extent(const TensorPlace& place, std::uint64_t data_size, const std::string& where) {
   if (place.begin > place.end || place.end > data_size) {
-    throw Error(
-        fmt::format("{}: data offsets [{}, {}) lie outside the file, which has {} bytes of "
-                    "tensors",
-                    where, place.begin, place.end, data_size));
+    throw InputError(
+        {.where = where,
+         .reason = fmt::format(
+             "data offsets [{}, {}) lie outside the file, which has {} bytes of tensors",
+             place.begin, place.end, data_size)});
   }
   std::uint64_t bytes = size_of(place.tensor.type);
   bool overflows = false;
@@ -166,8 +169,9 @@ void check_extent(const TensorPlace& place, std::uint64_t data_size, const std::
   const auto& shape = place.tensor.shape;
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) bytes = 0;
   if (overflows || bytes != place.end - place.begin) {
-    throw Error(fmt::format("{}: shape {} does not fit its {} bytes of data", where,
-                            shape_text(place.tensor), place.end - place.begin));
+    throw InputError({.where = where,
+                      .reason = fmt::format("shape {} does not fit its {} bytes of data",
+                                            shape_text(place.tensor), place.end - place.begin)});
   }
 }
 
@@ -180,17 +184,22 @@ void check_places(std::vector<TensorPlace>& tensors, std::uint64_t data_size,
   std::uint64_t filled = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].begin < filled) {
-      throw Error(fmt::format("{}: tensors '{}' and '{}' overlap", origin,
-                              tensors[i - 1].tensor.name, tensors[i].tensor.name));
+      throw InputError({.where = origin,
+                        .reason = fmt::format("tensors '{}' and '{}' overlap",
+                                              tensors[i - 1].tensor.name, tensors[i].tensor.name)});
     }
     if (tensors[i].begin > filled) {
-      throw Error(fmt::format("{}: tensor '{}': a hole of {} bytes lies before its data", origin,
-                              tensors[i].tensor.name, tensors[i].begin - filled));
+      throw InputError({.where = origin,
+                        .noun = "tensor",
+                        .key = tensors[i].tensor.name,
+                        .reason = fmt::format(": a hole of {} bytes lies before its data",
+                                              tensors[i].begin - filled)});
     }
     filled = tensors[i].end;
   }
   if (filled != data_size) {
-    throw Error(fmt::format("{}: {} bytes after the last tensor", origin, data_size - filled));
+    throw InputError({.where = origin,
+                      .reason = fmt::format("{} bytes after the last tensor", data_size - filled)});
   }
 }
 
@@ -214,10 +223,12 @@ std::string shape_text(const TensorHeader& tensor) {
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_size,
                                            const std::string& origin) {
-  if (!text.starts_with('{')) throw Error(origin + ": header is not a JSON object");
+  if (!text.starts_with('{'))
+    throw InputError({.where = origin, .reason = "header is not a JSON object"});
   if (const std::size_t null = find_null(text); null != std::string_view::npos) {
-    throw Error(
-        fmt::format("{}: header is not a JSON object: error at byte {} of it", origin, null + 1));
+    throw InputError(
+        {.where = origin,
+         .reason = fmt::format("header is not a JSON object: error at byte {} of it", null + 1)});
   }
   HeaderBuilder builder(origin);
   json::sax_parse(text, &builder);

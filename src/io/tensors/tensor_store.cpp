@@ -6,7 +6,7 @@
 #include <system_error>
 #include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/json_document.hpp"
@@ -50,19 +50,21 @@ std::map<std::string, std::string> parse_shard_index(std::string_view text,
   const nlohmann::json document = parse_json(text, origin);
   const auto map = document.is_object() ? document.find("weight_map") : document.end();
   if (map == document.end() || !map->is_object()) {
-    throw Error(origin + ": is no index: needs an object 'weight_map'");
+    throw InputError({.where = origin, .reason = "is no index: needs an object 'weight_map'"});
   }
   std::map<std::string, std::string> files;
   for (const auto& [name, file] : map->items()) {
     if (!file.is_string() || !is_shard_name(file.get<std::string>())) {
-      throw Error(
-          fmt::format("{}: tensor '{}': the shard is not the name of a .safetensors file "
-                      "beside the index",
-                      origin, name.substr(0, 200)));
+      throw InputError(
+          {.where = origin,
+           .noun = "tensor",
+           .key = name.substr(0, 200),
+           .reason = ": the shard is not the name of a .safetensors file beside the index"});
     }
     files[name] = file.get<std::string>();
   }
-  if (files.empty()) throw Error(origin + ": 'weight_map' names no tensor");
+  if (files.empty())
+    throw InputError({.where = origin, .key = "weight_map", .reason = "names no tensor"});
   return files;
 }
 
@@ -76,14 +78,16 @@ TensorStore::TensorStore(const fs::path& path) : path_(path.string()) {
   } else {
     const fs::path of_run = path / "checkpoint.safetensors";
     if (is_present(path / "run.h5") && !is_present(of_run)) {
-      throw Error(fmt::format(
-          "{}: a run without a checkpoint: it ended before its first one "
-          "(logging.checkpoint_every_steps); accepted: a run with checkpoint.safetensors",
-          path_));
+      throw InputError({.where = path_,
+                        .reason = "a run without a checkpoint: it ended before its first one "
+                                  "(logging.checkpoint_every_steps)",
+                        .accepted = "a run with checkpoint.safetensors"});
     }
-    throw Error(fmt::format(
-        "{}: holds no model; accepted: a folder with {} or {}{}", path_, kSingleFile, kIndexFile,
-        is_present(of_run) ? ", or the run's weights, " + of_run.string() : ""));
+    throw InputError({.where = path_,
+                      .reason = "holds no model",
+                      .accepted = fmt::format(
+                          "a folder with {} or {}{}", kSingleFile, kIndexFile,
+                          is_present(of_run) ? ", or the run's weights, " + of_run.string() : "")});
   }
   for (const SafetensorsFile& file : files_) {
     for (const StoredTensor& tensor : file.tensors()) {
@@ -103,17 +107,23 @@ void TensorStore::open_shards(const fs::path& folder) {
     for (const StoredTensor& tensor : files_.back().tensors()) {
       const auto named = shard_of.find(tensor.name);
       if (named == shard_of.end() || named->second != shard) {
-        throw Error(fmt::format(
-            "{}: tensor '{}' is here, but {} {}", files_.back().path(), tensor.name, kIndexFile,
-            named == shard_of.end() ? "does not list it" : "says " + named->second));
+        throw InputError(
+            {.where = files_.back().path(),
+             .noun = "tensor",
+             .key = tensor.name,
+             .reason = fmt::format(
+                 "is here, but {} {}", kIndexFile,
+                 named == shard_of.end() ? "does not list it" : "says " + named->second)});
       }
     }
   }
   for (const auto& [name, shard] : shard_of) {
     const auto at = static_cast<std::size_t>(std::distance(shards.begin(), shards.find(shard)));
     if (files_[at].find(name) == nullptr) {
-      throw Error(fmt::format("{}: tensor '{}' is not in {}, where the index says it is", index,
-                              name, shard));
+      throw InputError({.where = fmt::to_string(index),
+                        .noun = "tensor",
+                        .key = name,
+                        .reason = fmt::format("is not in {}, where the index says it is", shard)});
     }
   }
 }
@@ -125,7 +135,7 @@ const StoredTensor* TensorStore::find(const std::string& name) const {
 
 const StoredTensor& TensorStore::at(const std::string& name) const {
   const StoredTensor* const tensor = find(name);
-  if (tensor == nullptr) throw Error(fmt::format("{}: no tensor '{}'", path_, name));
+  if (tensor == nullptr) throw InputError({.where = path_, .noun = "no tensor", .key = name});
   return *tensor;
 }
 

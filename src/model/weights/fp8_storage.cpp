@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/reading/json_fields.hpp"
 
 namespace fp8lab {
@@ -77,8 +77,8 @@ std::optional<StoredScaleTile> read_block(JsonFields& fields, const std::string&
   if (block.is_array() && block.size() == 2 && is_size(block[0]) && is_size(block[1])) {
     tile = {block[0].get<std::int64_t>(), block[1].get<std::int64_t>()};
   } else {
-    fields.fail(key, fmt::format("is {}; accepted: two sizes from 1 to {}",
-                                 block.dump().substr(0, 80), kLargestBlock));
+    fields.fail(key, {.found = block.dump().substr(0, 80),
+                      .accepted = fmt::format("two sizes from 1 to {}", kLargestBlock)});
   }
   return tile;
 }
@@ -101,11 +101,12 @@ std::optional<StoredScaleTile> read_compressed_tensors(const json& groups,
     weights.require("symmetric", true);
     const std::string strategy = weights.text("strategy", "tensor");
     if (strategy != "tensor" && strategy != "channel" && strategy != "block") {
-      weights.fail("strategy", fmt::format("is '{}'; accepted: tensor, channel, block", strategy));
+      weights.fail("strategy",
+                   {.found = fmt::format("'{}'", strategy), .accepted = "tensor, channel, block"});
     }
     const std::optional<StoredScaleTile> block = read_block(weights, "block_structure");
     if (block && blocks && *block != *blocks) {
-      weights.fail("block_structure", "differs from that of another group");
+      weights.fail("block_structure", {.reason = "differs from that of another group"});
     }
     if (block) blocks = block;
   }
@@ -119,10 +120,10 @@ StoredScaleTile stored_scale_tile(const QuantSpec& spec, const std::string& laye
   const bool stored = spec.format == numerics::kE4M3 && !spec.transform &&
                       (tile.is_tensor() || tile.is_row() || (tile.rows > 1 && tile.cols > 1));
   if (!stored) {
-    throw Error(
-        fmt::format("{}: no file convention has weights quantized as {}; accepted: e4m3fn "
-                    "without a transform, tile tensor, row, or a block such as 128x128",
-                    layer, label(spec)));
+    throw InputError(
+        {.where = layer,
+         .reason = fmt::format("no file convention has weights quantized as {}", label(spec)),
+         .accepted = "e4m3fn without a transform, tile tensor, row, or a block such as 128x128"});
   }
   return {tile.rows, tile.cols};
 }
@@ -152,8 +153,8 @@ std::optional<StoredScaleTile> read_quantization_config(const json& config,
   if (method == "compressed-tensors") {
     return read_compressed_tensors(fields.value("config_groups"), where + ".config_groups");
   }
-  fields.fail("quant_method",
-              fmt::format("is '{}'; accepted: fp8, compressed-tensors", method.substr(0, 80)));
+  fields.fail("quant_method", {.found = fmt::format("'{}'", method.substr(0, 80)),
+                               .accepted = "fp8, compressed-tensors"});
 }
 
 StoredScaleTile tile_of_scales(const TensorHeader& weight, const TensorHeader& scale,
@@ -166,12 +167,16 @@ StoredScaleTile tile_of_scales(const TensorHeader& weight, const TensorHeader& s
   if (blocks && scale.shape == Shape{tiles(rows, blocks->rows), tiles(cols, blocks->cols)}) {
     return *blocks;
   }
-  throw Error(fmt::format(
-      "{}: tensor '{}' is {}, which fits weights of ({}, {}) neither as one scale nor as one a row "
-      "nor as {}",
-      origin, scale.name, shape_text(scale), rows, cols,
-      blocks ? fmt::format("blocks of {}x{}", blocks->rows, blocks->cols)
-             : "blocks, whose size no quantization_config names"));
+  throw InputError(
+      {.where = origin,
+       .noun = "tensor",
+       .key = scale.name,
+       .found = shape_text(scale),
+       .reason = fmt::format(
+           ", which fits weights of ({}, {}) neither as one scale nor as one a row nor as {}", rows,
+           cols,
+           blocks ? fmt::format("blocks of {}x{}", blocks->rows, blocks->cols)
+                  : "blocks, whose size no quantization_config names")});
 }
 
 }  // namespace fp8lab

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fp8lab._emulator import QuantSpec, _fp8lab
+from fp8lab import _library as library
+from fp8lab._library import Handle, call, numpy_array, optional_array, pointer_to
+from fp8lab.errors import Error
+from fp8lab.quantizer import QuantSpec
 
 
 class Quantized(NamedTuple):
@@ -25,8 +29,27 @@ def _spec(spec: str | QuantSpec) -> QuantSpec:
     return QuantSpec(spec) if isinstance(spec, str) else spec
 
 
-def _operand(spec: str | QuantSpec | None) -> QuantSpec | None:
-    return None if spec is None else _spec(spec)
+def _operand(name: str, values: Any, scales: Any, spec: str | QuantSpec | None) -> library.Operand:
+    given = numpy_array(values, name)
+    quantizer = None if spec is None else _spec(spec)
+    operand = library.Operand(
+        pointer_to(given),
+        pointer_to(optional_array(scales, f"scale_{name}")),
+        None if quantizer is None else quantizer._handle.address,
+    )
+    operand.keeps = quantizer  # as long as the structure holds its address
+    return operand
+
+
+def _named(record: NDArray[np.float64]) -> dict[str, Any]:
+    """Returns the statistics of fp8lab_quantize by name."""
+    named: dict[str, Any] = {}
+    name, first, width = ctypes.c_char_p(), ctypes.c_size_t(), ctypes.c_size_t()
+    places = ctypes.byref(name), ctypes.byref(first), ctypes.byref(width)
+    while call("statistic", len(named), *places) is None and name.value is not None:
+        values = record[first.value : first.value + width.value]
+        named[name.value.decode()] = float(values[0]) if len(values) == 1 else values.copy()
+    return named
 
 
 def encode(
@@ -44,7 +67,14 @@ def encode(
     magnitude, also for infinity) or `special` (infinity if the format has one, else NaN). NaN
     becomes the positive canonical NaN, or the maximum if the format has no NaN.
     """
-    return _fp8lab.encode(x, format, rounding, overflow, seed)
+    bits = ctypes.c_int32()
+    call("format_bits", format, ctypes.byref(bits))
+    source = numpy_array(x, "x")
+    type_of_codes = np.uint8 if bits.value <= 8 else np.uint16 if bits.value <= 16 else np.uint32
+    codes = np.empty(x.shape, type_of_codes)
+    bits_of = library.integer(seed, "seed", 64)
+    call("encode", source, format, rounding, overflow, bits_of, numpy_array(codes, "codes"))
+    return codes
 
 
 def decode(codes: NDArray[Any], format: str = "e4m3fn") -> NDArray[np.float32]:
@@ -54,7 +84,10 @@ def decode(codes: NDArray[Any], format: str = "e4m3fn") -> NDArray[np.float32]:
     such as `ml_dtypes.float8_e5m2` for e5m2. Codes of another format's type, or with more bits than
     the format, are refused. NaN becomes the canonical 0x7FFFFFFF.
     """
-    return _fp8lab.decode(codes, format)
+    source = numpy_array(codes, "codes")
+    values = np.empty(codes.shape, np.float32)
+    call("decode", source, format, numpy_array(values, "values"))
+    return values
 
 
 def quantize(
@@ -75,7 +108,27 @@ def quantize(
     refused, since it needs the amax history of a run. `threads` 0 means all processors; the number
     of threads changes no bit.
     """
-    return Quantized(*_fp8lab.quantize(x, _spec(spec), transpose, seed, statistics, threads))
+    quantizer, source = _spec(spec)._handle, numpy_array(x, "x")
+    backend = library.backend("cpu", threads)
+    shape = library.Quantized()
+    call("quantized_shape", quantizer, source, bool(transpose), ctypes.byref(shape))
+    codes = np.empty((shape.rows, shape.k), np.uint8 if shape.is_codes else np.float32)
+    scales = (
+        np.empty((shape.scale_rows, shape.scale_cols), np.float32) if shape.scale_rows else None
+    )
+    record = np.empty(call("statistics")) if statistics else None
+    call(
+        "quantize",
+        backend,
+        quantizer,
+        source,
+        bool(transpose),
+        library.integer(seed, "seed", 64),
+        numpy_array(codes, "codes"),
+        optional_array(scales, "scales"),
+        optional_array(record, "statistics"),
+    )
+    return Quantized(codes, scales, None if record is None else _named(record))
 
 
 def dequantize(
@@ -90,7 +143,11 @@ def dequantize(
     Codes are uint8, or an array of the format's ml_dtypes type. Scales that `spec` cannot store,
     such as 0.3 under pow2, are refused, as are codes with more bits than the format.
     """
-    return _fp8lab.dequantize(codes, scales, _spec(spec), threads)
+    given = numpy_array(codes, "codes"), optional_array(scales, "scales")
+    values = np.empty(codes.shape, np.float32)
+    backend = library.backend("cpu", threads)
+    call("dequantize", backend, _spec(spec)._handle, *given, numpy_array(values, "values"))
+    return values
 
 
 def gemm(
@@ -129,11 +186,27 @@ def gemm(
     column-major. FP8 outputs are uint8 codes of D * d_scale. MODE is tensor, row, 1x128x1x128,
     1x128x128x128, 128x128x1x128 or bf16. In FP8 calls M, N and K must be multiples of 16.
     """
-    operands = (_operand(operand_a), _operand(operand_b), scale_a, scale_b, bias)
-    if _fp8lab.is_library_call(spec):
+    product = Handle("gemm_new", spec)
+    if call("gemm_is_library_call", product):
         if accumulate is not None:
-            raise _fp8lab.Error("accumulate: not for library calls; accepted: c with beta")
-        return _fp8lab.library_gemm(a, b, spec, *operands, alpha, beta, c, d_scale, seed, threads)
-    if (alpha, beta, c is None, d_scale) != (1.0, 0.0, True, 1.0):
-        raise _fp8lab.Error("alpha, beta, c and d_scale: for specs cublaslt_h200:MODE only")
-    return _fp8lab.gemm(a, b, spec, *operands, accumulate, seed, threads)
+            raise Error("accumulate: not for library calls; accepted: c with beta")
+        addend = optional_array(c, "c")
+    else:
+        if (alpha, beta, c is None, d_scale) != (1.0, 0.0, True, 1.0):
+            raise Error("alpha, beta, c and d_scale: for specs cublaslt_h200:MODE only")
+        addend = optional_array(accumulate, "accumulate")
+    left = _operand("a", a, scale_a, operand_a)
+    right = _operand("b", b, scale_b, operand_b)
+    arguments = library.GemmArguments(
+        left,
+        right,
+        pointer_to(optional_array(bias, "bias")),
+        pointer_to(addend),
+        library.integer(seed, "seed", 64),
+        alpha,
+        beta,
+        d_scale,
+    )
+    d = np.empty(a.shape[:1] + b.shape[:1], call("gemm_result_type", product).decode())
+    call("gemm_run", library.backend("cpu", threads), product, arguments, numpy_array(d, "d"))
+    return d

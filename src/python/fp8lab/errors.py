@@ -1,4 +1,4 @@
-"""Exceptions of the package and its compiled module."""
+"""Exceptions of the package; those of the shared library arrive as these."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import tomllib
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
@@ -10,7 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fp8lab._emulator import _fp8lab
+from fp8lab import _library as library
+from fp8lab._library import Handle, call, numpy_array
+from fp8lab.errors import Error
 
 IGNORED = -100
 """A target that is not trained on. Any negative number has the same effect."""
@@ -39,11 +42,25 @@ class Step(NamedTuple):
 def _tokens(values: ArrayLike, name: str) -> NDArray[np.int32]:
     array = np.asarray(values)
     if array.ndim != 2 or array.dtype.kind not in "iu":
-        raise _fp8lab.Error(
+        raise Error(
             f"{name}: {array.dtype} of shape {array.shape}; accepted: integers of shape "
             "(sequences, length)"
         )
     return np.ascontiguousarray(np.clip(array.astype(np.int64), -1, 2**31 - 1), dtype=np.int32)
+
+
+def _arrays(*arrays: NDArray[Any]) -> list[library.Array]:
+    return [numpy_array(array, "batch") for array in arrays]
+
+
+def _completion(completions: Handle, index: int) -> Completion:
+    tokens = ctypes.POINTER(ctypes.c_int32)()
+    log_probabilities = ctypes.POINTER(ctypes.c_double)()
+    length, ended = ctypes.c_size_t(), ctypes.c_int32()
+    places = ctypes.byref(tokens), ctypes.byref(log_probabilities)
+    call("completion", completions, index, *places, ctypes.byref(length), ctypes.byref(ended))
+    last = length.value
+    return Completion(tokens[:last], log_probabilities[:last], bool(ended.value))
 
 
 class Model:
@@ -81,50 +98,65 @@ class Model:
         """
         optimizer: dict[str, float | str] = {
             "kind": kind,
-            "beta1": beta1,
-            "beta2": beta2,
-            "epsilon": epsilon,
-            "weight_decay": weight_decay,
-            "clip_norm": clip_norm,
+            "beta1": float(beta1),
+            "beta2": float(beta2),
+            "epsilon": float(epsilon),
+            "weight_decay": float(weight_decay),
+            "clip_norm": float(clip_norm),
         }
         if kind == "muon":
-            optimizer |= {"momentum": momentum, "update_scale": update_scale}
-        self._model = _fp8lab.Model(
-            fspath(source), fspath(recipe), backend, optimizer, seed, threads
+            optimizer |= {"momentum": float(momentum), "update_scale": update_scale}
+        self._model = Handle(
+            "model_new",
+            fspath(source),
+            fspath(recipe),
+            backend,
+            library.integer(threads, "threads", 31),
+            library.make_keys(optimizer),
+            len(optimizer),
+            library.integer(seed, "seed", 64),
         )
 
     @property
     def config(self) -> dict[str, Any]:
         """The model's shape, with the keys of a run file's [model] table."""
-        table: dict[str, Any] = tomllib.loads(self._model.config)["model"]
+        table: dict[str, Any] = tomllib.loads(self._text("model_config"))["model"]
         return table
 
     @property
     def device(self) -> str:
         """Description of the backend's device, in one line."""
-        return self._model.device
+        return self._text("model_device")
 
     @property
     def steps(self) -> int:
         """Number of completed optimizer steps."""
-        return self._model.steps
+        return int(call("model_steps", self._model))
 
     def parameters(self) -> dict[str, NDArray[np.float32]]:
         """Returns copies of the master weights."""
-        return self._model.parameters()
+        return self._tensors("model_weight")
 
     def set_parameters(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Sets all weights from float32, float16 or bfloat16 arrays; keeps the optimizer state."""
-        self._model.set_parameters(dict(weights))
+        arrays = [numpy_array(array, name) for name, array in weights.items()]
+        names = (ctypes.c_char_p * len(arrays))(*(library.text(name) for name in weights))
+        given = (library.Array * len(arrays))(*arrays)
+        call("model_set_weights", self._model, names, given, len(arrays))
 
     def logits(self, tokens: ArrayLike) -> NDArray[np.float32]:
         """Returns logits (sequences, length, vocabulary) for tokens (sequences, length)."""
-        return self._model.logits(_tokens(tokens, "tokens"))
+        inputs = _tokens(tokens, "tokens")
+        logits = np.empty((*inputs.shape, call("model_vocabulary", self._model)), np.float32)
+        call("model_logits", self._model, *_arrays(inputs, logits))
+        return logits
 
     def log_probabilities(self, tokens: ArrayLike) -> NDArray[np.float32]:
         """Returns the log-probability in nats of every token except the first of each sequence,
         given the tokens before it: (sequences, length - 1)."""
-        losses = self._model.token_losses(*self._batch(tokens, None))
+        inputs, targets = self._batch(tokens, None)
+        losses = np.empty(inputs.shape, np.float32)
+        call("model_token_losses", self._model, *_arrays(inputs, targets, losses))
         return -losses[:, :-1]
 
     def generate(
@@ -147,43 +179,59 @@ class Model:
         index, `sample` and the position. Delayed scales start without a history.
         """
         if together < 1 or max_new_tokens < 1 or sample < 0:
-            raise _fp8lab.Error(
+            raise Error(
                 "generate: accepted: max_new_tokens and together positive, sample not negative"
             )
-        options = {
-            "max_new_tokens": max_new_tokens,
-            "min_new_tokens": min_new_tokens,
-            "end": end,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "seed": seed,
-            "sample": sample,
-            "together": together,
-        }
+        sampling = library.make_keys(
+            {
+                "temperature": temperature,
+                "top_k": top_k,
+                "top_p": top_p,
+                "min_new_tokens": min_new_tokens,
+                "seed": seed,
+            }
+        )
+        generation = library.Generation(
+            sampling,
+            len(sampling),
+            library.integer(max_new_tokens, "max_new_tokens", 63),
+            library.integer(together, "together", 63),
+            library.integer(sample, "sample", 31),
+            library.integer(end, "end", 31),
+        )
         ids = [[min(max(int(token), -1), 2**31 - 1) for token in prompt] for prompt in prompts]
-        return [Completion(*found) for found in self._model.generate(ids, options)]
+        arrays = [(ctypes.c_int32 * len(prompt))(*prompt) for prompt in ids]
+        tokens = (ctypes.POINTER(ctypes.c_int32) * len(ids))(
+            *(ctypes.cast(array, ctypes.POINTER(ctypes.c_int32)) for array in arrays)
+        )
+        lengths = (ctypes.c_size_t * len(ids))(*map(len, ids))
+        found = Handle("model_generate", self._model, tokens, lengths, len(ids), generation)
+        return [_completion(found, index) for index in range(len(ids))]
 
     def loss(self, tokens: ArrayLike, targets: ArrayLike | None = None) -> float:
         """Returns the mean cross-entropy in nats over the nonnegative targets (sequences, length).
 
         Without targets, the target of each token is the next token of its sequence.
         """
-        return self._model.loss(*self._batch(tokens, targets))
+        return self._loss("model_loss", self._batch(tokens, targets))
 
     def gradients(
         self, tokens: ArrayLike, targets: ArrayLike | None = None
     ) -> tuple[float, dict[str, NDArray[np.float32]]]:
         """Returns the loss and its gradient with respect to every weight."""
-        loss = self._model.backward(*self._batch(tokens, targets))
-        return loss, self._model.gradients()
+        loss = self._loss("model_backward", self._batch(tokens, targets))
+        return loss, self._tensors("model_gradient")
 
     def step(
         self, tokens: ArrayLike, targets: ArrayLike | None = None, *, learning_rate: float
     ) -> Step:
         """Performs one optimizer step with clipping: AdamW, unless the model was made with another
         `kind`."""
-        return Step(*self._model.step(*self._batch(tokens, targets), learning_rate))
+        loss, norm = ctypes.c_double(), ctypes.c_double()
+        batch = _arrays(*self._batch(tokens, targets))
+        results = ctypes.byref(loss), ctypes.byref(norm)
+        call("model_step", self._model, *batch, learning_rate, *results)
+        return Step(loss.value, norm.value)
 
     def save(
         self,
@@ -197,7 +245,31 @@ class Model:
         `dtype` is bf16, f16 or f32. With a recipe the weights of linear layers are FP8 codes with
         scales, as the recipe quantizes them for the forward pass.
         """
-        self._model.save(fspath(folder), dtype.upper(), "" if recipe is None else fspath(recipe))
+        name = None if recipe is None else fspath(recipe)
+        call("model_save", self._model, fspath(folder), dtype.upper(), name)
+
+    def _text(self, function: str) -> str:
+        text = ctypes.c_char_p()
+        call(function, self._model, ctypes.byref(text))
+        return (text.value or b"").decode()
+
+    def _tensors(self, function: str) -> dict[str, NDArray[np.float32]]:
+        """Returns what `function` writes of each tensor, by the names of transformers."""
+        found: dict[str, NDArray[np.float32]] = {}
+        name, rank = ctypes.c_char_p(), ctypes.c_int32()
+        shape = ctypes.POINTER(ctypes.c_int64)()
+        places = ctypes.byref(name), ctypes.byref(rank), ctypes.byref(shape)
+        for index in range(call("model_tensors", self._model)):
+            call("model_tensor", self._model, index, *places)
+            values = np.empty(shape[: rank.value], np.float32)
+            call(function, self._model, index, numpy_array(values, "values"))
+            found[(name.value or b"").decode()] = values
+        return found
+
+    def _loss(self, function: str, batch: tuple[NDArray[np.int32], NDArray[np.int32]]) -> float:
+        loss = ctypes.c_double()
+        call(function, self._model, *_arrays(*batch), ctypes.byref(loss))
+        return loss.value
 
     @staticmethod
     def _batch(

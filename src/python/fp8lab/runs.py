@@ -1,6 +1,6 @@
 """Reads run files (HDF5): complete, in progress, or left by a killed writer.
 
-Needs h5py, not the compiled module. A plain `h5py.File(path, "r")` opens only complete files;
+Needs h5py, not the shared library. A plain `h5py.File(path, "r")` opens only complete files;
 `h5py.File(path, "r", libver="latest", swmr=True)` opens all three kinds. src/io/README.md describes
 every dataset.
 """

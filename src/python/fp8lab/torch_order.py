@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp8lab._emulator import Error, QuantSpec
 from fp8lab.arithmetic import encode, gemm
+from fp8lab.errors import Error
+from fp8lab.quantizer import QuantSpec
 
 _BLOCK = 128
 _GROUP, _SQUARE = f"1x{_BLOCK}", f"{_BLOCK}x{_BLOCK}"

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/few_random_bits.hpp"
 
 using namespace fp8lab::numerics;
 
@@ -197,4 +198,31 @@ TEST_CASE("overflow is decided after rounding for every rounding") {
               overflow_code(format, Overflow::special));
     }
   }
+}
+
+TEST_CASE("a few random bits round up with the probability that they can express") {
+  const auto ups = [](FormatSpec format, float x, int count) {
+    const std::uint32_t down = encode(format, float_bits(x), Rounding::toward_zero);
+    int up = 0;
+    for (std::uint32_t random = 0; random < (1u << count); ++random) {
+      const std::uint32_t noise = 0xABC00000u;  // bits above `count` do not matter
+      const std::uint32_t word = count < 20 ? random | noise : random;
+      up += encode_few_random_bits(format, float_bits(x), word, count) != down ? 1 : 0;
+    }
+    return up;
+  };
+  // e2m1 has steps of 0.5 from 1 to 2 and below 1, where numbers are subnormal.
+  for (const int eighth : {0, 1, 3, 4, 7}) {
+    const float part = static_cast<float>(eighth) / 8.0f;
+    CHECK(ups(kE2M1, 1.0f + 0.5f * part, 8) == 32 * eighth);
+    CHECK(ups(kE2M1, 0.5f * part, 8) == 32 * eighth);
+    CHECK(ups(kE5M2, 1.0f + 0.25f * part, 16) == 8192 * eighth);
+    CHECK(ups(kE4M3, -(8.0f + part), 8) == 32 * eighth);
+  }
+  CHECK(ups(kE2M1, 1.0f + 0.5f / 512.0f, 8) == 0);  // less than 2^-8: never
+  CHECK(ups(kE2M1, 1.0f + 0.5f / 512.0f, 16) == 128);
+  CHECK(ups(kE2M1, 1.0f + 0.5f * 1.5f / 256.0f, 8) == 1);
+  CHECK(encode_few_random_bits(kE4M3, float_bits(460.0f), 255u, 8) == 0x7Eu);
+  CHECK(encode_few_random_bits(kE4M3, kF32NaN, 0u, 8) == 0x7Fu);
+  CHECK(encode_few_random_bits(kE4M3, float_bits(-0.0f), 255u, 8) == 0x80u);
 }

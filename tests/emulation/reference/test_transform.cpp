@@ -420,7 +420,7 @@ TEST_CASE("a GEMM of rotated operands approximates the product; others are refus
                     Catch::Contains("different signs"));
   b.spec.transform = {};
   CHECK_THROWS_WITH(cpu::run(ops::Gemm{gemm, a, b, {}, false, d.view()}),
-                    Catch::Contains("GEMM transform: a has hadamard:16:drawn and b has none"));
+                    Catch::Contains("GEMM: 'transform': a has hadamard:16:drawn and b has none"));
 }
 
 TEST_CASE("a left transform maps the rows as K is mapped") {

@@ -97,7 +97,7 @@ TEST_CASE("finite and unsigned P3109 formats") {
   CHECK(decode_bits(finite, 0xFF) == kF32NaN);
   QuantSpec spec;
   spec.format = finite;
-  CHECK(refuse_quantizer(spec)->reason.find("signed formats") != std::string::npos);
+  CHECK(refuse_quantizer(spec)->accepted.find("signed formats") != std::string::npos);
   for (const char* name : {"binary", "binary8", "binary8p4", "binary8p4s", "binary8p4e",
                            "binary8p8se", "binary8p9ue", "binary2p1se", "binary17p9se",
                            "binary16p4se", "binary8p0se", "binary8p4see", "binary8p4sx"}) {

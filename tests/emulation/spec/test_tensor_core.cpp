@@ -497,41 +497,41 @@ TEST_CASE("block scales are those of the instruction, on both sides") {
   GemmSpec spec;
   spec.accumulator = Accumulator::sm100_mxf8f6f4;
   QuantSpec mx = spec.accumulator.default_operand();
-  const auto reason = [&](const QuantSpec& a, const QuantSpec& b) {
-    const auto refusal = refuse_gemm(spec, a, b, "a", "b");
-    return refusal ? refusal->reason : std::string();
+  const auto refusal = [&](const QuantSpec& a, const QuantSpec& b) {
+    return refuse_gemm(spec, a, b, "a", "b").value_or(ErrorFields{});
   };
-  CHECK(reason(mx, mx).empty());
+  CHECK(refusal(mx, mx) == ErrorFields{});
   QuantSpec plain = mx;
   plain.scale_source = ScaleSource::none;
-  CHECK(reason(mx, plain).find("tiles of 32 along K with e8m0 scales") != std::string::npos);
+  CHECK(refusal(mx, plain).accepted == "tiles of 32 along K with e8m0 scales");
   QuantSpec coarse = mx;
   coarse.tile = {1, 64};
-  CHECK(reason(coarse, mx).find("a is") != std::string::npos);
+  CHECK(refusal(coarse, mx).reason.find("a is") != std::string::npos);
   QuantSpec power = mx;
   power.scale.format = ScaleFormat::fp32;
-  CHECK_FALSE(reason(power, mx).empty());
+  CHECK(refusal(power, mx).key == "accumulator");
   spec.scale_order = ScaleOrder::b_then_a;
-  CHECK(reason(mx, mx).find("in_instruction") != std::string::npos);
+  CHECK(refusal(mx, mx).key == "scale_order");
+  CHECK(refusal(mx, mx).accepted == "automatic, in_instruction");
   spec = {};
   spec.accumulator = Accumulator::sm100_mxf4nvf4;
   QuantSpec nv = spec.accumulator.default_operand();
   CHECK(nv.tile.cols == 16);
   CHECK(nv.format == kE2M1);
-  CHECK(reason(nv, nv).empty());
+  CHECK(refusal(nv, nv) == ErrorFields{});
   QuantSpec by_32 = nv;
   by_32.tile = {1, 32};
   by_32.scale.format = ScaleFormat::e8m0;
-  CHECK(reason(by_32, by_32).empty());
-  CHECK(reason(nv, by_32).find("one kind of scales") != std::string::npos);
+  CHECK(refusal(by_32, by_32) == ErrorFields{});
+  CHECK(refusal(nv, by_32).reason.find("one kind of scales") != std::string::npos);
   QuantSpec wide = nv;
   wide.format = kE4M3;
-  CHECK(reason(wide, nv).find("cannot multiply") != std::string::npos);
+  CHECK(refusal(wide, nv).reason.find("cannot multiply") != std::string::npos);
   spec.accumulator = Accumulator::sm90_f16;
-  CHECK(reason(QuantSpec{}, QuantSpec{}).find("cannot multiply a, which is bf16") !=
+  CHECK(refusal(QuantSpec{}, QuantSpec{}).reason.find("cannot multiply a, which is bf16") !=
         std::string::npos);
   spec.scale_order = ScaleOrder::in_instruction;
   QuantSpec half;
   half.format = kFP16;
-  CHECK(reason(half, half).find("takes no block scales") != std::string::npos);
+  CHECK(refusal(half, half).reason.find("takes no block scales") != std::string::npos);
 }

@@ -15,6 +15,7 @@
 #include "src/config/config.hpp"
 #include "src/config/reading/library_call.hpp"
 #include "src/config/recipe/spec_words.hpp"
+#include "tests/error_fields.hpp"
 
 namespace fp8lab {
 namespace {
@@ -232,58 +233,63 @@ TEST_CASE("no element saturates under the rounding of powers of two for which no
 TEST_CASE("a word is used or refused") {
   struct Row {
     const char* words;
-    const char* reason;
+    ErrorFields expected;
   };
   const Row rows[] = {
-      {"e4m3fn/row/row", "'row' after 'row', which says the tile"},
-      {"e4m3fn/row/row/row", "'row' after 'row'"},
-      {"e4m3fn/1x128/fp32/128x128", "'128x128' after '1x128'"},
-      {"e4m3fn/mx32/1x32", "'1x32' after 'mx32'"},
-      {"e4m3fn/mx32/pow2", "'pow2' after 'mx32'"},
-      {"e4m3fn/1x128/pow2/ceil/rceil", "'rceil' after 'ceil'"},
-      {"e4m3fn/row/stochastic/toward_zero", "'toward_zero' after 'stochastic'"},
-      {"e4m3fn/row/dec_div/enc_div", "'enc_div' after 'dec_div'"},
-      {"e2m1/nv16/mae/mse", "'mse' after 'mae'"},
-      {"int8/row/expand/hadamard:16", "'hadamard:16' after 'expand'"},
-      {"e4m3fn/static:1/static:2", "'static:2' after 'static:1'"},
-      {"e4m3fn/delayed/static:2", "'static:2' after 'delayed'"},
-      {"e4m3fn/row/margin:1/margin:2", "'margin:2' after 'margin:1'"},
-      {"e4m3fn/128x128/ceil", "'ceil' has no effect; accepted with pow2 or e8m0, or mx32"},
-      {"e4m3fn/1x128/fp32/enc_floor", "'enc_floor' has no effect"},
-      {"e4m3fn/1x128/mae", "'mae' has no effect; accepted with nv_two_level, or nv16"},
-      {"e2m1/nv16/dec_div", "'dec_div' has no effect"},
+      {"e4m3fn/row/row", {.key = "row", .reason = "after 'row', which says the tile"}},
+      {"e4m3fn/row/row/row", {.key = "row", .reason = "after 'row'"}},
+      {"e4m3fn/1x128/fp32/128x128", {.key = "128x128", .reason = "after '1x128'"}},
+      {"e4m3fn/mx32/1x32", {.key = "1x32", .reason = "after 'mx32'"}},
+      {"e4m3fn/mx32/pow2", {.key = "pow2", .reason = "after 'mx32'"}},
+      {"e4m3fn/1x128/pow2/ceil/rceil", {.key = "rceil", .reason = "after 'ceil'"}},
+      {"e4m3fn/row/stochastic/toward_zero", {.key = "toward_zero", .reason = "after 'stochastic'"}},
+      {"e4m3fn/row/dec_div/enc_div", {.key = "enc_div", .reason = "after 'dec_div'"}},
+      {"e2m1/nv16/mae/mse", {.key = "mse", .reason = "after 'mae'"}},
+      {"int8/row/expand/hadamard:16", {.key = "hadamard:16", .reason = "after 'expand'"}},
+      {"e4m3fn/static:1/static:2", {.key = "static:2", .reason = "after 'static:1'"}},
+      {"e4m3fn/delayed/static:2", {.key = "static:2", .reason = "after 'delayed'"}},
+      {"e4m3fn/row/margin:1/margin:2", {.key = "margin:2", .reason = "after 'margin:1'"}},
+      {"e4m3fn/128x128/ceil",
+       {.key = "ceil", .reason = "has no effect", .accepted = "with pow2 or e8m0, or mx32"}},
+      {"e4m3fn/1x128/fp32/enc_floor", {.key = "enc_floor", .reason = "has no effect"}},
+      {"e4m3fn/1x128/mae",
+       {.key = "mae", .reason = "has no effect", .accepted = "with nv_two_level, or nv16"}},
+      {"e2m1/nv16/dec_div", {.key = "dec_div", .reason = "has no effect"}},
       {"e4m3fn/row/pow2/scale_overflow:nan",
-       "'scale_overflow:nan' has no effect; accepted with e8m0"},
-      {"e4m3fn/row/epsilon_mode:add", "accepted with amax_epsilon above 0"},
-      {"e2m1/mx32/scale_factor:1.5", "'scale_factor:1.5' has no effect; accepted with pow2"},
-      {"e2m1/1x32/pow2/scale_factor:3", "accepted: scale_factor:NUMBER, a number from 0.5 to 2"},
-      {"e2m1/nv16/std:3", "'std:3' has no effect"},
-      {"e2m1/1x32/std:0", "unknown word 'std:0'"},
-      {"e2m1/1x32/clip_mask", "unknown word 'clip_mask'"},
-      {"e4m3fn/row/dec_div/encode_limit:bf16", "accepted with fp32, bf16 or e4m3 and enc_div"},
-      {"e4m3fn/row/history:4", "'history:4' has no effect; accepted with delayed"},
-      {"e4m3fn/fp32/static:2", "'fp32' has no effect"},
-      {"e4m3fn/row/static:2", "one number for the tensor"},
-      {"e4m3fn/row/fp32/delayed", "one number for the tensor"},
-      {"logfmt8/1x128/pow2", "'pow2' has no effect"},
-      {"e4m3fn/1x128/expand/bf16", "'bf16' has no effect"},
-      {"e4m3fn/row/nearest", "scale_rounding:nearest"},
+       {.key = "scale_overflow:nan", .reason = "has no effect", .accepted = "with e8m0"}},
+      {"e4m3fn/row/epsilon_mode:add", {.accepted = "with amax_epsilon above 0"}},
+      {"e2m1/mx32/scale_factor:1.5",
+       {.key = "scale_factor:1.5", .reason = "has no effect", .accepted = "with pow2"}},
+      {"e2m1/1x32/pow2/scale_factor:3",
+       {.accepted = "scale_factor:NUMBER, a number from 0.5 to 2"}},
+      {"e2m1/nv16/std:3", {.key = "std:3", .reason = "has no effect"}},
+      {"e2m1/1x32/std:0", {.noun = "unknown word", .key = "std:0"}},
+      {"e2m1/1x32/clip_mask", {.noun = "unknown word", .key = "clip_mask"}},
+      {"e4m3fn/row/dec_div/encode_limit:bf16", {.accepted = "with fp32, bf16 or e4m3 and enc_div"}},
+      {"e4m3fn/row/history:4",
+       {.key = "history:4", .reason = "has no effect", .accepted = "with delayed"}},
+      {"e4m3fn/fp32/static:2", {.key = "fp32", .reason = "has no effect"}},
+      {"e4m3fn/row/static:2", {.reason = "one number for the tensor"}},
+      {"e4m3fn/row/fp32/delayed", {.reason = "one number for the tensor"}},
+      {"logfmt8/1x128/pow2", {.key = "pow2", .reason = "has no effect"}},
+      {"e4m3fn/1x128/expand/bf16", {.key = "bf16", .reason = "has no effect"}},
+      {"e4m3fn/row/nearest", {.accepted = "scale_rounding:nearest"}},
       {"e4m3fn/row/pow2/scale_rounding:up",
-       "accepted: scale_rounding:nearest, scale_rounding:ceil"},
-      {"e4m3fn/row/margin:17", "accepted: margin:NUMBER, an integer from 0 to 16"},
-      {"e4m3fn/row/margin:1.5", "accepted: margin:NUMBER"},
-      {"e4m3fn/row/amax_epsilon:nan", "accepted: amax_epsilon:NUMBER, a number from 0 to 1"},
-      {"e4m3fn/delayed/history:0", "from 1 to 65536"},
-      {"e4m3fn/static:inf", "static:NUMBER, a number from 2^-126 to 2^127"},
-      {"e4m3fn/static:", "static:NUMBER, a number from 2^-126 to 2^127"},
-      {"e4m3fn/row/overflow:wrap", "accepted: overflow:saturate, overflow:special"},
-      {"e4m3fn/tile:row", "unknown word 'tile:row'"},
-      {"e8m3/row", "more than 8 bits"},
-      {"bf16/overflow:special", "passed through"},
+       {.accepted = "scale_rounding:nearest, scale_rounding:ceil"}},
+      {"e4m3fn/row/margin:17", {.accepted = "margin:NUMBER, an integer from 0 to 16"}},
+      {"e4m3fn/row/margin:1.5", {.accepted = "margin:NUMBER"}},
+      {"e4m3fn/row/amax_epsilon:nan", {.accepted = "amax_epsilon:NUMBER, a number from 0 to 1"}},
+      {"e4m3fn/delayed/history:0", {.accepted = "from 1 to 65536"}},
+      {"e4m3fn/static:inf", {.accepted = "static:NUMBER, a number from 2^-126 to 2^127"}},
+      {"e4m3fn/static:", {.accepted = "static:NUMBER, a number from 2^-126 to 2^127"}},
+      {"e4m3fn/row/overflow:wrap", {.accepted = "overflow:saturate, overflow:special"}},
+      {"e4m3fn/tile:row", {.noun = "unknown word", .key = "tile:row"}},
+      {"e8m3/row", {.reason = "more than 8 bits"}},
+      {"bf16/overflow:special", {.reason = "passed through"}},
   };
   for (const Row& row : rows) {
     INFO(row.words);
-    CHECK_THROWS_WITH(parse_quant_spec(row.words), Catch::Contains(row.reason));
+    check_fields(fields_thrown_by([&] { parse_quant_spec(row.words); }), row.expected);
   }
   // Words that say the default are used as well.
   CHECK(parse_quant_spec("e4m3fn/tensor/fp32/enc_div/margin:0/amax_epsilon:0") ==

@@ -111,7 +111,7 @@ TEST_CASE("malformed JSON lines name file and line") {
       {"[1]\n", ":1: expected an object"},
       {"{\"question\": 3, \"answer\": \"b\"}\n", ":1: expected a string in \"question\""},
       {"{\"question\": \"a\"}\n", "\"answer\""},
-      {"{\"prompt\": \"a\"}\n", "accepted are"},
+      {"{\"prompt\": \"a\"}\n", "accepted: {question, answer}"},
       {"{\"messages\": []}\n", "non-empty"},
       {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n", "assistant"},
       {"{\"text\": \"x\"}\n", "prompt_response needs"},

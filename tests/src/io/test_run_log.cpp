@@ -12,6 +12,7 @@
 #include "src/io/hdf5/run_schema.hpp"
 #include "src/io/hdf5/study_log.hpp"
 #include "tests/child_process.hpp"
+#include "tests/error_fields.hpp"
 #include "tests/scratch_directory.hpp"
 #include "tests/src/io/run_log_examples.hpp"
 
@@ -232,7 +233,8 @@ TEST_CASE("run log: statistics and samples survive a round trip") {
   }
   CHECK(read_all<std::uint8_t>(Hdf5File::open(path), row_datasets(RowGroup::tensors, 3).back()) ==
         std::vector<std::uint8_t>{0, 1, 1, 0, 1, 0});
-  CHECK_THAT(error_of([&] { read_statistic(path, "colour"); }), Contains("known are amax, rms"));
+  check_fields(fields_thrown_by([&] { read_statistic(path, "colour"); }),
+               {.noun = "unknown statistic", .key = "colour", .accepted = "amax, rms"});
   const std::vector<Sample> samples = read_samples(path);
   REQUIRE(samples.size() == 3);
   CHECK(samples[0].step == 7);

@@ -5,7 +5,7 @@
 Converts weights of the architectures llama, qwen2, qwen3 and gpt2 in F32, F16, BF16 and every block
 type that the package `gguf` dequantizes, and the tokenizer with its special tokens and chat
 template. The folder is written completely or not at all. src/python/README.md lists what is
-refused. Needs the packages gguf and tokenizers, not the compiled module.
+refused. Needs the packages gguf and tokenizers, not the shared library.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 The same input gives the same bytes. src/data/README.md describes the records, the turns of a chat
 that are trained on, and the file layouts. Needs NumPy, xxhash and tokenizers, jinja2 for chat
-templates and pyarrow for Parquet, not the compiled module.
+templates and pyarrow for Parquet, not the shared library.
 """
 
 from __future__ import annotations

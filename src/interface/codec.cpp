@@ -1,10 +1,11 @@
-// Python: encode and decode.
+// fp8lab.h: codes of a format.
 #include <fmt/format.h>
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/operations.hpp"
@@ -13,13 +14,12 @@
 #include "emulation/ops/quantize/operand_checks.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "src/config/reading/nearest_name.hpp"
-#include "src/python/arrays.hpp"
-#include "src/python/bindings.hpp"
+#include "src/interface/arrays.hpp"
+#include "src/interface/guard.hpp"
 
-namespace fp8lab::python {
+namespace fp8lab::interface {
 namespace {
 
-namespace py = pybind11;
 using numerics::FormatSpec;
 
 FormatSpec known_format(const std::string& name) {
@@ -53,64 +53,59 @@ struct Cast {
   std::uint64_t seed;
 };
 
-std::vector<py::ssize_t> shape_of(const py::array& array) {
-  return {array.shape(), array.shape() + array.ndim()};
+/// The NumPy type of codes of a format.
+std::string_view code_type(const FormatSpec& format) {
+  return format.bits() <= 8 ? "uint8" : format.bits() <= 16 ? "uint16" : "uint32";
 }
 
 template <class Code>
-py::array encode_values(const TensorView& source, const std::vector<py::ssize_t>& shape,
-                        const Cast& cast) {
+void encode_values(const TensorView& source, const Cast& cast, void* memory) {
   const auto count = static_cast<std::size_t>(source.cols);
   const auto* values = static_cast<const float*>(source.data);
   const auto* halves = static_cast<const std::uint16_t*>(source.data);
   const bool wide = source.dtype == DType::f32;
   const bool stochastic = cast.rounding == numerics::Rounding::stochastic;
-  py::array_t<Code> result(shape);
-  Code* const codes = result.mutable_data();
-  const py::gil_scoped_release unlocked;
+  auto* const codes = static_cast<Code*>(memory);
   for (std::size_t i = 0; i < count; ++i) {
     const float value = wide ? values[i] : numerics::from_bf16(halves[i]);
     const std::uint32_t bits = stochastic ? numerics::random_bits(cast.seed, 0, 0, 0, i) : 0u;
     codes[i] = static_cast<Code>(numerics::encode(cast.format, numerics::float_bits(value),
                                                   cast.rounding, cast.overflow, bits));
   }
-  return result;
 }
 
 /// Like encode_values, but uses the vector kernels: quantizes without a scale.
-py::array quantize_values(const TensorView& source, const std::vector<py::ssize_t>& shape,
-                          const QuantSpec& spec, std::uint64_t seed) {
-  py::array_t<std::uint8_t> result(shape);
-  if (source.cols == 0) return result;
+void quantize_values(const TensorView& source, const QuantSpec& spec, std::uint64_t seed,
+                     void* codes) {
+  if (source.cols == 0) return;
   QuantizedOperand operand;
   operand.spec = spec;
   operand.rows = source.rows;
   operand.k = source.cols;
-  operand.codes = {result.mutable_data(), DType::u8, source.rows, source.cols, source.cols};
+  operand.codes = {codes, DType::u8, source.rows, source.cols, source.cols};
   operand.key.seed = seed;
-  const py::gil_scoped_release unlocked;
   cpu::run(ops::Quantize{.source = source, .operand = operand});
-  return result;
 }
 
-py::array encode(const py::object& x, const std::string& format, const std::string& rounding,
-                 const std::string& overflow, std::uint64_t seed) {
-  const Cast cast{known_format(format), known_word(kRoundingNames, "rounding", rounding),
-                  known_word(kOverflowNames, "overflow", overflow), seed};
-  const Borrowed input = borrow_array(x, "x");
+void encode(const fp8lab_array* x, const Cast& cast, const fp8lab_array* result) {
+  const Input input = read_array(x, "x");
   if (input.view.dtype == DType::u8) {
     throw Error("x: holds codes; accepted: float32, float16, bfloat16 or uint16 (bits of bf16)");
   }
-  const std::vector<py::ssize_t> shape = shape_of(py::reinterpret_borrow<py::array>(x));
+  void* const codes = result_memory(result, "codes", code_type(cast.format), input.shape);
   QuantSpec spec;
   spec.format = cast.format;
   spec.rounding = cast.rounding;
   spec.overflow = cast.overflow;
-  const bool is_element = spec.is_quantized() && supports_quantization(spec);
-  if (is_element) return quantize_values(input.view, shape, spec, seed);
-  if (cast.format.bits() <= 8) return encode_values<std::uint8_t>(input.view, shape, cast);
-  if (cast.format.bits() <= 16) return encode_values<std::uint16_t>(input.view, shape, cast);
-  return encode_values<std::uint32_t>(input.view, shape, cast);
+  if (spec.is_quantized() && supports_quantization(spec)) {
+    quantize_values(input.view, spec, cast.seed, codes);
+  } else if (cast.format.bits() <= 8) {
+    encode_values<std::uint8_t>(input.view, cast, codes);
+  } else if (cast.format.bits() <= 16) {
+    encode_values<std::uint16_t>(input.view, cast, codes);
+  } else {
+    encode_values<std::uint32_t>(input.view, cast, codes);
+  }
 }
 
 /// Throws Error if a code has more bits than the format.
@@ -128,56 +123,65 @@ void check_width(const Code* codes, std::size_t count, const FormatSpec& format)
 
 /// Decodes unsigned codes of any width.
 template <class Code>
-py::array decode_codes(const py::array& codes, const FormatSpec& format) {
-  const auto contiguous = py::array_t<Code, py::array::c_style>(codes);
-  const Code* const source = contiguous.data();
-  const auto count = static_cast<std::size_t>(contiguous.size());
+void decode_codes(const Elements& codes, const FormatSpec& format, float* values) {
+  const auto* const source = static_cast<const Code*>(codes.data);
+  const auto count = static_cast<std::size_t>(codes.count);
   if (format.bits() < 8 * static_cast<int>(sizeof(Code))) check_width(source, count, format);
-  py::array_t<float> result(shape_of(codes));
-  float* const values = result.mutable_data();
-  const py::gil_scoped_release unlocked;
   if constexpr (sizeof(Code) == 1) {
     std::array<float, 256> table{};
     for (std::uint32_t code = 0; code < 256; ++code) table[code] = numerics::decode(format, code);
     for (std::size_t i = 0; i < count; ++i) values[i] = table[source[i]];
-    return result;
+  } else {
+    for (std::size_t i = 0; i < count; ++i) values[i] = numerics::decode(format, source[i]);
   }
-  for (std::size_t i = 0; i < count; ++i) values[i] = numerics::decode(format, source[i]);
-  return result;
 }
 
 /// Returns true if the elements of NumPy type `type` are codes of `format`.
-bool is_type_of(const std::string& type, const FormatSpec& format) {
+bool is_type_of(std::string_view type, const FormatSpec& format) {
   if (type == "bfloat16") return format == numerics::kBF16;
   if (type == "float16") return format == numerics::kFP16;
   if (type == "float32") return format == numerics::kFP32;
   return format_of_type(type) == format;
 }
 
-py::array decode(const py::object& codes, const std::string& format_name_) {
-  const FormatSpec format = known_format(format_name_);
-  if (!py::isinstance<py::array>(codes)) throw Error("codes: a NumPy array is needed");
-  auto array = py::reinterpret_borrow<py::array>(codes);
-  const auto type = array.dtype().attr("name").cast<std::string>();
-  const char* const expected = format.bits() <= 8    ? "uint8"
-                               : format.bits() <= 16 ? "uint16"
-                                                     : "uint32";
-  const bool native = array.dtype().attr("isnative").cast<bool>();
-  if (native && is_type_of(type, format)) {
-    array = array.attr("view")(expected);
-  } else if (type != expected || !native) {
-    throw Error(fmt::format("codes: elements are {}; {} needs {}", type, format_name_, expected));
+void decode(const fp8lab_array* codes, const std::string& format_word, const fp8lab_array* result) {
+  const FormatSpec format = known_format(format_word);
+  const Shape shape = shape_of(codes, "codes");
+  const std::string_view type = codes->dtype, expected = code_type(format);
+  if (type != expected && !is_type_of(type, format)) {
+    throw Error(fmt::format("codes: elements are {}; {} needs {}", type, format_word, expected));
   }
-  if (format.bits() <= 8) return decode_codes<std::uint8_t>(array, format);
-  if (format.bits() <= 16) return decode_codes<std::uint16_t>(array, format);
-  return decode_codes<std::uint32_t>(array, format);
+  auto* const values = static_cast<float*>(result_memory(result, "values", "float32", shape));
+  if (format.bits() <= 8) {
+    decode_codes<std::uint8_t>(row_major(codes, "codes", 1), format, values);
+  } else if (format.bits() <= 16) {
+    decode_codes<std::uint16_t>(row_major(codes, "codes", 2), format, values);
+  } else {
+    decode_codes<std::uint32_t>(row_major(codes, "codes", 4), format, values);
+  }
 }
 
 }  // namespace
+}  // namespace fp8lab::interface
 
-void bind_codec(py::module_& module) {
-  module.def("encode", &encode);
-  module.def("decode", &decode);
+using namespace fp8lab::interface;
+
+fp8lab_status fp8lab_format_bits(const char* format, int32_t* bits) {
+  return guarded([&] { *bits = known_format(text_of(format, "format")).bits(); });
 }
 
-}  // namespace fp8lab::python
+fp8lab_status fp8lab_encode(const fp8lab_array* x, const char* format, const char* rounding,
+                            const char* overflow, uint64_t seed, const fp8lab_array* codes) {
+  return guarded([&] {
+    const Cast cast{known_format(text_of(format, "format")),
+                    known_word(fp8lab::kRoundingNames, "rounding", text_of(rounding, "rounding")),
+                    known_word(fp8lab::kOverflowNames, "overflow", text_of(overflow, "overflow")),
+                    seed};
+    encode(x, cast, codes);
+  });
+}
+
+fp8lab_status fp8lab_decode(const fp8lab_array* codes, const char* format,
+                            const fp8lab_array* values) {
+  return guarded([&] { decode(codes, text_of(format, "format"), values); });
+}

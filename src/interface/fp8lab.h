@@ -1,0 +1,333 @@
+/* C interface of fp8lab, in the common subset of C11 and C++11. No header of an interpreter enters
+ * it: Python's package loads the library by ctypes, and so can any language with a C calling
+ * convention.
+ *
+ * Calls. Functions that can fail return a status; those that return something else cannot fail.
+ * Results are written through the last arguments, and only if the status is FP8LAB_OK. No exception
+ * leaves the library. Calls from several threads are safe as long as each handle is used by one
+ * thread at a time. Text arguments are UTF-8 and end with a zero byte. A text that the library
+ * returns stays valid until the calling thread's next call, if nothing else is said.
+ *
+ * Handles. A function that makes a handle has a counterpart that frees it, NAME_free, which accepts
+ * NULL.
+ *
+ * Arrays belong to the caller. The library keeps no pointer to one after the call. Results are
+ * written to arrays that the caller has allocated, in row-major order without gaps. */
+#ifndef FP8LAB_H
+#define FP8LAB_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define FP8LAB_EXPORT __attribute__((visibility("default")))
+#else
+#define FP8LAB_EXPORT
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- versions and failures -------------------------------------------------------------------- */
+
+/* Of this header. It grows by one when a declaration changes. */
+#define FP8LAB_INTERFACE_VERSION 1
+
+/* Returns the version of the header that the library was compiled with. A caller that was compiled
+ * with, or written for, another one must not call anything else. */
+FP8LAB_EXPORT uint32_t fp8lab_interface_version(void);
+
+/* Returns the version of fp8lab, "MAJOR.MINOR.PATCH", valid as long as the library is loaded. */
+FP8LAB_EXPORT const char* fp8lab_version(void);
+
+/* How a call ended. The first three are also exit statuses of the program. */
+typedef int32_t fp8lab_status;
+enum {
+  FP8LAB_OK = 0,
+  FP8LAB_RUNTIME_FAILURE = 1, /* the machine failed: a file could not be read, a device was lost */
+  FP8LAB_ERROR = 2,           /* bad input */
+  FP8LAB_OUT_OF_MEMORY = 3,
+  FP8LAB_FAULT = 4 /* a fault of fp8lab itself */
+};
+
+/* Returns one line about the last call of this thread that failed: for FP8LAB_ERROR what was wrong,
+ * where, and what is accepted. Valid until the next call of this thread that fails. */
+FP8LAB_EXPORT const char* fp8lab_last_error(void);
+
+/* --- arrays ----------------------------------------------------------------------------------- */
+
+/* Where the memory of an array is; the numbers are those of DLPack. */
+enum { FP8LAB_CPU = 1, FP8LAB_CUDA = 2 };
+
+/* An array of the caller. `dtype` is the name of the element type in NumPy, ml_dtypes and PyTorch,
+ * in the machine's byte order: float32, float16, bfloat16, uint8, float8_e4m3fn, ... Where values
+ * are read, uint16 holds the bits of bfloat16. Where codes are read, uint8 holds one code in each
+ * byte. Elements need not be aligned. */
+typedef struct fp8lab_array {
+  void* data;
+  const char* dtype;
+  const int64_t* shape;   /* `rank` extents */
+  const int64_t* strides; /* in bytes, of each dimension; NULL: row-major without gaps */
+  int32_t rank;
+  int32_t device;       /* FP8LAB_CPU or FP8LAB_CUDA */
+  int32_t device_index; /* of several devices of that kind */
+} fp8lab_array;
+
+/* --- codes of a format ------------------------------------------------------------------------ */
+
+/* Writes the number of bits of a code of `format`: e4m3fn, e5m2, e2m1, e8m0, bf16, fp32, ... or
+ * eXmY[fn|f][bN] such as e4m3b7. */
+FP8LAB_EXPORT fp8lab_status fp8lab_format_bits(const char* format, int32_t* bits);
+
+/* Writes the codes of `x`, of any shape, to `codes`, of the same shape: uint8, uint16 or uint32,
+ * the narrowest that holds the format. `rounding` is nearest (ties to even), toward_zero or
+ * stochastic (Philox bits of `seed` and the element's index). `overflow` is saturate (largest
+ * finite magnitude, also for infinity) or special (infinity if the format has one, else NaN). NaN
+ * becomes the positive canonical NaN, or the maximum if the format has no NaN. */
+FP8LAB_EXPORT fp8lab_status fp8lab_encode(const fp8lab_array* x, const char* format,
+                                          const char* rounding, const char* overflow, uint64_t seed,
+                                          const fp8lab_array* codes);
+
+/* Writes the exact values of `codes` to `values`: float32, of the same shape. `codes` are uint8,
+ * uint16 or uint32 by the width of the format, or of the format's own type. NaN becomes 0x7FFFFFFF.
+ * Refuses codes of another format's type, and codes with more bits than the format. */
+FP8LAB_EXPORT fp8lab_status fp8lab_decode(const fp8lab_array* codes, const char* format,
+                                          const fp8lab_array* values);
+
+/* --- backends --------------------------------------------------------------------------------- */
+
+/* What computes, with memory and threads of its own. */
+typedef struct fp8lab_backend fp8lab_backend;
+
+/* `name` is cpu (the bit-exact emulator), truth (double precision) or, if built in, cuda. `threads`
+ * 0 means all processors; their number changes no bit. */
+FP8LAB_EXPORT fp8lab_status fp8lab_backend_new(const char* name, int32_t threads,
+                                               fp8lab_backend** backend);
+FP8LAB_EXPORT void fp8lab_backend_free(fp8lab_backend* backend);
+
+/* --- quantizers ------------------------------------------------------------------------------- */
+
+/* How one matrix is quantized. A handle never changes; several threads may use it at once. */
+typedef struct fp8lab_quantizer fp8lab_quantizer;
+
+enum { FP8LAB_TEXT = 1, FP8LAB_INTEGER = 2, FP8LAB_REAL = 3 };
+
+/* The value of a key: the member that `kind` names. */
+typedef struct fp8lab_value {
+  const char* text;
+  int64_t integer;
+  double real;
+  int32_t kind;
+} fp8lab_value;
+
+/* A key of a recipe's slot table, of the [optimizer] table or of a table of samples, and its value.
+ * `fp8lab help recipe` and `fp8lab help config` list them. */
+typedef struct fp8lab_key {
+  const char* name;
+  fp8lab_value value;
+} fp8lab_key;
+
+/* Makes a quantizer from its words, FORMAT[/WORD...] such as e4m3fn/1x128/pow2, or from RECIPE:SLOT
+ * such as infir2:fprop.x. */
+FP8LAB_EXPORT fp8lab_status fp8lab_quantizer_new(const char* words, fp8lab_quantizer** quantizer);
+/* Makes a quantizer from keys of a slot table. */
+FP8LAB_EXPORT fp8lab_status fp8lab_quantizer_from_keys(const fp8lab_key* keys, size_t count,
+                                                       fp8lab_quantizer** quantizer);
+FP8LAB_EXPORT void fp8lab_quantizer_free(fp8lab_quantizer* quantizer);
+
+/* Writes the quantizer in words. fp8lab_quantizer_new makes an equal quantizer from them. */
+FP8LAB_EXPORT fp8lab_status fp8lab_quantizer_label(const fp8lab_quantizer* quantizer,
+                                                   const char** label);
+/* Returns 1 for equal quantizers, else 0. */
+FP8LAB_EXPORT int32_t fp8lab_quantizer_equal(const fp8lab_quantizer* left,
+                                             const fp8lab_quantizer* right);
+/* Writes name and meaning of key number `index` of a quantizer, in the order of a recipe's slot
+ * table; NULL behind the last one. Both stay valid as long as the library is loaded. */
+FP8LAB_EXPORT void fp8lab_quantizer_key(size_t index, const char** name, const char** meaning);
+/* Writes the value of a key. */
+FP8LAB_EXPORT fp8lab_status fp8lab_quantizer_value(const fp8lab_quantizer* quantizer,
+                                                   const char* name, fp8lab_value* value);
+
+/* Shapes of a quantized matrix. Codes are uint8, or float32 values if the format has more than 8
+ * bits; scales are float32 decode factors, one for each tile: x ~ scale * decode(code). */
+typedef struct fp8lab_quantized {
+  int64_t rows, k;                /* of the codes */
+  int64_t scale_rows, scale_cols; /* 0: a quantizer without scales */
+  int32_t is_codes;               /* 0: values */
+} fp8lab_quantized;
+
+/* Writes the shapes for the matrix `x` (rows, k), or with `transpose` other than 0 for its
+ * transpose. Reads no element of it. */
+FP8LAB_EXPORT fp8lab_status fp8lab_quantized_shape(const fp8lab_quantizer* quantizer,
+                                                   const fp8lab_array* x, int32_t transpose,
+                                                   fp8lab_quantized* shape);
+
+/* Quantizes `x`. `codes` and `scales` have the shapes of fp8lab_quantized_shape; `scales` is NULL
+ * for a quantizer without scales. `seed` is for stochastic rounding. `statistics` is NULL, or
+ * float64 of as many elements as fp8lab_statistics says. Refuses delayed scaling, which needs the
+ * amax history of a run. */
+FP8LAB_EXPORT fp8lab_status fp8lab_quantize(fp8lab_backend* backend,
+                                            const fp8lab_quantizer* quantizer,
+                                            const fp8lab_array* x, int32_t transpose, uint64_t seed,
+                                            const fp8lab_array* codes, const fp8lab_array* scales,
+                                            const fp8lab_array* statistics);
+
+/* Writes scale * decode(code), rounded to float32, of `codes` (rows, k) to `values`, of the same
+ * shape. Refuses scales that the quantizer cannot store, and codes with more bits than the format.
+ */
+FP8LAB_EXPORT fp8lab_status fp8lab_dequantize(fp8lab_backend* backend,
+                                              const fp8lab_quantizer* quantizer,
+                                              const fp8lab_array* codes, const fp8lab_array* scales,
+                                              const fp8lab_array* values);
+
+/* Returns the number of float64 elements of the statistics of fp8lab_quantize, which have the names
+ * and meanings of run files (src/io/README.md). */
+FP8LAB_EXPORT size_t fp8lab_statistics(void);
+/* Writes where statistic number `index` stands: its name, and `width` elements from `first` on. The
+ * name is NULL behind the last one, and stays valid as long as the library is loaded. */
+FP8LAB_EXPORT void fp8lab_statistic(size_t index, const char** name, size_t* first, size_t* width);
+
+/* --- GEMM ------------------------------------------------------------------------------------- */
+
+/* A product and how its sums are formed. A handle never changes; several threads may use it at
+ * once. */
+typedef struct fp8lab_gemm fp8lab_gemm;
+
+/* Makes a GEMM from ACCUMULATOR[/SCHEDULE][/OUTPUT]... such as sm90_wgmma_fp8/promote:128/fp32,
+ * from RECIPE:ROLE such as infir2:fprop, or from cublaslt_h200:MODE[/fast][/OUTPUT][/split_k=N], a
+ * call of cuBLASLt as measured on an H200. */
+FP8LAB_EXPORT fp8lab_status fp8lab_gemm_new(const char* words, fp8lab_gemm** gemm);
+FP8LAB_EXPORT void fp8lab_gemm_free(fp8lab_gemm* gemm);
+
+/* Returns 1 for a call of a library, else 0. */
+FP8LAB_EXPORT int32_t fp8lab_gemm_is_library_call(const fp8lab_gemm* gemm);
+/* Returns the type of D: uint8 for FP8 outputs of library calls, else float32. */
+FP8LAB_EXPORT const char* fp8lab_gemm_result_type(const fp8lab_gemm* gemm);
+
+/* One operand: values, which are quantized, or codes, which are used unchanged. */
+typedef struct fp8lab_operand {
+  const fp8lab_array* values;        /* (rows, K) */
+  const fp8lab_array* scales;        /* of codes, (tile rows, tile columns); NULL: none */
+  const fp8lab_quantizer* quantizer; /* NULL: that of the GEMM, in the format of the array's type */
+} fp8lab_operand;
+
+/* `bias` is (N) and added to every row after scaling, rounded separately; of a library call (M),
+ * since the library is column-major. `addend` (M, N) is what an fp32 output accumulates on,
+ * fma(acc, scale, addend); of a library call C of alpha A B^T + beta C + bias. Only library calls
+ * read alpha, beta and d_scale: FP8 outputs are codes of D * d_scale. */
+typedef struct fp8lab_gemm_arguments {
+  fp8lab_operand a; /* (M, K) */
+  fp8lab_operand b; /* (N, K) */
+  const fp8lab_array* bias;
+  const fp8lab_array* addend;
+  uint64_t seed; /* of stochastic rounding */
+  float alpha, beta, d_scale;
+} fp8lab_gemm_arguments;
+
+/* Writes D (M, N) = A B^T with the bits of the hardware; bf16 and fp16 results as float32. */
+FP8LAB_EXPORT fp8lab_status fp8lab_gemm_run(fp8lab_backend* backend, const fp8lab_gemm* gemm,
+                                            const fp8lab_gemm_arguments* arguments,
+                                            const fp8lab_array* d);
+
+/* --- models ----------------------------------------------------------------------------------- */
+
+/* A decoder with weights, optimizer state and numerics, on a backend of its own. */
+typedef struct fp8lab_model fp8lab_model;
+
+/* `source` is a folder that transformers saved, or the name or TOML file of a model, with random
+ * weights from `seed`. `recipe` is a recipe's name or file. The keys are those of the [optimizer]
+ * table. */
+FP8LAB_EXPORT fp8lab_status fp8lab_model_new(const char* source, const char* recipe,
+                                             const char* backend, int32_t threads,
+                                             const fp8lab_key* optimizer, size_t optimizer_keys,
+                                             uint64_t seed, fp8lab_model** model);
+FP8LAB_EXPORT void fp8lab_model_free(fp8lab_model* model);
+
+/* Writes the shape of the model as a [model] table of TOML. */
+FP8LAB_EXPORT fp8lab_status fp8lab_model_config(const fp8lab_model* model, const char** toml);
+/* Writes a line about the backend's device. */
+FP8LAB_EXPORT fp8lab_status fp8lab_model_device(const fp8lab_model* model, const char** device);
+/* Returns the number of completed optimizer steps. */
+FP8LAB_EXPORT int64_t fp8lab_model_steps(const fp8lab_model* model);
+/* Returns the number of tokens of the vocabulary. */
+FP8LAB_EXPORT int64_t fp8lab_model_vocabulary(const fp8lab_model* model);
+
+/* Returns the number of tensors, which have the names and shapes of transformers. */
+FP8LAB_EXPORT size_t fp8lab_model_tensors(const fp8lab_model* model);
+/* Writes name and shape of tensor number `index`; both stay valid as long as the model. */
+FP8LAB_EXPORT fp8lab_status fp8lab_model_tensor(const fp8lab_model* model, size_t index,
+                                                const char** name, int32_t* rank,
+                                                const int64_t** shape);
+/* Writes the master weight, or the gradient, of tensor number `index` to a float32 array of its
+ * shape. */
+FP8LAB_EXPORT fp8lab_status fp8lab_model_weight(fp8lab_model* model, size_t index,
+                                                const fp8lab_array* values);
+FP8LAB_EXPORT fp8lab_status fp8lab_model_gradient(fp8lab_model* model, size_t index,
+                                                  const fp8lab_array* values);
+/* Sets all weights from `count` named arrays of float32, float16 or bfloat16; keeps the optimizer's
+ * state. Nothing is set unless every tensor fits and is finite. */
+FP8LAB_EXPORT fp8lab_status fp8lab_model_set_weights(fp8lab_model* model, const char* const* names,
+                                                     const fp8lab_array* arrays, size_t count);
+
+/* Tokens and targets are int32 (sequences, length). A negative target is not trained on. Losses are
+ * mean cross-entropies in nats over the other targets. */
+
+/* Writes logits, float32 (sequences, length, vocabulary). */
+FP8LAB_EXPORT fp8lab_status fp8lab_model_logits(fp8lab_model* model, const fp8lab_array* tokens,
+                                                const fp8lab_array* logits);
+/* Writes the loss of each token, float32 (sequences, length); 0 where nothing is trained on. */
+FP8LAB_EXPORT fp8lab_status fp8lab_model_token_losses(fp8lab_model* model,
+                                                      const fp8lab_array* tokens,
+                                                      const fp8lab_array* targets,
+                                                      const fp8lab_array* losses);
+FP8LAB_EXPORT fp8lab_status fp8lab_model_loss(fp8lab_model* model, const fp8lab_array* tokens,
+                                              const fp8lab_array* targets, double* loss);
+/* Computes loss and gradients. */
+FP8LAB_EXPORT fp8lab_status fp8lab_model_backward(fp8lab_model* model, const fp8lab_array* tokens,
+                                                  const fp8lab_array* targets, double* loss);
+/* Computes loss and gradients, clips them and updates the weights. The norm is that before
+ * clipping. */
+FP8LAB_EXPORT fp8lab_status fp8lab_model_step(fp8lab_model* model, const fp8lab_array* tokens,
+                                              const fp8lab_array* targets, double learning_rate,
+                                              double* loss, double* gradient_norm);
+
+/* Completions of prompts. */
+typedef struct fp8lab_completions fp8lab_completions;
+
+/* How prompts are completed. */
+typedef struct fp8lab_generation {
+  const fp8lab_key* sampling; /* keys of a table of samples: temperature, top_k, top_p, seed, ... */
+  size_t sampling_keys;
+  int64_t max_new_tokens;
+  int64_t together; /* prompts decoded at a time */
+  uint32_t sample;  /* draws depend on seed, prompt, sample and position only */
+  int32_t end;      /* token that ends a completion; -1: none */
+} fp8lab_generation;
+
+/* Completes `count` prompts, of lengths[i] tokens each, with a key-value cache. */
+FP8LAB_EXPORT fp8lab_status fp8lab_model_generate(fp8lab_model* model,
+                                                  const int32_t* const* prompts,
+                                                  const size_t* lengths, size_t count,
+                                                  const fp8lab_generation* generation,
+                                                  fp8lab_completions** completions);
+FP8LAB_EXPORT void fp8lab_completions_free(fp8lab_completions* completions);
+/* Writes the completion of prompt number `index`: its tokens, their log-probabilities in nats
+ * without temperature and filters, and whether the end token ended it. Valid as long as the handle.
+ */
+FP8LAB_EXPORT fp8lab_status fp8lab_completion(const fp8lab_completions* completions, size_t index,
+                                              const int32_t** tokens,
+                                              const double** log_probabilities, size_t* length,
+                                              int32_t* ended);
+
+/* Writes a folder that transformers loads; an existing folder must be empty. `dtype` is BF16, F16
+ * or F32. With a recipe other than NULL the weights of linear layers are FP8 codes with scales, as
+ * that recipe quantizes them for the forward pass. */
+FP8LAB_EXPORT fp8lab_status fp8lab_model_save(fp8lab_model* model, const char* folder,
+                                              const char* dtype, const char* recipe);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* FP8LAB_H */

@@ -1,0 +1,59 @@
+"""Reads the folder of test vectors that `fp8lab validate export` writes. Needs only NumPy."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SCHEMA = "fp8lab-conformance-3"
+Array = NDArray[Any]
+Case = dict[str, Any]
+
+
+class PackError(ValueError):
+    """The folder is no complete conformance pack, or a result has the wrong type or shape."""
+
+
+class Pack:
+    """A folder of test vectors. Checks the SHA-256 of every file that it reads."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        try:
+            text = (self.directory / "manifest.json").read_text(encoding="utf-8")
+            manifest = json.loads(text)
+        except (OSError, ValueError) as error:
+            raise PackError(f"{self.directory}: no readable manifest.json: {error}") from error
+        if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+            raise PackError(f"{self.directory}: manifest.json is not one of schema {SCHEMA}")
+        self.manifest: dict[str, Any] = manifest
+
+    def cases(self, section: str) -> list[Case]:
+        """Returns the cases of a section, in the order of the manifest."""
+        cases: list[Case] = self.manifest["sections"][section]
+        return cases
+
+    def array(self, name: str) -> Array:
+        """Returns one array. Raises PackError if its file is missing or damaged."""
+        expected = self.manifest["files"].get(name)
+        path = PurePosixPath(name)
+        if expected is None or path.is_absolute() or ".." in path.parts:
+            raise PackError(f"{self.directory}: the manifest lists no file {name}")
+        try:
+            data = (self.directory / path).read_bytes()
+        except OSError as error:
+            raise PackError(f"{self.directory / path}: {error.strerror}") from error
+        if hashlib.sha256(data).hexdigest() != expected:
+            raise PackError(f"{self.directory / path}: damaged, its SHA-256 is not the manifest's")
+        array: Array = np.load(io.BytesIO(data), allow_pickle=False)
+        return array
+
+    def optional(self, case: Case, key: str) -> Array | None:
+        """Returns the array that `case` names under `key`; None if it has no such key."""
+        return self.array(case[key]) if key in case else None

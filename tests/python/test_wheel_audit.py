@@ -1,0 +1,155 @@
+"""The audit of wheels notices what it is for: small wheels with one fault each.
+
+The wheel itself takes a build of its own and is made by hand (src/python/README.md).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "src/python/wheel/audit.py"
+GOOD = {
+    "library": "int fp8lab_version(void) { return 1; }",
+    "program": '#include <stdio.h>\nint main(void) { return puts("") < 0; }',
+    "openmp": "void GOMP_parallel(void) {}",
+}
+
+
+def load() -> Any:
+    specification = importlib.util.spec_from_file_location("wheel_audit", SCRIPT)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["wheel_audit"] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+audit = load()
+
+
+class Wheel:
+    """The members of a wheel, before it is packed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.out = folder / "members", folder
+        for name in audit.NEEDED_MEMBERS:
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_text("")
+        self.compile("library", audit.LIBRARY, "-shared")
+        self.compile("program", audit.PROGRAM)
+        self.compile("openmp", "fp8lab/libgomp.so.1", "-shared", "-Wl,-soname,libgomp.so.1")
+
+    def compile(self, source: str, member: str, *flags: str) -> None:
+        words = ["cc", "-fPIC", "-xc", "-", "-o", str(self.root / member), *flags]
+        text = GOOD.get(source, source)
+        subprocess.run(words, input=text, text=True, check=True, cwd=self.out)
+
+    def lowest(self) -> int:
+        names = (audit.LIBRARY, audit.PROGRAM, "fp8lab/libgomp.so.1")
+        return int(audit.lowest_c_library({n: audit.read_elf(self.root / n) for n in names}))
+
+    def pack(self, c_library: int, said: int | None = None, python: str = "py3") -> Path:
+        platform = f"manylinux_2_{c_library if said is None else said}_x86_64"
+        info = self.root / "fp8lab-1.dist-info"
+        info.mkdir()
+        (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: py3-none-{platform}\n")
+        path = self.out / f"fp8lab-1-{python}-none-manylinux_2_{c_library}_x86_64.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            for file in sorted(self.root.rglob("*")):
+                if file.is_file():
+                    archive.write(file, file.relative_to(self.root))
+        return path
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Wheel:
+    if shutil.which("cc") is None or shutil.which("readelf") is None:
+        pytest.skip("no C compiler with binutils")
+    return Wheel(tmp_path)
+
+
+def test_a_good_wheel_has_no_faults(wheel: Wheel) -> None:
+    assert audit.faults(wheel.pack(wheel.lowest())) == []
+
+
+def only_fault(wheel: Wheel, **options: Any) -> str:
+    found = audit.faults(wheel.pack(wheel.lowest(), **options))
+    assert len(found) == 1, found
+    return str(found[0])
+
+
+def test_a_lower_tag_than_the_symbols_is_found(wheel: Wheel) -> None:
+    (fault,) = audit.faults(wheel.pack(wheel.lowest() - 1))
+    assert fault == f"needs the C library 2.{wheel.lowest()}, the tag says less"
+
+
+def test_a_name_that_the_file_does_not_say_is_found(wheel: Wheel) -> None:
+    assert "the file WHEEL does not say" in only_fault(wheel, said=5)
+
+
+def test_a_wheel_for_one_python_is_found(wheel: Wheel) -> None:
+    assert "accepted: a tag py3-none" in only_fault(wheel, python="cp311")
+
+
+def test_a_large_wheel_is_found(wheel: Wheel) -> None:
+    (fault,) = audit.faults(wheel.pack(wheel.lowest()), largest=1000)
+    assert "bytes; accepted: 1000" in fault
+
+
+@pytest.mark.parametrize("name", audit.NEEDED_MEMBERS[2:])
+def test_a_missing_member_is_found(wheel: Wheel, name: str) -> None:
+    (wheel.root / name).unlink()
+    assert only_fault(wheel) == f"no member {name}"
+
+
+def test_a_symbol_of_an_interpreter_is_found(wheel: Wheel) -> None:
+    source = "int Py_IsInitialized(void); int fp8lab_x(void) { return Py_IsInitialized(); }"
+    wheel.compile(source, audit.LIBRARY, "-shared")
+    assert "needs Py_IsInitialized of an interpreter" in only_fault(wheel)
+
+
+def test_a_library_outside_the_wheel_is_found(wheel: Wheel) -> None:
+    wheel.compile("int other(void) { return 1; }", "libother.so.7", "-shared")
+    (wheel.root / "libother.so.7").rename(wheel.out / "libother.so.7")
+    flags = ("-shared", "-Wl,--no-as-needed", "-L.", "-l:libother.so.7")
+    wheel.compile("library", audit.LIBRARY, *flags)
+    assert "needs libother.so.7, which is neither in the wheel" in only_fault(wheel)
+
+
+def test_a_folder_of_the_builder_is_found(wheel: Wheel) -> None:
+    wheel.compile("library", audit.LIBRARY, "-shared", "-Wl,-rpath,/opt/lib")
+    assert only_fault(wheel) == f"{audit.LIBRARY}: looks for libraries in /opt/lib"
+
+
+def test_the_machine_s_c_library_for_cxx_is_found(wheel: Wheel) -> None:
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler")
+    source = (
+        '#include <string>\nextern "C" void* fp8lab_x(const char* s) { return new std::string(s); }'
+    )
+    words = ["c++", "-fPIC", "-shared", "-xc++", "-", "-o", str(wheel.root / audit.LIBRARY)]
+    subprocess.run(words, input=source, text=True, check=True)
+    found = audit.faults(wheel.pack(wheel.lowest()))
+    assert any("of the machine's C++ library" in fault for fault in found)
+
+
+@pytest.mark.parametrize("name", ["libgomp-1234abcd.so.1", "libgomp.so.1"])
+def test_a_renamed_or_second_runtime_of_openmp_is_found(wheel: Wheel, name: str) -> None:
+    (wheel.root / "fp8lab.libs").mkdir()
+    wheel.compile("openmp", f"fp8lab.libs/{name}", "-shared", f"-Wl,-soname,{name}")
+    assert "accepted: one of the name libgomp.so.1" in only_fault(wheel)
+
+
+def test_an_exported_symbol_of_another_library_is_found(wheel: Wheel) -> None:
+    wheel.compile(
+        "int fp8lab_x(void) { return 1; } int deflate(void) { return 2; }", audit.LIBRARY, "-shared"
+    )
+    assert only_fault(wheel) == f"{audit.LIBRARY}: exports deflate"
