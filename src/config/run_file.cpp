@@ -114,7 +114,7 @@ RunConfig parse_run_config(const std::string& text, const std::string& origin,
       names += (names.empty() ? "" : " and ") + origin_of(assignment);
     }
     if (names.empty()) throw;
-    throw Error(fmt::format("{}: {}", names, message));
+    throw InputError(in_place(names, error));
   }
 }
 
