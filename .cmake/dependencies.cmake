@@ -85,10 +85,19 @@ __attribute__((constructor)) static void set_streams(void) {
   set(HDF5_C_LIBRARIES "${renamed}" ${archives} m ${CMAKE_DL_LIBS})
 endif()
 
-# fp8lab_make_portable(TARGET): a program or shared library for machines with an older libstdc++.
+# Libraries of C++ whose code can be in their headers: the shared ones need the machine's libstdc++.
+if(FP8LAB_PORTABLE)
+  set_target_properties(fmt::fmt PROPERTIES INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY=1)
+  set_target_properties(tomlplusplus::tomlplusplus PROPERTIES
+    INTERFACE_COMPILE_OPTIONS -DTOML_HEADER_ONLY=1)
+endif()
+
+# fp8lab_make_portable(TARGET): a program or shared library for machines with an older C++ or C
+# library. Of the archives what nothing calls is left out, and with it needs of later symbols.
 function(fp8lab_make_portable target)
   if(FP8LAB_PORTABLE)
-    target_link_options(${target} PRIVATE -static-libstdc++ LINKER:--as-needed)
+    target_link_options(${target} PRIVATE
+      -static-libstdc++ LINKER:--as-needed LINKER:--gc-sections)
     target_link_libraries(${target} PRIVATE fp8lab_hdf5)
   endif()
 endfunction()

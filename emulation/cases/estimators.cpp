@@ -28,7 +28,7 @@ void draw_factor(CaseDraw& draw, QuantSpec spec, const char* estimator) {
              QuantizedOperand operand = QuantizedOperand::without_memory(spec, rows, k);
              operand.key = key;
              if (spec.has_scale()) operand.scales = t[1];
-             if (spec.transform.is_smoothing()) operand.channel_factors = t[3];
+             if (spec.transform.is<Smoothing>()) operand.channel_factors = t[3];
              backend.run(ops::EstimatorFactor{.operand = operand, .source = t[0], .d = t[2]});
            });
 }

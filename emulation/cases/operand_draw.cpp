@@ -131,9 +131,10 @@ QuantSpec draw_quantizer(CaseDraw& draw) {
 
 std::int64_t draw_length(CaseDraw& draw, const Transform& transform, std::int64_t wanted) {
   constexpr std::int64_t kOrders[] = {2, 12, 16, 20, 96, 128, 172, 896, 1536, 4096, 9728};
-  if (transform.kind != TransformKind::hadamard) return wanted;
-  if (transform.block == 0) return kOrders[draw.word() % std::size(kOrders)];
-  return (wanted + transform.block - 1) / transform.block * transform.block;
+  const auto* const hadamard = transform.as<Hadamard>();
+  if (hadamard == nullptr) return wanted;
+  if (hadamard->block == 0) return kOrders[draw.word() % std::size(kOrders)];
+  return (wanted + hadamard->block - 1) / hadamard->block * hadamard->block;
 }
 
 QuantizedOperand operand_at(const QuantSpec& spec, std::int64_t rows, std::int64_t k,

@@ -57,7 +57,7 @@ QuantSpec spec_of(const StateWords& words) {
   spec.scale.rounding = numerics::ScaleRounding::enc_floor;
   if (words.scale == numerics::ScaleFormat::fp32) spec.scale = {};
   if (words.source == ScaleSource::static_scale) spec.static_scale = 0.0371f;
-  if (words.expands) spec.transform.kind = TransformKind::expansion;
+  if (words.expands) spec.transform.kind = RangeExpansion{};
   return spec;
 }
 

@@ -8,7 +8,7 @@ namespace fp8lab {
 namespace {
 
 std::int64_t rows_for(CaseDraw& draw, const QuantSpec& spec, std::int64_t wanted) {
-  return spec.transform.left ? draw_length(draw, spec.transform, wanted) : wanted;
+  return spec.transform.is_left() ? draw_length(draw, spec.transform, wanted) : wanted;
 }
 
 /// An operand of a product and the shape of its source tensor.

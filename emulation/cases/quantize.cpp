@@ -48,7 +48,7 @@ void transform(CaseDraw& draw, const char* name, bool transpose) {
   spec.transform = transform_from_name(name).value();
   if (draw.one_in(4)) spec.rounding = numerics::Rounding::stochastic;
   MatrixShape of_operand = draw.shape();
-  std::int64_t& transformed = spec.transform.left ? of_operand.rows : of_operand.cols;
+  std::int64_t& transformed = spec.transform.is_left() ? of_operand.rows : of_operand.cols;
   transformed = draw_length(draw, spec.transform, transformed);
   const std::int64_t rows = of_operand.rows, k = of_operand.cols;
   const MatrixShape s = of_operand.transposed_if(transpose);
@@ -65,15 +65,14 @@ void transform(CaseDraw& draw, const char* name, bool transpose) {
             zeroed(flat(draw.output(DType::f32, 1, k)))},
            [spec, rows, k, transpose, right, key](Backend& b, const Views& t) {
              QuantizedOperand operand = operand_at(spec, rows, k, t, 2);
-             const Transform& map = spec.transform;
-             if (map.is_smoothing()) {
-               b.run(ops::SmoothingFactors{.transform = map,
+             if (const auto* const smoothing = spec.transform.as<Smoothing>()) {
+               b.run(ops::SmoothingFactors{.smoothing = *smoothing,
                                            .a = t[0],
                                            .transpose_a = transpose,
                                            .b = t[1],
                                            .transpose_b = transpose,
                                            .factors = t[6]});
-               b.run(ops::SmoothingFactors{.transform = map,
+               b.run(ops::SmoothingFactors{.smoothing = *smoothing,
                                            .a = t[1],
                                            .transpose_a = transpose,
                                            .b = t[0],

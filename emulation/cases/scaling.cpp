@@ -47,7 +47,7 @@ void update(CaseDraw& draw, const QuantSpec& spec, HostTensor state, const char*
 }
 
 void smooth(CaseDraw& draw, const char* name, bool is_set) {
-  const Transform transform = transform_from_name(name).value();
+  const Smoothing smoothing = *transform_from_name(name).value().as<Smoothing>();
   const MatrixShape s = draw.shape();
   const std::int64_t k = s.cols, other_rows = draw.integer(1, 300);
   const bool transpose_a = draw.one_in(2), transpose_b = draw.one_in(2), wild = draw.one_in(4);
@@ -63,8 +63,8 @@ void smooth(CaseDraw& draw, const char* name, bool is_set) {
                        transpose_a ? " A transposed" : "", transpose_b ? " B transposed" : "",
                        is_set ? " set before" : ""),
            {source(s.rows, transpose_a), source(other_rows, transpose_b), std::move(factors)},
-           [transform, transpose_a, transpose_b](Backend& b, const Views& t) {
-             b.run(ops::SmoothingFactors{.transform = transform,
+           [smoothing, transpose_a, transpose_b](Backend& b, const Views& t) {
+             b.run(ops::SmoothingFactors{.smoothing = smoothing,
                                          .a = t[0],
                                          .transpose_a = transpose_a,
                                          .b = t[1],

@@ -44,7 +44,7 @@ std::string variant_of(const ops::Dequantize& op) {
 std::string variant_of(const ops::UpdateDelayedScale& op) { return label(op.spec); }
 
 std::string variant_of(const ops::SmoothingFactors& op) {
-  return fmt::format("{}{}{}", transform_name(op.transform), op.transpose_a ? " A^T" : "",
+  return fmt::format("{}{}{}", transform_name({op.smoothing}), op.transpose_a ? " A^T" : "",
                      op.transpose_b ? " B^T" : "");
 }
 

@@ -193,7 +193,7 @@ void OperandDecoder::codebook_row(std::int64_t row, std::int64_t col, std::int64
   const float* scales = operand_.scales.row<float>(row / tile_height_);
   const std::int64_t wide = operand_.spec.tile_cols(operand_.k);
   const float* steps = scales + wide;
-  if (operand_.spec.transform.is_expansion()) {
+  if (operand_.spec.transform.is<RangeExpansion>()) {
     for (std::int64_t j = 0; j < cols; ++j) {
       const std::int64_t tile = (col + j) / tile_width_;
       const numerics::ExpandedGroup group{scales[tile], steps[tile], steps[wide + tile]};

@@ -85,7 +85,7 @@ class CodebookQuantizer {
 }  // namespace
 
 void quantize_codebooks(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
-  if (operand.spec.transform.is_expansion()) {
+  if (operand.spec.transform.is<RangeExpansion>()) {
     CodebookQuantizer<numerics::ExpandedTile>(source, transpose, operand).run();
   } else {
     CodebookQuantizer<numerics::LogarithmTile>(source, transpose, operand).run();

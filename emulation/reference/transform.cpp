@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "emulation/base/error.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/hadamard.hpp"
@@ -18,19 +19,19 @@ constexpr std::int64_t kStrip = 16;  ///< columns that are transformed side by s
 /// One transform along a K of known length, forwards or back.
 class Rotation {
  public:
-  Rotation(const Transform& transform, std::int64_t k, const RandomKey& key, bool back)
+  Rotation(const Hadamard& hadamard, std::int64_t k, const RandomKey& key, bool back)
       : k_(k),
-        block_(transform.block == 0 ? k : transform.block),
+        block_(hadamard.block == 0 ? k : hadamard.block),
         order_(numerics::hadamard_core(block_)),
         back_(back),
-        signs_first_((transform.side == SignSide::before) != back) {
+        signs_first_((hadamard.side == SignSide::before) != back) {
     core_.resize(static_cast<std::size_t>(order_ * order_));
     numerics::write_hadamard_core(static_cast<int>(order_), core_.data());
-    if (transform.signs == SignSource::none) return;
+    if (hadamard.signs == SignSource::none) return;
     signs_.resize(static_cast<std::size_t>(k));
     for (std::int64_t i = 0; i < k; ++i) {
-      const bool negative = transform.signs == SignSource::fixed
-                                ? transform.is_negative(i)
+      const bool negative = hadamard.signs == SignSource::fixed
+                                ? hadamard.is_negative(i)
                                 : (numerics::random_bits(key.seed, key.step_number(), key.rotation,
                                                          2, static_cast<std::uint64_t>(i)) &
                                    1u) != 0;
@@ -101,9 +102,9 @@ void rotate_columns(const TensorView& values, const Rotation& rotation) {
 
 /// Applies a Hadamard transform with the signs of `key`, or its inverse, to the columns of
 /// `values`, or to its rows unless `down`.
-void rotate(const TensorView& values, bool down, const Transform& transform, const RandomKey& key,
+void rotate(const TensorView& values, bool down, const Hadamard& hadamard, const RandomKey& key,
             bool back) {
-  const Rotation rotation(transform, down ? values.rows : values.cols, key, back);
+  const Rotation rotation(hadamard, down ? values.rows : values.cols, key, back);
   down ? rotate_columns(values, rotation) : rotate_rows(values, rotation);
 }
 
@@ -132,15 +133,16 @@ void clamp_values(const TensorView& values, const numerics::ClampBounds& bounds)
 /// Moves the columns of `values`, or its rows unless `down`, into a space or out of it.
 void move(const TensorView& values, bool down, const Space& space, bool back) {
   check_space(space, down ? values.rows : values.cols);
-  if (!space.transform.is_smoothing()) {
-    return rotate(values, down, space.transform, space.key, back);
+  if (const auto* const hadamard = space.transform.as<Hadamard>()) {
+    return rotate(values, down, *hadamard, space.key, back);
   }
+  FP8LAB_ASSERT(space.transform.is<Smoothing>());
   rescale(values, down, space.channel_factors.row<float>(0), space.is_right != back);
 }
 
 void move_to_own(const TensorView& values, bool transpose, const QuantizedOperand& operand,
                  bool back) {
-  move(values, transpose != operand.spec.transform.left, operand.own_space(), back);
+  move(values, transpose != operand.spec.transform.is_left(), operand.own_space(), back);
 }
 
 /// Returns the bits of the largest magnitude at each position along K.
@@ -176,7 +178,7 @@ void widen(const TensorView& source, const TensorView& destination) {
 FloatMatrix transformed(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
   FloatMatrix values(source.rows, source.cols);
   widen(source, values.view());
-  if (operand.spec.transform.is_clamp()) {
+  if (operand.spec.transform.is<Clamp>()) {
     clamp_values(values.view(), clamp_bounds_of(operand));
   } else {
     move_to_own(values.view(), transpose, operand, false);
@@ -216,9 +218,9 @@ void smoothing_factors(const ops::SmoothingFactors& op) {
   const std::vector<std::uint32_t> amax_b = amax_along_k(op.b, op.transpose_b);
   for (std::int64_t j = 0; j < op.factors.cols; ++j) {
     float& factor = op.factors.row<float>(0)[j];
-    if (op.transform.is_static && factor != 0.0f) continue;
+    if (op.smoothing.is_static && factor != 0.0f) continue;
     const auto i = static_cast<std::size_t>(j);
-    factor = numerics::smoothing_factor(op.transform.strength, numerics::bits_float(amax_a[i]),
+    factor = numerics::smoothing_factor(op.smoothing.strength, numerics::bits_float(amax_a[i]),
                                         numerics::bits_float(amax_b[i]));
   }
 }

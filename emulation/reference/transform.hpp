@@ -24,7 +24,7 @@ class FloatMatrix {
 /// Returns `source` (R, C), bf16 or f32, transformed for `operand`: quantize the result as you
 /// would quantize `source`. K lies along the columns, or with `transpose` down the rows.
 ///
-/// Hadamard: K is split into blocks of transform.block elements, each multiplied as
+/// Hadamard: K is split into blocks of Hadamard::block elements, each multiplied as
 /// numerics::hadamard_multiply defines, with signs before or after it. With key = operand.key, a
 /// drawn sign is minus if the low bit of numerics::random_bits(key.seed, key.step_number(),
 /// key.rotation, 2, position along K) is set. Smoothing: element j of K is divided by

@@ -17,7 +17,7 @@ using GemmVerdict = std::optional<ErrorFields>;
 GemmVerdict refuse_format(const Accumulator& accumulator, const QuantSpec& operand,
                           const std::string& name) {
   const FormatSpec& format = operand.format;
-  const bool expanded = operand.transform.is_expansion();
+  const bool expanded = operand.transform.is<RangeExpansion>();
   // Expanded values are contracted first, and multiplied in the accumulator's own format.
   const auto takes = [&](const Accumulator& unit) {
     return unit.carrier(format) &&

@@ -39,7 +39,7 @@ QuantSpec multiplied_form(const Accumulator& accumulator, const QuantSpec& opera
   if (multiplied != numerics::kBF16 && multiplied != numerics::kFP32) return operand;
   QuantSpec values;
   values.format = multiplied;
-  if (!operand.transform.is_expansion()) values.transform = operand.transform;
+  if (!operand.transform.is<RangeExpansion>()) values.transform = operand.transform;
   return values;
 }
 

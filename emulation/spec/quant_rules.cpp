@@ -51,7 +51,7 @@ QuantVerdict refuse_tile(const QuantSpec& spec) {
 
 QuantVerdict refuse_codebook(const QuantSpec& spec) {
   if (!spec.has_codebooks()) return {};
-  const bool expands = spec.transform.is_expansion();
+  const bool expands = spec.transform.is<RangeExpansion>();
   const std::string name = expands ? transform_name(spec.transform) : format_name(spec.format);
   if (spec.scale_source != ScaleSource::current) {
     return ErrorFields{.key = "scale_source",

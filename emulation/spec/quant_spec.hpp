@@ -83,11 +83,11 @@ struct QuantSpec {
   DType storage() const;
   /// Returns true if codes are meaningless without the codebook of their tile (LogFMT, expansion).
   bool has_codebooks() const {
-    return format.encoding == numerics::Encoding::tile_logarithm || transform.is_expansion();
+    return format.encoding == numerics::Encoding::tile_logarithm || transform.is<RangeExpansion>();
   }
   /// Returns the numbers stored per tile: its scale, LogFMT's step, an
   /// expansion's exponent and center.
-  int tile_numbers() const { return transform.is_expansion() ? 3 : has_codebooks() ? 2 : 1; }
+  int tile_numbers() const { return transform.is<RangeExpansion>() ? 3 : has_codebooks() ? 2 : 1; }
   bool has_scale() const { return scale_source != ScaleSource::none; }
   /// Returns the tile that shares one scale: the whole tensor if there is no scale.
   TileShape scale_tile() const { return has_scale() ? tile : TileShape{}; }

@@ -152,7 +152,7 @@ void validate_smoothing(const LinearRecipe& recipe, Slot slot, const std::string
   if (spec.orientation_source == OrientationSource::high_precision) return;
   const Slot first = first_orientation(tensor_of(slot));
   for (const Slot smoothed : {slot, first}) {
-    if (!recipe.slot(smoothed).transform.is_smoothing()) continue;
+    if (!recipe.slot(smoothed).transform.is<Smoothing>()) continue;
     if (smoothed == first && spec.orientation_source == OrientationSource::transformed) continue;
     refuse(where, "slots." + slot_name(slot) + ".orientation_source",
            {.found = fmt::to_string(word_for(kOrientationSourceNames, spec.orientation_source)),
@@ -177,7 +177,7 @@ void validate_compensation(const LinearRecipe& recipe, Slot slot, const std::str
 // orientation may be in one space only.
 void validate_left(const LinearRecipe& recipe, Slot slot, const std::string& where) {
   const QuantSpec& spec = recipe.slot(slot);
-  if (!spec.transform.left) return;
+  if (!spec.transform.is_left()) return;
   const std::string key = "slots." + slot_name(slot) + ".transform";
   const std::string name = transform_name(spec.transform);
   if (gemm_role(slot) == GemmRole::fprop) {
@@ -206,7 +206,7 @@ void validate_estimator(const LinearRecipe& recipe, Slot slot, const std::string
             .reason = "is for x and w of the forward pass",
             .accepted = "in fprop.x, fprop.w"});
   }
-  if (spec.has_codebooks() || spec.transform.is_clamp()) {
+  if (spec.has_codebooks() || spec.transform.is<Clamp>()) {
     refuse(where, key,
            {.found = name,
             .reason = "needs codes of fixed values of what is not clamped",
@@ -228,7 +228,7 @@ void validate_estimator(const LinearRecipe& recipe, Slot slot, const std::string
     const QuantSpec& other = recipe.slot(operand);
     const bool is_transformed =
         operand != b && other.orientation_source == OrientationSource::transformed;
-    if (!other.transform.left && !is_transformed) continue;
+    if (!other.transform.is_left() && !is_transformed) continue;
     refuse(where, key,
            {.found = name,
             .reason = fmt::format(

@@ -6,12 +6,12 @@ namespace fp8lab {
 namespace {
 
 std::string mixing_of(const Transform& transform) {
-  if (transform.is_smoothing()) {
-    return transform.is_static ? "its smoothing factors are those of the first rows it has seen"
-                               : "its smoothing factors are taken from all rows";
+  if (const auto* const smoothing = transform.as<Smoothing>()) {
+    return smoothing->is_static ? "its smoothing factors are those of the first rows it has seen"
+                                : "its smoothing factors are taken from all rows";
   }
-  if (transform.is_clamp()) return "its clamp is at quantiles of all rows";
-  return transform.left ? "its Hadamard transform runs along the rows" : "";
+  if (transform.is<Clamp>()) return "its clamp is at quantiles of all rows";
+  return transform.is_left() ? "its Hadamard transform runs along the rows" : "";
 }
 
 std::string mixing_of_tile(const QuantSpec& spec) {

@@ -51,7 +51,7 @@ std::optional<ErrorFields> refuse_state(const QuantSpec& spec) {
     return refusal("tile " + tile_name(spec.tile), "; a state is one row of all elements",
                    "tensor, or 1xC such as 1x128");
   }
-  if (spec.transform && !spec.transform.is_expansion()) {
+  if (spec.transform && !spec.transform.is<RangeExpansion>()) {
     return refusal("transform " + transform_name(spec.transform), "", "expand, or none");
   }
   // Rules that hold for operands as well: codebooks, static scales.

@@ -24,107 +24,118 @@ bool read_number(std::string_view text, Number& value) {
   return error == std::errc{} && end == last;
 }
 
-bool read_block(std::string_view text, Transform& transform) {
+bool read_block(std::string_view text, Hadamard& hadamard) {
   if (text == "full") return true;
-  return read_number(text, transform.block) && transform.block >= 2 &&
-         transform.block <= Transform::kMaxBlock && numerics::hadamard_core(transform.block) != 0;
+  return read_number(text, hadamard.block) && hadamard.block >= 2 &&
+         hadamard.block <= Hadamard::kMaxBlock && numerics::hadamard_core(hadamard.block) != 0;
 }
 
-bool read_signs(std::string_view text, Transform& transform) {
+bool read_signs(std::string_view text, Hadamard& hadamard) {
   if (text == "drawn") {
-    transform.signs = SignSource::drawn;
+    hadamard.signs = SignSource::drawn;
     return true;
   }
-  transform.signs = SignSource::fixed;
-  transform.pattern_length = static_cast<int>(text.size());
-  const bool fits = !text.empty() && text.size() <= Transform::kMaxPattern &&
-                    transform.block % transform.pattern_length == 0;
+  hadamard.signs = SignSource::fixed;
+  hadamard.pattern_length = static_cast<int>(text.size());
+  const bool fits = !text.empty() && text.size() <= Hadamard::kMaxPattern &&
+                    hadamard.block % hadamard.pattern_length == 0;
   if (!fits || text.find_first_not_of("+-") != std::string_view::npos) return false;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '-') transform.negative_signs[i / 64] |= std::uint64_t{1} << (i % 64);
+    if (text[i] == '-') hadamard.negative_signs[i / 64] |= std::uint64_t{1} << (i % 64);
   }
   return true;
 }
 
-std::optional<Transform> read_hadamard(std::string_view text) {
-  Transform transform;
-  transform.kind = TransformKind::hadamard;
-  if (!read_block(take_part(text), transform)) return std::nullopt;
-  if (text.empty()) return transform;
-  if (!read_signs(take_part(text), transform)) return std::nullopt;
-  if (text.empty()) return transform;
-  transform.side = SignSide::after;
-  return text == "after" ? std::optional(transform) : std::nullopt;
+std::optional<Hadamard> read_hadamard(std::string_view text) {
+  Hadamard hadamard;
+  if (!read_block(take_part(text), hadamard)) return std::nullopt;
+  if (text.empty()) return hadamard;
+  if (!read_signs(take_part(text), hadamard)) return std::nullopt;
+  if (text.empty()) return hadamard;
+  hadamard.side = SignSide::after;
+  return text == "after" ? std::optional(hadamard) : std::nullopt;
 }
 
-std::optional<Transform> read_left(std::string_view text) {
+std::optional<Hadamard> read_left(std::string_view text) {
   if (take_part(text) != "hadamard") return std::nullopt;
-  std::optional<Transform> transform = read_hadamard(text);
-  if (transform) transform->left = true;
-  return transform;
+  std::optional<Hadamard> hadamard = read_hadamard(text);
+  if (hadamard) hadamard->left = true;
+  return hadamard;
 }
 
-std::optional<Transform> read_smoothing(std::string_view text) {
-  Transform transform;
-  transform.kind = TransformKind::smoothing;
-  const bool read = read_number(take_part(text), transform.strength);
-  if (!read || !(transform.strength >= 0.0f && transform.strength <= 1.0f)) return std::nullopt;
-  transform.is_static = text == "static";
-  return text.empty() || transform.is_static ? std::optional(transform) : std::nullopt;
+std::optional<Smoothing> read_smoothing(std::string_view text) {
+  Smoothing smoothing;
+  const bool read = read_number(take_part(text), smoothing.strength);
+  if (!read || !(smoothing.strength >= 0.0f && smoothing.strength <= 1.0f)) return std::nullopt;
+  smoothing.is_static = text == "static";
+  return text.empty() || smoothing.is_static ? std::optional(smoothing) : std::nullopt;
 }
 
-std::optional<Transform> read_clamp(std::string_view text) {
-  Transform transform;
-  transform.kind = TransformKind::clamp;
-  const bool read = read_number(take_part(text), transform.quantile);
-  if (!read || !(transform.quantile > 0.5 && transform.quantile <= 1.0)) return std::nullopt;
-  if (text.empty()) return transform;
+std::optional<Clamp> read_clamp(std::string_view text) {
+  Clamp clamp;
+  const bool read = read_number(take_part(text), clamp.quantile);
+  if (!read || !(clamp.quantile > 0.5 && clamp.quantile <= 1.0)) return std::nullopt;
+  if (text.empty()) return clamp;
   if (take_part(text) != "compensated") return std::nullopt;
-  transform.compensation = text.empty() ? Compensation::original : Compensation::quantized;
-  return text.empty() || text == "quantized" ? std::optional(transform) : std::nullopt;
+  clamp.compensation = text.empty() ? Compensation::original : Compensation::quantized;
+  return text.empty() || text == "quantized" ? std::optional(clamp) : std::nullopt;
+}
+
+template <class Kind>
+std::optional<Transform> transform_of(const std::optional<Kind>& kind) {
+  return kind ? std::optional(Transform{*kind}) : std::nullopt;
+}
+
+std::string name_of(const NoTransform&) { return "none"; }
+
+std::string name_of(const Hadamard& hadamard) {
+  std::string name = hadamard.left ? "left:hadamard:" : "hadamard:";
+  name += hadamard.block == 0 ? "full" : std::to_string(hadamard.block);
+  if (hadamard.signs == SignSource::none) return name;
+  name += hadamard.signs == SignSource::drawn ? ":drawn" : ":";
+  for (int i = 0; i < hadamard.pattern_length; ++i) name += hadamard.is_negative(i) ? '-' : '+';
+  return hadamard.side == SignSide::after ? name + ":after" : name;
+}
+
+std::string name_of(const Smoothing& smoothing) {
+  return fmt::format("smooth:{}{}", smoothing.strength, smoothing.is_static ? ":static" : "");
+}
+
+std::string name_of(const RangeExpansion&) { return "expand"; }
+
+std::string name_of(const Clamp& clamp) {
+  constexpr std::string_view kWords[] = {"", ":compensated", ":compensated:quantized"};
+  return fmt::format("clamp:{}{}", clamp.quantile,
+                     kWords[static_cast<std::size_t>(clamp.compensation)]);
 }
 
 }  // namespace
 
 std::string transform_name(const Transform& transform) {
-  if (!transform) return "none";
-  if (transform.is_expansion()) return "expand";
-  if (transform.is_smoothing()) {
-    return fmt::format("smooth:{}{}", transform.strength, transform.is_static ? ":static" : "");
-  }
-  if (transform.is_clamp()) {
-    constexpr std::string_view kWords[] = {"", ":compensated", ":compensated:quantized"};
-    return fmt::format("clamp:{}{}", transform.quantile,
-                       kWords[static_cast<std::size_t>(transform.compensation)]);
-  }
-  std::string name = transform.left ? "left:hadamard:" : "hadamard:";
-  name += transform.block == 0 ? "full" : std::to_string(transform.block);
-  if (transform.signs == SignSource::none) return name;
-  name += transform.signs == SignSource::drawn ? ":drawn" : ":";
-  for (int i = 0; i < transform.pattern_length; ++i) name += transform.is_negative(i) ? '-' : '+';
-  return transform.side == SignSide::after ? name + ":after" : name;
+  return std::visit([](const auto& kind) { return name_of(kind); }, transform.kind);
 }
 
 std::optional<Transform> transform_from_name(std::string_view name) {
   if (name == "none") return Transform{};
-  if (name == "expand") return Transform{.kind = TransformKind::expansion};
+  if (name == "expand") return Transform{RangeExpansion{}};
   if (name.empty() || name.back() == ':') return std::nullopt;
   const std::string_view kind = take_part(name);
-  if (kind == "hadamard") return read_hadamard(name);
-  if (kind == "left") return read_left(name);
-  if (kind == "clamp") return read_clamp(name);
-  return kind == "smooth" ? read_smoothing(name) : std::nullopt;
+  if (kind == "hadamard") return transform_of(read_hadamard(name));
+  if (kind == "left") return transform_of(read_left(name));
+  if (kind == "clamp") return transform_of(read_clamp(name));
+  return kind == "smooth" ? transform_of(read_smoothing(name)) : std::nullopt;
 }
 
 std::string transform_refusal(const Transform& transform, std::int64_t rows, std::int64_t k) {
-  if (transform.kind != TransformKind::hadamard) return "";
+  const auto* const hadamard = transform.as<Hadamard>();
+  if (hadamard == nullptr) return "";
   const std::string name = transform_name(transform);
-  const char* const axis = transform.left ? "rows" : "K";
-  const std::int64_t length = transform.left ? rows : k;
-  if (transform.block > 0) {
-    if (length % transform.block == 0) return "";
+  const char* const axis = hadamard->left ? "rows" : "K";
+  const std::int64_t length = hadamard->left ? rows : k;
+  if (hadamard->block > 0) {
+    if (length % hadamard->block == 0) return "";
     return fmt::format("transform {} needs {} to be a multiple of {}, {} = {}", name, axis,
-                       transform.block, axis, length);
+                       hadamard->block, axis, length);
   }
   if (numerics::hadamard_core(length) == 0) {
     return fmt::format(
@@ -133,9 +144,9 @@ std::string transform_refusal(const Transform& transform, std::int64_t rows, std
         "at most {}",
         name, axis, length, numerics::kMaxHadamardCore);
   }
-  if (transform.signs == SignSource::fixed && length % transform.pattern_length != 0) {
+  if (hadamard->signs == SignSource::fixed && length % hadamard->pattern_length != 0) {
     return fmt::format("transform {}: its {} signs do not divide {} = {}", name,
-                       transform.pattern_length, axis, length);
+                       hadamard->pattern_length, axis, length);
   }
   return "";
 }

@@ -11,7 +11,7 @@ namespace fp8lab::cuda {
 enum class Codebooks : std::uint8_t { none, logarithm, expansion };
 
 inline Codebooks codebooks_of(const QuantSpec& spec) {
-  if (spec.transform.is_expansion()) return Codebooks::expansion;
+  if (spec.transform.is<RangeExpansion>()) return Codebooks::expansion;
   return spec.has_codebooks() ? Codebooks::logarithm : Codebooks::none;
 }
 

@@ -366,13 +366,12 @@ void run(Context& context, const ops::Quantize& op) {
   op.check();
   if (op.source.size() == 0) return;
   const Transform& transform = op.operand.spec.transform;
-  if (!transform || transform.is_expansion()) {
+  if (!transform || transform.is<RangeExpansion>()) {
     return quantize_as_is(context, op.source, op.transpose, op.state, op.operand);
   }
-  if (transform.is_clamp()) {
+  if (const auto* const clamp = transform.as<Clamp>()) {
     check_transform(op.operand, op.operand.rows, op.operand.k);
-    write_clamp_bounds(context, op.source, transform.quantile,
-                       op.operand.clamp_bounds.row<float>(0));
+    write_clamp_bounds(context, op.source, clamp->quantile, op.operand.clamp_bounds.row<float>(0));
   }
   const TensorView values = transformed(context, op.source, op.transpose, op.operand);
   quantize_as_is(context, values, op.transpose, op.state, op.operand);

@@ -180,7 +180,7 @@ void quantize_codebooks(Context& context, const TensorView& source, bool transpo
   };
   with_rows(
       [&]<class T>(const Rows<T>& rows) {
-        if (operand.spec.transform.is_expansion()) {
+        if (operand.spec.transform.is<RangeExpansion>()) {
           launch(rows, codebook_kernel<T, numerics::ExpandedTile>);
         } else {
           launch(rows, codebook_kernel<T, numerics::LogarithmTile>);

@@ -330,19 +330,18 @@ void rotate_any(Context& context, const Rows<T>& source, const Rows<R>& result, 
 }  // namespace
 
 void rotate(Context& context, const TensorView& source, const TensorView& result, bool down,
-            const Transform& transform, const RandomKey& key, bool back) {
+            const Hadamard& hadamard, const RandomKey& key, bool back) {
   const std::int64_t k = down ? source.rows : source.cols;
-  const std::int64_t block = transform.block == 0 ? k : transform.block;
+  const std::int64_t block = hadamard.block == 0 ? k : hadamard.block;
   const int order = numerics::hadamard_core(block);
   Rotation rotation{static_cast<int>(block),
                     order,
                     order > 1 ? context.hadamard_core(order) : nullptr,
                     numerics::hadamard_factor(block),
                     back,
-                    (transform.side == SignSide::before) != back,
-                    {transform.signs, transform.pattern_length, {}, key}};
-  std::copy(transform.negative_signs.begin(), transform.negative_signs.end(),
-            rotation.signs.pattern);
+                    (hadamard.side == SignSide::before) != back,
+                    {hadamard.signs, hadamard.pattern_length, {}, key}};
+  std::copy(hadamard.negative_signs.begin(), hadamard.negative_signs.end(), rotation.signs.pattern);
   const std::int64_t vectors = down ? source.cols : source.rows;
   const bool in_registers = order == 1 && block >= kGroup && k % block == 0;
   with_rows(

@@ -11,6 +11,6 @@ namespace fp8lab::cuda {
 /// shape. `result` is rounded to its type and may be the source. Throws Error if a
 /// multiprocessor cannot hold a block.
 void rotate(Context& context, const TensorView& source, const TensorView& result, bool down,
-            const Transform& transform, const RandomKey& key, bool back);
+            const Hadamard& hadamard, const RandomKey& key, bool back);
 
 }  // namespace fp8lab::cuda

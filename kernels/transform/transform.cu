@@ -1,5 +1,6 @@
 #include "kernels/transform/transform.hpp"
 
+#include "emulation/base/error.hpp"
 #include "emulation/numerics/outliers.hpp"
 #include "emulation/numerics/smoothing.hpp"
 #include "emulation/ops/quantize/operand_checks.hpp"
@@ -31,7 +32,7 @@ struct Rescale {
 };
 
 template <class T>
-struct Clamp {
+struct ClampGroup {
   Rows<T> source;
   Rows<float> result;
   const float* bounds;
@@ -50,9 +51,10 @@ struct Clamp {
 void move(Context& context, const TensorView& source, const TensorView& result, bool down,
           const Space& space, bool back) {
   check_space(space, down ? source.rows : source.cols);
-  if (!space.transform.is_smoothing()) {
-    return rotate(context, source, result, down, space.transform, space.key, back);
+  if (const auto* const hadamard = space.transform.as<Hadamard>()) {
+    return rotate(context, source, result, down, *hadamard, space.key, back);
   }
+  FP8LAB_ASSERT(space.transform.is<Smoothing>());
   with_rows(
       [&]<class T, class R>(const Rows<T>& rows, const Rows<R>& made) {
         launch_groups(
@@ -66,7 +68,7 @@ void move(Context& context, const TensorView& source, const TensorView& result, 
 
 void move_to_own(Context& context, const TensorView& source, const TensorView& result,
                  bool transpose, const QuantizedOperand& operand, bool back) {
-  move(context, source, result, transpose != operand.spec.transform.left, operand.own_space(),
+  move(context, source, result, transpose != operand.spec.transform.is_left(), operand.own_space(),
        back);
 }
 
@@ -75,9 +77,10 @@ void clamp_values(Context& context, const TensorView& source, const TensorView& 
   check_transform(operand, operand.rows, operand.k);
   with_rows(
       [&]<class T>(const Rows<T>& rows) {
-        launch_groups(context, source.rows, source.cols,
-                      Clamp<T>{rows, rows_of<float>(result), operand.clamp_bounds.row<float>(0)},
-                      "transform: clamp");
+        launch_groups(
+            context, source.rows, source.cols,
+            ClampGroup<T>{rows, rows_of<float>(result), operand.clamp_bounds.row<float>(0)},
+            "transform: clamp");
       },
       source);
 }
@@ -104,7 +107,7 @@ __global__ void smoothing_kernel(std::int64_t k, float strength, bool keep,
 TensorView transformed(Context& context, const TensorView& source, bool transpose,
                        const QuantizedOperand& operand) {
   const TensorView result = values_like(context, source);
-  if (operand.spec.transform.is_clamp()) {
+  if (operand.spec.transform.is<Clamp>()) {
     clamp_values(context, source, result, operand);
   } else {
     move_to_own(context, source, result, transpose, operand, false);
@@ -156,7 +159,7 @@ void run(Context& context, const ops::SmoothingFactors& op) {
   measure(op.b, op.transpose_b, amaxes + k);
   constexpr unsigned kThreads = 256;
   smoothing_kernel<<<grid_size((k + kThreads - 1) / kThreads, k), kThreads, 0, context.stream()>>>(
-      k, op.transform.strength, op.transform.is_static, amaxes, amaxes + k,
+      k, op.smoothing.strength, op.smoothing.is_static, amaxes, amaxes + k,
       op.factors.row<float>(0));
   check_launch("smoothing_factors");
 }

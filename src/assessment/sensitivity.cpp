@@ -22,7 +22,7 @@ void quantize_and_read_back(Backend& backend, QuantSpec spec, bool is_right, con
     operand.scales =
         backend.allocate(DType::f32, spec.tile_rows(source.rows), spec.scale_cols(source.cols));
   }
-  if (spec.transform.is_clamp()) operand.clamp_bounds = backend.allocate(DType::f32, 1, 2);
+  if (spec.transform.is<Clamp>()) operand.clamp_bounds = backend.allocate(DType::f32, 1, 2);
   operand.key = key;
   backend.run(ops::Quantize{.source = source, .operand = operand});
   backend.run(ops::Dequantize{operand, false, destination});
@@ -30,7 +30,7 @@ void quantize_and_read_back(Backend& backend, QuantSpec spec, bool is_right, con
 }
 
 bool is_quantized_alone(const QuantSpec& spec) {
-  return spec.is_cast() && !spec.transform.is_smoothing();
+  return spec.is_cast() && !spec.transform.is<Smoothing>();
 }
 
 /// A visitor that replaces one operand of the baseline's GEMM of layer `linear` by its quantized

@@ -410,7 +410,7 @@ std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows
   expanded.format = numerics::kE4M3;
   expanded.tile = {1, 128};
   expanded.scale_source = ScaleSource::current;
-  expanded.transform.kind = TransformKind::expansion;
+  expanded.transform.kind = RangeExpansion{};
   QuantSpec estimated = spec_of(numerics::kE2M1, {1, 32}, ScaleFormat::e8m0);
   QuantSpec deviations = estimated, rotated = estimated;
   estimated.estimator.kind = numerics::EstimatorKind::clip_mask;

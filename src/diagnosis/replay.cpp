@@ -31,7 +31,8 @@ void continue_smoothing(Backend& backend, const Linear& original, const OperandS
   for (const GemmRole role : kGemmRoles) {
     const TensorView& factors = replayed.smoothing_factors(id_of(a_slot(role)));
     const Transform& transform = result.recipe.a(role).transform;
-    if (factors.empty() || !transform.is_static) continue;
+    const auto* const smoothing = transform.as<Smoothing>();
+    if (factors.empty() || smoothing == nullptr || !smoothing->is_static) continue;
     if (original.recipe().a(role).transform == transform) {
       backend.run(ops::Copy{original.smoothing_factors()[role], factors});
     } else {

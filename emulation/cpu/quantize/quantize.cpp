@@ -35,10 +35,9 @@ void raise_amax(const TensorView& state, std::uint32_t amax) {
   running = bits_float(std::max(float_bits(running), amax));
 }
 
-void write_bounds(const TensorView& source, const QuantizedOperand& operand) {
+void write_bounds(const Clamp& clamp, const TensorView& source, const QuantizedOperand& operand) {
   reference::clamp_bounds_of(operand);  // throws Error if there is no memory for them
-  const numerics::ClampBounds bounds =
-      reference::clamp_bounds(source, operand.spec.transform.quantile);
+  const numerics::ClampBounds bounds = reference::clamp_bounds(source, clamp.quantile);
   float* const values = operand.clamp_bounds.row<float>(0);
   values[0] = bounds.lower;
   values[1] = bounds.upper;
@@ -76,10 +75,10 @@ void quantize_as_is(const TensorView& source, bool transpose, const TensorView& 
 void run(const ops::Quantize& op) {
   op.check();
   const Transform& transform = op.operand.spec.transform;
-  if (!transform || transform.is_expansion()) {
+  if (!transform || transform.is<RangeExpansion>()) {
     return quantize_as_is(op.source, op.transpose, op.state, op.operand);
   }
-  if (transform.is_clamp()) write_bounds(op.source, op.operand);
+  if (const auto* const clamp = transform.as<Clamp>()) write_bounds(*clamp, op.source, op.operand);
   reference::FloatMatrix values = reference::transformed(op.source, op.transpose, op.operand);
   quantize_as_is(values.view(), op.transpose, op.state, op.operand);
 }

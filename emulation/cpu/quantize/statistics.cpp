@@ -89,7 +89,7 @@ class Comparison {
   /// expanded tile has no such limit: its scale belongs to its powers, and its largest
   /// value has the code Qmax.
   float limit_of(std::int64_t tile_row, std::int64_t tile_col) const {
-    if (operand_.spec.transform.is_expansion()) return bits_float(numerics::kF32MaxFinite);
+    if (operand_.spec.transform.is<RangeExpansion>()) return bits_float(numerics::kF32MaxFinite);
     return saturation_limit(numerics::max_finite(operand_.spec.format),
                             scale_of(tile_row, tile_col));
   }

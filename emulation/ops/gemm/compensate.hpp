@@ -34,7 +34,7 @@ struct Compensate {
   const QuantizedOperand& clamped() const { return is_left() ? a : b; }
   const QuantizedOperand& other() const { return is_left() ? b : a; }
   bool takes_codes() const {
-    return clamped().spec.transform.compensation == Compensation::quantized;
+    return clamped().spec.transform.compensation() == Compensation::quantized;
   }
 
   template <class Visit>

@@ -9,7 +9,7 @@ void EstimatorFactor::check() const {
   const Checks checks("estimator_factor");
   const QuantSpec& spec = operand.spec;
   checks.require(static_cast<bool>(spec.estimator), "the operand needs an estimator");
-  checks.require(spec.is_quantized() && !spec.has_codebooks() && !spec.transform.is_clamp(),
+  checks.require(spec.is_quantized() && !spec.has_codebooks() && !spec.transform.is<Clamp>(),
                  "the operand needs codes of at most 8 bits without codebooks or clamp");
   checks.activation("source", source, operand.rows, operand.k);
   checks.activation("D", d, operand.rows, operand.k);

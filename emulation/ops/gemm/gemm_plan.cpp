@@ -119,12 +119,12 @@ QuantizedOperand as_multiplied(const Accumulator& accumulator, const QuantizedOp
 void check_transforms(const QuantizedOperand& a, const QuantizedOperand& b) {
   const bool matched =
       !a.is_right && b.is_right && a.channel_factors.data == b.channel_factors.data;
-  if (a.spec.transform.is_smoothing() && !matched) {
+  if (a.spec.transform.is<Smoothing>() && !matched) {
     throw Error("GEMM operands: transform " + transform_name(a.spec.transform) +
                 " of a and b with different factors; accepted: those of smoothing_factors for "
                 "both, b the right operand");
   }
-  if (!a.spec.transform.is_along_k() || a.spec.transform.signs != SignSource::drawn) return;
+  if (!a.spec.transform.is_along_k() || !a.spec.transform.has_drawn_signs()) return;
   if (a.key.seed == b.key.seed && a.key.step == b.key.step &&
       a.key.step_counter == b.key.step_counter && a.key.rotation == b.key.rotation) {
     return;

@@ -40,7 +40,7 @@ struct Product {
   /// Returns the compensation of a clamp of one of the operands.
   Compensation compensation() const {
     const Transform &left = gemm.a.spec.transform, &right = gemm.b.spec.transform;
-    return left.is_compensated() ? left.compensation : right.compensation;
+    return left.is_compensated() ? left.compensation() : right.compensation();
   }
   bool has_estimator() const { return estimated != nullptr; }
   /// Returns true if the GEMM rounds to a narrower type than that of d.

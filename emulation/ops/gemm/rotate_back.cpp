@@ -11,7 +11,7 @@ void RotateBack::check() const {
                  "an operand needs a transform of its rows");
   checks.activation("D", d, a.rows, b.rows);
   for (const QuantizedOperand* operand : {&a, &b}) {
-    checks.require(!operand->spec.transform.left || !operand->source_space,
+    checks.require(!operand->spec.transform.is_left() || !operand->source_space,
                    "the rows of an operand are transformed twice");
     check_space(operand->space_of_rows(), operand->rows);
   }

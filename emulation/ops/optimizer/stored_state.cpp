@@ -10,7 +10,7 @@ numerics::StateCodec state_codec(const QuantSpec& spec) {
   codec.rule = spec.scale;
   codec.rounding = spec.rounding;
   codec.overflow = spec.overflow;
-  codec.is_expanded = spec.transform.is_expansion();
+  codec.is_expanded = spec.transform.is<RangeExpansion>();
   codec.is_scaled = spec.scale_source == ScaleSource::current;
   if (spec.scale_source == ScaleSource::static_scale) codec.fixed_scale = spec.static_scale;
   return codec;

@@ -78,7 +78,7 @@ struct QuantizedOperand {
   /// Returns the space of its linear transform, along K or with `left` along the rows.
   Space own_space() const { return {spec.transform, key, channel_factors, is_right}; }
   /// Returns the space that ops::RotateBack undoes in the product.
-  Space space_of_rows() const { return spec.transform.left ? own_space() : source_space; }
+  Space space_of_rows() const { return spec.transform.is_left() ? own_space() : source_space; }
   bool has_rows_contiguous() const { return order == StorageOrder::rows_contiguous; }
   /// Distance in memory, in elements, between neighbours along k and along the rows.
   std::int64_t k_step() const { return has_rows_contiguous() ? codes.row_stride : 1; }

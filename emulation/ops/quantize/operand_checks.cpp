@@ -78,7 +78,7 @@ void check_storage_order(const char* where, const QuantizedOperand& operand) {
 
 void check_transform(const QuantizedOperand& operand, std::int64_t rows, std::int64_t k) {
   const Transform& transform = operand.spec.transform;
-  if (transform.is_clamp()) {
+  if (transform.is<Clamp>()) {
     const TensorView& bounds = operand.clamp_bounds;
     if (!bounds.has_memory() || bounds.dtype != DType::f32 || bounds.rows != 1 ||
         bounds.cols != 2) {
@@ -87,12 +87,12 @@ void check_transform(const QuantizedOperand& operand, std::int64_t rows, std::in
     }
     return;
   }
-  check_space(operand.own_space(), transform.left ? rows : k);
+  check_space(operand.own_space(), transform.is_left() ? rows : k);
 }
 
 void check_space(const Space& space, std::int64_t extent) {
   const Transform& transform = space.transform;
-  if (!transform.is_smoothing()) {
+  if (!transform.is<Smoothing>()) {
     const std::string reason = transform_refusal(transform, extent, extent);
     if (!reason.empty()) throw Error(reason);
     return;

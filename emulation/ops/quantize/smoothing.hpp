@@ -9,13 +9,13 @@
 namespace fp8lab::ops {
 
 /// factors (1, K) f32 = numerics::smoothing_factor of the amaxes of A and B at each position along
-/// K, where A is `a`, or its transpose with `transpose_a`, and B likewise. If the transform is
+/// K, where A is `a`, or its transpose with `transpose_a`, and B likewise. If the smoothing is
 /// static, a factor that is not 0 stays unchanged.
 struct SmoothingFactors {
   static constexpr std::string_view kName = "smoothing_factors";
   static constexpr WorkClass kClass = WorkClass::quantization;
 
-  Transform transform;
+  Smoothing smoothing;
   TensorView a;
   bool transpose_a = false;
   TensorView b;

@@ -45,7 +45,7 @@ enum class Way : std::uint8_t {
 
 /// Returns the value of Compared::qmax.
 double largest_code(const QuantSpec& spec) {
-  if (spec.transform.is_expansion()) return std::numeric_limits<double>::infinity();
+  if (spec.transform.is<RangeExpansion>()) return std::numeric_limits<double>::infinity();
   return numerics::max_finite(spec.format);
 }
 

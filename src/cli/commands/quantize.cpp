@@ -255,7 +255,7 @@ int quantize(const std::vector<std::string>& arguments) {
   std::optional<NpyArray> partner_array;
   std::optional<Partner> partner;
   if (values.count("partner") != 0) {
-    if (!plan.spec.transform.is_smoothing()) {
+    if (!plan.spec.transform.is<Smoothing>()) {
       throw InputError(
           {.where = "quantize", .key = "--partner", .reason = "is for smooth transforms"});
     }

@@ -97,13 +97,13 @@ void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
   const Transform& clamp = left.is_compensated() ? left : right;
   for (const MatrixOperand* matrix : {&a, &b}) {
     const bool is_read = matrix->operand.spec.transform.is_compensated() ||
-                         clamp.compensation == Compensation::original;
+                         clamp.compensation() == Compensation::original;
     if (!matrix->values.empty() || !clamp.is_compensated() || !is_read) continue;
     throw InputError(
         {.where = matrix->name,
          .reason = fmt::format(
              "holds codes, but transform {} multiplies the values of {}", transform_name(clamp),
-             clamp.compensation == Compensation::original ? "both matrices" : "this matrix"),
+             clamp.compensation() == Compensation::original ? "both matrices" : "this matrix"),
          .accepted = "float32, or uint16 with the bits of bf16"});
   }
   ops::Product product{.gemm = {.spec = spec,

@@ -10,8 +10,7 @@ namespace fp8lab::cli {
 namespace {
 
 bool draws(const QuantSpec& spec) {
-  return spec.rounding == numerics::Rounding::stochastic ||
-         spec.transform.signs == SignSource::drawn;
+  return spec.rounding == numerics::Rounding::stochastic || spec.transform.has_drawn_signs();
 }
 
 }  // namespace

@@ -252,7 +252,7 @@ void LinearFunction::multiply_weight_gradient(OperandSet& operands, const StepCo
 // --------------------------------------------------------------------------------------
 
 bool LinearFunction::is_smoothed(GemmRole role) const {
-  return recipe().a(role).transform.is_smoothing();
+  return recipe().a(role).transform.is<Smoothing>();
 }
 
 void LinearFunction::smooth(OperandSet& operands, GemmRole role, const TensorView& a,

@@ -37,18 +37,19 @@ void quantize_into(Backend& backend, const TensorView& values, bool transpose, s
                     "or static scales, or none",
                     name));
   }
-  if (partner) {
+  const auto* const smoothing = operand.spec.transform.as<Smoothing>();
+  if (smoothing != nullptr && partner) {
     operand.is_right = partner->is_left;
     operand.channel_factors = backend.allocate(DType::f32, 1, operand.k);
     const bool swapped = operand.is_right;
-    backend.run(ops::SmoothingFactors{.transform = operand.spec.transform,
+    backend.run(ops::SmoothingFactors{.smoothing = *smoothing,
                                       .a = swapped ? partner->values : values,
                                       .transpose_a = swapped ? partner->transpose : transpose,
                                       .b = swapped ? values : partner->values,
                                       .transpose_b = swapped ? transpose : partner->transpose,
                                       .factors = operand.channel_factors});
   }
-  if (operand.spec.transform.is_clamp()) {
+  if (operand.spec.transform.is<Clamp>()) {
     operand.clamp_bounds = backend.allocate(DType::f32, 1, 2);
   }
   operand.key = {.seed = seed, .orientation = transpose ? 1u : 0u};

@@ -17,7 +17,8 @@ void allocate_memory(Backend& backend, QuantizedOperand& operand);
 QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::int64_t rows,
                                   std::int64_t k);
 
-/// The tensor behind the other operand of the GEMM, for transforms that depend on both.
+/// The tensor behind the other operand of the GEMM, for a smoothing, which depends on both. Other
+/// transforms do not read it.
 struct Partner {
   TensorView values;
   bool transpose = false;  ///< its operand is the transposed tensor

@@ -125,8 +125,8 @@ void OperandSet::reserve_codes(OperandId id) {
 void OperandSet::reserve_transform(OperandId id) {
   QuantizedOperand& target = row(id).operand;
   const Transform& transform = target.spec.transform;
-  if (transform.is_clamp()) target.clamp_bounds = backend_.allocate(DType::f32, 1, 2);
-  if (!transform.is_smoothing()) return;
+  if (transform.is<Clamp>()) target.clamp_bounds = backend_.allocate(DType::f32, 1, 2);
+  if (!transform.is<Smoothing>()) return;
   for (const Row& other : rows_) {
     const bool is_partner = other.declaration.gemm == declaration(id).gemm;
     if (is_partner && !other.factors.empty()) row(id).factors = other.factors;
@@ -328,10 +328,10 @@ bool OperandSet::produce_both(const StepContext& context, OperandId first,
 }
 
 void OperandSet::smooth(OperandId left, OperandId right, const TensorView& a, const TensorView& b) {
-  const Transform& transform = declaration(left).spec.transform;
-  if (!transform.is_smoothing()) return;
+  const auto* const smoothing = declaration(left).spec.transform.as<Smoothing>();
+  if (smoothing == nullptr) return;
   const std::int64_t k = declaration(left).transpose ? a.rows : a.cols;
-  backend_.run(ops::SmoothingFactors{.transform = transform,
+  backend_.run(ops::SmoothingFactors{.smoothing = *smoothing,
                                      .a = a,
                                      .transpose_a = declaration(left).transpose,
                                      .b = b,

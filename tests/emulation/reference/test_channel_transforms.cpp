@@ -28,8 +28,8 @@ using numerics::float_bits;
 struct Smoothed {
   Smoothed(Matrix& a, Matrix& b, const QuantSpec& spec)
       : left(spec, a.rows(), a.cols()), right(spec, b.rows(), b.cols()), factors(1, a.cols()) {
-    cpu::run(
-        ops::SmoothingFactors{spec.transform, a.view(), false, b.view(), false, factors.view()});
+    cpu::run(ops::SmoothingFactors{*spec.transform.as<Smoothing>(), a.view(), false, b.view(),
+                                   false, factors.view()});
     left.channel_factors = right.channel_factors = factors.view();
     right.is_right = true;
   }
@@ -99,7 +99,7 @@ TEST_CASE("smoothing leaves the product as it was") {
     int wrong = 0;
     for (std::int64_t k = 0; k < 48; ++k) {
       const float factor = at(operands.factors.view(), 0, k);
-      CHECK(factor == numerics::smoothing_factor(spec.transform.strength,
+      CHECK(factor == numerics::smoothing_factor(spec.transform.as<Smoothing>()->strength,
                                                  std::ldexp(1.0f, 6 + static_cast<int>(k % 5)),
                                                  64.0f));
       wrong += at(x.view(), 2, k) != a.at(2, k) / factor;
@@ -121,8 +121,8 @@ TEST_CASE("smoothing works on turned tensors, and static factors stay") {
   const QuantSpec spec = smoothed_int8("smooth:0.5");
   Smoothed operands(a, b, spec), turned(a, b, spec);
   reference::FloatMatrix factors(1, 40);
-  cpu::run(ops::SmoothingFactors{spec.transform, a_turned.view(), true, b_turned.view(), true,
-                                 factors.view()});
+  cpu::run(ops::SmoothingFactors{*spec.transform.as<Smoothing>(), a_turned.view(), true,
+                                 b_turned.view(), true, factors.view()});
   operands.left.key = kKey;
   cpu::run(ops::Quantize{.source = a.view(), .operand = operands.left});
   turned.left.key = kKey;
@@ -138,8 +138,10 @@ TEST_CASE("smoothing works on turned tensors, and static factors stay") {
   }
   const auto changes = [&](const char* name) {
     reference::FloatMatrix kept(1, 40);
-    cpu::run(ops::SmoothingFactors{named(name), a.view(), false, b.view(), false, kept.view()});
-    cpu::run(ops::SmoothingFactors{named(name), b.view(), false, a.view(), false, kept.view()});
+    cpu::run(ops::SmoothingFactors{*named(name).as<Smoothing>(), a.view(), false, b.view(), false,
+                                   kept.view()});
+    cpu::run(ops::SmoothingFactors{*named(name).as<Smoothing>(), b.view(), false, a.view(), false,
+                                   kept.view()});
     int changed = 0;
     for (std::int64_t k = 0; k < 40; ++k) {
       changed += at(kept.view(), 0, k) != at(operands.factors.view(), 0, k);

@@ -61,10 +61,10 @@ TEST_CASE("names of clamps survive being read, and others are refused") {
                            "clamp:0.99:compensated:quantized"}) {
     CHECK(transform_name(named(name)) == name);
   }
-  CHECK(named("clamp:0.99").quantile == 0.99);
+  CHECK(named("clamp:0.99").as<Clamp>()->quantile == 0.99);
   CHECK_FALSE(named("clamp:0.99").is_compensated());
-  CHECK(named("clamp:0.99:compensated").compensation == Compensation::original);
-  CHECK(named("clamp:0.99:compensated:quantized").compensation == Compensation::quantized);
+  CHECK(named("clamp:0.99:compensated").compensation() == Compensation::original);
+  CHECK(named("clamp:0.99:compensated:quantized").compensation() == Compensation::quantized);
   for (const char* name :
        {"clamp", "clamp:", "clamp:0.5", "clamp:1.01", "clamp:nan",
         "clamp:0.99:", "clamp:0.99:static", "clamp:-0.9", "clamp:0.9x",

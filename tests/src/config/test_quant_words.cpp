@@ -100,7 +100,8 @@ QuantSpec draw_spec(Draw& draw) {
       {"none", "hadamard:16", "hadamard:full", "hadamard:16:drawn", "hadamard:32:+-+-:after",
        "left:hadamard:16:drawn", "smooth:0.5", "smooth:0.1:static", "expand", "clamp:0.99",
        "clamp:0.9999:compensated", "clamp:0.999:compensated:quantized"}));
-  if (!spec.is_quantized() && spec.transform.is_expansion()) spec.transform = {};  // not for these
+  if (!spec.is_quantized() && spec.transform.is<RangeExpansion>())
+    spec.transform = {};  // not for these
   spec.scale = draw_rule(draw);
   spec.scale_source =
       spec.has_codebooks()

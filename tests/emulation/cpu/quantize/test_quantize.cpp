@@ -336,7 +336,7 @@ TEST_CASE("stochastic codes of tiles with codebooks follow the number of the ste
   Matrix source(DType::f32, kRows, kCols);
   test::fill_wide(source, 10);
   QuantSpec expanded = spec_of(numerics::kE4M3, {1, 32});
-  expanded.transform.kind = TransformKind::expansion;
+  expanded.transform.kind = RangeExpansion{};
   for (QuantSpec spec : {spec_of(numerics::kLogFmt8, {1, 32}), expanded}) {
     spec.rounding = Rounding::stochastic;
     const auto codes = [&](const RandomKey& key) {
