@@ -73,7 +73,8 @@ void check_memory(const RunConfig& config, const StageConfig& stage, const Recip
   std::unique_ptr<Evaluator> evaluator;
   EvaluationInputs inputs;
   if (stage.eval) {
-    inputs = read_evaluation_inputs(*stage.eval, *data, config.model, stage.sequence_length);
+    inputs =
+        read_evaluation_inputs(*stage.eval, *data, config.model, stage.sequence_length, "eval");
     evaluator = std::make_unique<Evaluator>(*backend, run.parameters, *transformer, *stage.eval,
                                             *data, inputs);
   }
