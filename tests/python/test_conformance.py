@@ -161,8 +161,8 @@ def test_independent_scales_conform(pack: Path) -> None:
     assert total(reports) == 0, [conformance.describe(r) for r in reports if r.mismatches]
 
 
-def test_independent_quantizers_conform(pack: Path) -> None:
-    """Deviations and factors among them, in integers and fractions."""
+def test_independent_quantizers_conform(pack: Path, tmp_path: Path) -> None:
+    """Deviations and factors among them, in integers and fractions. Two seeds draw every kind."""
     seen = []
 
     def quantize(x: Array, spec: dict[str, Any], transpose: bool, random_bits: Array | None) -> Any:
@@ -171,8 +171,13 @@ def test_independent_quantizers_conform(pack: Path) -> None:
             seen.append(spec)
         return result
 
-    reports = conformance.check(pack, quantize=quantize)
-    assert len(reports) == len(seen) > 30
+    assert export(tmp_path / "second", "--seed", 2).returncode == 0
+    reports = [
+        report
+        for directory in (pack, tmp_path / "second")
+        for report in conformance.check(directory, quantize=quantize)
+    ]
+    assert len(reports) == len(seen) > 60
     assert total(reports) == 0, [conformance.describe(r) for r in reports if r.mismatches]
     assert {one["scale_rounding"] for one in seen if one["scale_format"] != "fp32"} == ROUNDINGS
     of_deviations = [spec for spec in seen if spec["scale_statistic"] != "amax"]
@@ -255,7 +260,8 @@ def off_by(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callab
         {"gemm": lambda a, b, bias, addend, spec: gemm(
             a, b, bias, addend, spec | {"schedule": "promote:32"})},
         {"gemm": lambda a, b, bias, addend, spec: gemm(a, b, None, addend, spec)},
-        {"encode": lambda x, f, r, o, bits: encode(x, f, r, o, bits // 2)},
+        {"encode": lambda x, f, r, o, bits: encode(
+            x, f, r, o, None if bits is None else bits // 2)},
         {"through": lambda x, f, between, o: encode(x, f, "nearest", o, np.empty(0))},
         {"e8m0": lambda amax, f, rounding: e8m0(amax, f, "rceil")},
         {"nvfp4": off_by(nvfp4, lambda parts: (parts[0], parts[1] ^ 1, parts[2]))},
@@ -273,18 +279,73 @@ def test_the_overflow_policy_is_told_from_rounding(pack: Path) -> None:
         return encode(x, f, r, "special", bits)
 
     reports = conformance.check(pack, encode=always_special)
-    assert total(reports) == 0
-    by_name = {report.name: report for report in reports}
-    assert by_name["e4m3fn nearest saturate"].overflow_differences > 50
-    assert by_name["e4m3fn nearest special"].overflow_differences == 0
-    assert by_name["e2m1 nearest saturate"].overflow_differences == 0  # has no special code
+    assert [conformance.describe(r) for r in reports if r.mismatches] == []
+    counts = {report.name: report.overflow_differences for report in reports}
+    with_specials = [
+        "e4m3fn",
+        "e5m2",
+        "e4m3_240",
+        "e4m3fnuz",
+        "e5m2fnuz",
+        "binary8p3se",
+        "e3m4ieee",
+    ]
+    for name in with_specials:
+        assert counts[f"{name} nearest saturate"] > 50, name
+        assert counts[f"{name} nearest special"] == 0, name
+    # The pack has 8 random bits under one policy only.
+    assert counts["e4m3fn stochastic_8 saturate"] > 50
+    assert counts["e5m2 stochastic_16 saturate"] > 50
+    for name in ("e2m1 nearest", "e2m1 stochastic_8"):  # has no special code
+        assert counts[f"{name} saturate"] == 0
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic_8"])
+def test_special_codes_of_the_largest_value_are_mismatches(pack: Path, rounding: str) -> None:
+    def eager(x: Array, f: str, r: str, o: str, bits: Array) -> Any:
+        if (f, r, o) != ("e4m3fn", rounding, "saturate"):
+            return NotImplemented
+        return np.where(x == 448, np.uint8(0x7F), encode(x, f, r, o, bits))
+
+    (report,) = [r for r in conformance.check(pack, encode=eager) if not r.case]
+    assert report.mismatches > 0 and "expected 0x7e, got 0x7f for 448.0" in report.first
+    assert report.overflow_differences == 0
+
+
+@pytest.mark.parametrize("code", [0, 0x55, "previous"])
+def test_other_codes_of_values_that_overflow_are_mismatches(pack: Path, code: Any) -> None:
+    """Neither policy's, for each format and rounding that the pack has."""
+    largest = {
+        format: float(values[np.isfinite(values)].max())
+        for format in FORMATS
+        for values in [decode(np.arange(256, dtype=np.uint8), format)]
+        if FORMATS[format]["bits"] == 8 and values is not NotImplemented
+    }
+
+    def wrong(x: Array, f: str, r: str, o: str, bits: Array) -> Any:
+        codes = encode(x, f, r, o, bits) if f in largest else NotImplemented
+        if codes is NotImplemented:
+            return codes
+        beyond = (np.abs(x) > 2 * largest[f]) & ~np.isnan(x)
+        return np.where(beyond, codes - 2 if code == "previous" else np.uint8(code), codes)
+
+    reports = conformance.check(pack, encode=wrong)
+    general = [report for report in reports if not report.case]
+    assert len({report.name.split()[0] for report in general}) > 12
+    assert all(r.mismatches > 0 and r.overflow_differences == 0 for r in general)
 
 
 @pytest.mark.parametrize(
-    "result", [lambda codes, f: codes, lambda codes, f: decode(codes, f)[0], lambda codes, f: None]
+    ("result", "message"),
+    [
+        (lambda codes, f: codes, "the function returned uint8, expected float32"),
+        (lambda codes, f: decode(codes, f)[0], "the shape is"),
+        (lambda codes, f: None, "the function returned NoneType"),
+    ],
 )
-def test_results_of_another_kind_are_refused(pack: Path, result: Any) -> None:
-    with pytest.raises(conformance.PackError, match="decode e4m3fn"):
+def test_results_of_another_kind_are_refused(pack: Path, result: Any, message: str) -> None:
+    first = conformance.Pack(pack).cases("decode")[0]["format"]
+    with pytest.raises(conformance.PackError, match=f"decode {first}: {message}"):
         conformance.check(pack, decode=result)
 
 
