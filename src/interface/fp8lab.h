@@ -347,8 +347,8 @@ FP8LAB_EXPORT void fp8lab_recipe_free(fp8lab_recipe* recipe);
 /* Return the name, and the TOML, which needs no other files. Valid as long as the recipe is. */
 FP8LAB_EXPORT const char* fp8lab_recipe_name(const fp8lab_recipe* recipe);
 FP8LAB_EXPORT const char* fp8lab_recipe_text(const fp8lab_recipe* recipe);
-/* Writes 1, else 0, if a linear layer of the recipe, other than those kept in high precision, carries
- * amax histories or smoothing factors from step to step; if it draws random numbers. */
+/* Writes 1, else 0, if a linear layer of the recipe, other than those kept in high precision,
+ * carries amax histories or smoothing factors from step to step; if it draws random numbers. */
 FP8LAB_EXPORT void fp8lab_recipe_traits(const fp8lab_recipe* recipe, int32_t* has_state,
                                         int32_t* is_random);
 
@@ -392,8 +392,8 @@ typedef struct fp8lab_linear_description {
   int32_t has_backward; /* 0: forward passes only */
 } fp8lab_linear_description;
 
-/* Refuses, with the layer's name, a recipe or a shape that is impossible, and what the device cannot
- * compute. */
+/* Refuses, with the layer's name, a recipe or a shape that is impossible, and what the device
+ * cannot compute. */
 FP8LAB_EXPORT fp8lab_status fp8lab_linear_new(fp8lab_device* device, const fp8lab_recipe* recipe,
                                               const fp8lab_linear_description* description,
                                               void* stream, fp8lab_linear** linear);
@@ -439,8 +439,8 @@ FP8LAB_EXPORT fp8lab_status fp8lab_linear_end_step(fp8lab_linear* linear, void* 
 /* What a layer carries from step to step: arrays of float32, amax histories first. Writes the name
  * and the length of array number `index`; a name of NULL behind the last one. Names: x, w, dy,
  * wgrad.x, ... (histories), fprop.factors, ... (smoothing). Valid as long as the layer is. */
-FP8LAB_EXPORT void fp8lab_linear_state(const fp8lab_linear* linear, size_t index,
-                                       const char** name, int64_t* length);
+FP8LAB_EXPORT void fp8lab_linear_state(const fp8lab_linear* linear, size_t index, const char** name,
+                                       int64_t* length);
 /* Copy such an array, in host memory, and the number of steps in a history, from and to a layer. */
 FP8LAB_EXPORT fp8lab_status fp8lab_linear_read_state(fp8lab_linear* linear, size_t index,
                                                      void* stream, float* values, int64_t* steps);
@@ -490,8 +490,8 @@ typedef struct fp8lab_run_step {
 } fp8lab_run_step;
 
 FP8LAB_EXPORT fp8lab_status fp8lab_run_add_step(fp8lab_run* run, const fp8lab_run_step* step);
-/* Adds the statistics of the measured passes of a step, of the layers of fp8lab_run_new. Every layer
- * waits for its device. */
+/* Adds the statistics of the measured passes of a step, of the layers of fp8lab_run_new. Every
+ * layer waits for its device. */
 FP8LAB_EXPORT fp8lab_status fp8lab_run_add_statistics(fp8lab_run* run, int64_t step,
                                                       fp8lab_linear* const* layers, size_t count,
                                                       void* stream);

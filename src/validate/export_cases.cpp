@@ -203,8 +203,7 @@ void casts(CaseWriter& writer) {
                 {464.0f, 465.0f, 480.0f, 1e4f, infinity, -465.0f, -1e30f, -infinity});
   writer.encode(
       {"fnuz_largest_224", "DeepEP#17", "224 was taken for the largest number of e4m3fnuz"},
-      "e4m3fnuz", Overflow::saturate,
-      {224.0f, 232.0f, 233.0f, 240.0f, 247.0f, -235.0f, -240.0f});
+      "e4m3fnuz", Overflow::saturate, {224.0f, 232.0f, 233.0f, 240.0f, 247.0f, -235.0f, -240.0f});
   // Fractions that are less than one half, with low bits only.
   std::vector<float> small_fractions;
   for (const std::uint32_t fraction : {1u, 0x80u, 0xFFFFu, 0x80001u, 0xFFFFFu}) {

@@ -78,7 +78,7 @@ BACKENDS = {
     "quantize --backend": "cpu or cuda",
     "whatif --backend": "cpu or cuda",
     "bench --backend": "cpu or cuda",
-    "attribute --backend": "cpu",
+    "attribute --backend": "cpu or cuda",
 }
 
 
