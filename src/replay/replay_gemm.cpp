@@ -270,8 +270,10 @@ std::vector<std::string> describe(const RecordedGemm& gemm, const GemmReplay& re
         "  {} of {} elements are wrong; the first, ({}, {}), is {:.6g} instead of {:.6g}",
         wrong->count, gemm.d.size(), wrong->row, wrong->col, wrong->recorded, wrong->exact));
     if (wrong->k_end > wrong->k_begin) {
-      lines.push_back(fmt::format("  the products of k in [{}, {}) are in it {:.3g} times",
-                                  wrong->k_begin, wrong->k_end, wrong->factor));
+      // An estimate, exact to the rounding of the result: two decimals, and no negative zero.
+      const double factor = std::round(100.0 * wrong->factor) / 100.0 + 0.0;
+      lines.push_back(fmt::format("  the products of k in [{}, {}) are in it {:.6g} times",
+                                  wrong->k_begin, wrong->k_end, factor));
     }
   } else if (replay.faults.empty() && replay.arithmetic.same.empty()) {
     lines.push_back(
