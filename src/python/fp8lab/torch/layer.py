@@ -208,6 +208,31 @@ def layer_of(number: Tensor) -> Layer:
     return _layers[int(number)]
 
 
+def check_tensors(
+    name: str, x: Tensor, w: Tensor, bias: Tensor | None = None, dy: Tensor | None = None
+) -> None:
+    """Raises Error unless x is (..., in), w (out, in), bias (out) and dy (rows, out) on one device,
+    with dy of the type of x."""
+    if x.dim() == 0 or w.dim() != 2 or x.shape[-1] != w.shape[1]:
+        raise Error(
+            f"{name}: x of shape {tuple(x.shape)} with a weight of {tuple(w.shape)}; accepted: "
+            "x (..., in) with a weight (out, in)"
+        )
+    if bias is not None and bias.shape != w.shape[:1]:
+        raise Error(
+            f"{name}: a bias of shape {tuple(bias.shape)} with a weight of {tuple(w.shape)}; "
+            f"accepted: a bias of {(w.shape[0],)}"
+        )
+    if dy is not None and (dy.shape != (*x.shape[:-1], w.shape[0]) or dy.dtype != x.dtype):
+        raise Error(
+            f"{name}: a gradient of shape {tuple(dy.shape)} and {dy.dtype}; accepted: "
+            f"{(*x.shape[:-1], w.shape[0])} and {x.dtype}, as the output"
+        )
+    for what, other in (("a weight", w), ("a bias", bias), ("a gradient", dy)):
+        if other is not None and other.device != x.device:
+            raise Error(f"{name}: x on {x.device} with {what} on {other.device}; accepted: one device")
+
+
 class Layer:
     """A linear layer of a recipe, with its state. It holds no parameter and no activation."""
 
@@ -247,6 +272,7 @@ class Layer:
         self, x: Tensor, w: Tensor, bias: Tensor | None, clock: Tensor, training: bool
     ) -> Tensor:
         """y (rows, out) of the type of x."""
+        self._check(x, w, bias)
         y = x.new_empty((x.shape[0], self.out_features))
         if x.shape[0] == 0:
             return y
@@ -267,6 +293,7 @@ class Layer:
         wanted: Sequence[bool],
     ) -> tuple[Tensor, Tensor, Tensor]:
         """dx, dw and dbias; empty tensors for those that are not wanted."""
+        self._check(x, w, None, dy)
         shapes = ((x, x.shape), (w, w.shape), (w, (self.out_features,)))
         results = [
             like.new_empty(shape if is_wanted else (0,))
@@ -281,6 +308,17 @@ class Layer:
             outputs = [result.data_ptr() if result.numel() else None for result in results]
             call("linear_backward", handle.pointer, arguments, dy.data_ptr(), *outputs)
         return results[0], results[1], results[2]
+
+    def _check(
+        self, x: Tensor, w: Tensor, bias: Tensor | None, dy: Tensor | None = None
+    ) -> None:
+        """Raises Error for tensors of which the library would read or write a wrong size."""
+        check_tensors(self.name, x, w, bias, dy)
+        expected = (self.out_features, self.in_features)
+        if tuple(w.shape) != expected:
+            raise Error(f"{self.name}: a weight of shape {tuple(w.shape)}; accepted: {expected}")
+        if x.dim() != 2:
+            raise Error(f"{self.name}: x of shape {tuple(x.shape)}; accepted: (rows, in)")
 
     def _handle_for(self, x: Tensor, w: Tensor, has_backward: bool) -> _Handle:
         form, rows = _Form(_where(x.device), x.dtype, w.dtype), x.shape[0]

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from fp8lab.errors import Error
-from fp8lab.torch.layer import HIGH_PRECISION, Layer, ModuleName, Recipe, layer_of, recipe_of
+from fp8lab.torch.layer import (
+    HIGH_PRECISION,
+    Layer,
+    ModuleName,
+    Recipe,
+    check_tensors,
+    layer_of,
+    recipe_of,
+)
 
 
 @torch.library.custom_op("fp8lab::linear", mutates_args=())
@@ -41,6 +49,7 @@ def linear_backward(
 def _(
     x: Tensor, w: Tensor, bias: Tensor | None, clock: Tensor, layer: Tensor, training: bool
 ) -> Tensor:
+    check_tensors("fp8lab::linear", x, w, bias)
     return x.new_empty((x.shape[0], w.shape[0]))
 
 
@@ -54,6 +63,7 @@ def _(
     training: bool,
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
+    check_tensors("fp8lab::linear_backward", x, w, None, dy)
     dx, dw, dbias = wanted
     return (
         x.new_empty(x.shape if dx else (0,)),
@@ -88,6 +98,7 @@ def apply(
     training: bool,
 ) -> Tensor:
     """The operator on x (..., in), under autocast of the type that autocast names."""
+    check_tensors("linear", x, w, bias)
     if torch.is_autocast_enabled(x.device.type) and x.is_floating_point():
         x = x.to(torch.get_autocast_dtype(x.device.type))
     y = linear(x.reshape(-1, x.shape[-1]), w, bias, clock, layer, training)
@@ -119,6 +130,7 @@ def fp8_matmul(
     `recipe` is as for `convert`, without its exceptions for layers. x is float32 or bfloat16,
     w has the same type, or float32. Random words depend on `seed` and `step`.
     """
+    check_tensors("fp8_matmul", x, w)
     layer = _matmul_layer(recipe_of(recipe), w)
     clock = torch.tensor([seed, step, 0, 0])
     return apply(x, w, None, clock, layer.number, True)
