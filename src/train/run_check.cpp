@@ -171,12 +171,16 @@ std::vector<OpenedStage> open_stages(const RunConfig& config, const Backend* bac
     sources.push_back({where, &opened.train});
     if (!opened.eval) continue;
     check_targets(*opened.eval, stage.sequence_length, where + ", evaluation");
-    opened.inputs =
-        read_evaluation_inputs(*stage.eval, *opened.eval, config.model, stage.sequence_length,
-                               where + ", evaluation", config.recorded);
     sources.push_back({where, &*opened.eval});
   }
   check_one_tokenizer(sources);
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    if (!stages[i].eval) continue;
+    const StageConfig& stage = config.stages[i];
+    stages[i].inputs =
+        read_evaluation_inputs(*stage.eval, *stages[i].eval, config.model, stage.sequence_length,
+                               "stage " + stage.name + ", evaluation", config.recorded);
+  }
   return stages;
 }
 

@@ -7,12 +7,15 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fp8lab.runs import read_run
 from program import PROGRAM, SMALL_MODEL, refused, run, succeeded
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src/python"))
+from fp8lab.runs import read_run  # noqa: E402
 
 CONFIG = (
     """

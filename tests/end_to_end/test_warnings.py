@@ -302,7 +302,9 @@ def test_the_terminal_tells_what_the_file_holds(surprised: Path, tmp_path: Path)
     assert lines[complete + 2].endswith(f"; from step {step} on")
     count = len(kinds(found, "early_warning"))
     assert not count or f"{count} early_warning" in lines[complete + 3]
-    assert lines[complete + 4].startswith(f"next: fp8lab report '{out}'/run.h5 | fp8lab eval ")
+    assert lines[complete + 4].startswith("try: bf16, which shows whether the recipe is at fault: ")
+    (following,) = [line for line in lines[complete + 5 :] if line.startswith("next: ")]
+    assert following.startswith(f"next: fp8lab report '{out}'/run.h5 | fp8lab eval ")
 
 
 @pytest.mark.parametrize("recipe", ["bf16", "te_delayed", "infir2"])

@@ -86,7 +86,8 @@ void refuse_other_word(const std::string& command, const Option& option, const V
   throw InputError({.where = command,
                     .key = "--" + option.name,
                     .found = word,
-                    .nearest = did_you_mean(word, accepted),
+                    // Of a few words none is a likelier slip than another: gpu is not cpu.
+                    .nearest = accepted.size() > 3 ? did_you_mean(word, accepted) : "",
                     .accepted = alternatives(accepted)});
 }
 
