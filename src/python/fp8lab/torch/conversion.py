@@ -233,6 +233,15 @@ def _count_forward(model: nn.Module, arguments: Any) -> None:
         model.fp8lab_clock[FORWARDS].add_(1)
 
 
+def converted_by(module: nn.Module) -> list[Layer]:
+    """Returns the layers that this module itself computes."""
+    if isinstance(module, Converted):
+        return [module.fp8lab]
+    if isinstance(module, ConvertedExperts):
+        return [layer for slices in module.fp8lab.values() for layer in slices.values()]
+    return []
+
+
 def converted(model: nn.Module) -> Layers:
     """Returns the converted layers of a model; those of experts as NAME.EXPERT.PARAMETER."""
     layers = Layers()

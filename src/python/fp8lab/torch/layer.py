@@ -199,6 +199,10 @@ class LayerState(NamedTuple):
     """Steps in an amax history; 0 for smoothing factors."""
 
 
+AMAXES = "amaxes"
+"""A state of a step that has not ended: the amaxes so far, (MOST_HISTORIES) float32, after those of
+`steps` steps that have ended since the histories were read."""
+
 _numbers = itertools.count(1)
 _layers: weakref.WeakValueDictionary[int, Layer] = weakref.WeakValueDictionary()
 
@@ -330,7 +334,8 @@ class Layer:
             rows, has_backward = max(rows, old.rows), has_backward or old.has_backward
         state = self.state()
         self._handle = _Handle(self, form, rows, has_backward, _stream(x.device))
-        self.load_state(state)
+        self._write(self._handle, state)
+        self._waiting = {}
         return self._handle
 
     def _pass(
@@ -355,11 +360,16 @@ class Layer:
 
     def end_step(self) -> None:
         """Enters the amaxes of the step into the histories."""
-        if self._handle is not None and self.is_stateful:
+        if not self.is_stateful:
+            return
+        if self._handle is not None:
             call("linear_end_step", self._handle.pointer, self.stream())
+        elif self._waiting:
+            self._set_waiting([*self._waiting_amaxes(), torch.zeros(MOST_HISTORIES)])
 
     def state(self) -> dict[str, LayerState]:
-        """Returns the amax histories and static smoothing factors; empty before the first pass."""
+        """Returns the amax histories and static smoothing factors; empty before the first pass. In
+        a step that has amaxes, they are in it as AMAXES."""
         handle = self._handle
         if handle is None:
             return dict(self._waiting)
@@ -369,18 +379,22 @@ class Layer:
             stream, to = self.stream(), ctypes.cast(values.data_ptr(), _FLOATS)
             call("linear_read_state", handle.pointer, index, stream, to, ctypes.byref(steps))
             state[name] = LayerState(values, steps.value)
+        amaxes = self.amaxes()
+        if amaxes.any():
+            state[AMAXES] = LayerState(amaxes, 0)
         return state
 
     def load_state(self, state: dict[str, LayerState]) -> None:
-        """Continues with the state of another layer of the same recipe."""
-        handle = self._handle
-        if handle is None:
-            self._waiting = dict(state)
-            return
-        self._waiting = {}
+        """Continues with the state of another layer of the same recipe. What `state` lacks is as
+        before the first pass."""
+        if self._handle is not None:
+            self._check_state(self._handle, state)
+        self._handle, self._waiting = None, dict(state)
+
+    def _check_state(self, handle: _Handle, state: dict[str, LayerState]) -> None:
         known = dict(handle.states)
         for name, (values, _) in state.items():
-            if known.get(name) == values.numel():
+            if known.get(name) == values.numel() or (name == AMAXES and self.is_stateful):
                 continue
             if name in known and name.endswith(".factors"):
                 continue  # factors along the tokens of passes of another length
@@ -389,20 +403,37 @@ class Layer:
                 f"{self.recipe.name}: "
                 + (", ".join(f"'{n}' of {length}" for n, length in handle.states) or "none")
             )
+
+    def _write(self, handle: _Handle, state: dict[str, LayerState]) -> None:
+        """Gives a state to a new handle."""
+        self._check_state(handle, state)
         for index, (name, length) in enumerate(handle.states):
             if name not in state or state[name].values.numel() != length:
                 continue
             values = state[name].values.to("cpu", torch.float32).contiguous()
             stream, source = self.stream(), ctypes.cast(values.data_ptr(), _FLOATS)
             call("linear_write_state", handle.pointer, index, stream, source, state[name].steps)
+        *ended, current = _amaxes_in(state)
+        for amaxes in ended:
+            self.set_amaxes(amaxes)
+            call("linear_end_step", handle.pointer, self.stream())
+        if current.any():
+            self.set_amaxes(current)
+
+    def _waiting_amaxes(self) -> list[Tensor]:
+        return _amaxes_in(self._waiting)
+
+    def _set_waiting(self, amaxes: list[Tensor]) -> None:
+        self._waiting[AMAXES] = LayerState(torch.cat(amaxes), len(amaxes) - 1)
 
     def amaxes(self) -> Tensor:
         """Returns the amaxes of the step so far, float32 on the host, in MOST_HISTORIES places;
         zeros for what has not run."""
+        if self._handle is None:
+            return self._waiting_amaxes()[-1]
         amaxes = torch.zeros(MOST_HISTORIES)
-        if self._handle is not None:
-            to = ctypes.cast(amaxes.data_ptr(), _FLOATS)
-            call("linear_read_amaxes", self._handle.pointer, self.stream(), to)
+        to = ctypes.cast(amaxes.data_ptr(), _FLOATS)
+        call("linear_read_amaxes", self._handle.pointer, self.stream(), to)
         return amaxes
 
     def set_amaxes(self, amaxes: Tensor) -> None:
@@ -410,6 +441,8 @@ class Layer:
         if self._handle is not None:
             source = ctypes.cast(amaxes.contiguous().data_ptr(), _FLOATS)
             call("linear_write_amaxes", self._handle.pointer, self.stream(), source)
+        elif self._waiting:
+            self._set_waiting([*self._waiting_amaxes()[:-1], amaxes])
 
     @property
     def has_run(self) -> bool:
@@ -430,6 +463,16 @@ class Layer:
 
 
 _FLOATS = ctypes.POINTER(ctypes.c_float)
+
+
+def _amaxes_in(state: dict[str, LayerState]) -> list[Tensor]:
+    """The amaxes of ended steps, then those of the step so far."""
+    if AMAXES not in state:
+        return [torch.zeros(MOST_HISTORIES)]
+    values = state[AMAXES].values.to("cpu", torch.float32)
+    if values.numel() != (state[AMAXES].steps + 1) * MOST_HISTORIES:
+        raise Error(f"a state '{AMAXES}' of {values.numel()} numbers in {state[AMAXES].steps} steps")
+    return list(values.reshape(-1, MOST_HISTORIES))
 
 
 def _ready(tensor: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from fp8lab._library import Handle, RunDescription, RunStep, call, text
 from fp8lab.errors import Error
 from fp8lab.torch.conversion import converted
 from fp8lab.torch.layer import MEASURED, SEED, Layer
-from fp8lab.torch.steps import clock_of
+from fp8lab.torch.steps import clocks_of
 
 
 class RunFile:
@@ -49,18 +49,18 @@ class RunFile:
         self._model, self._path, self._every = model, Path(path), every
         self._name = name or self._path.resolve().parent.name
         self._config, self._planned = config, steps
-        self._clock = clock_of(model)
+        self._clocks = clocks_of(model)
         self._run: Handle | None = None
         self._layers: list[Layer] = []
         self._began = time.monotonic()
         self._steps = self._tokens = 0
-        self._clock[MEASURED] = 1
+        self._measure(True)
 
     def __enter__(self) -> RunFile:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        self._clock[MEASURED] = 0
+        self._measure(False)
         if kind is None and self._run is not None:
             call("run_complete", self._run)
 
@@ -83,11 +83,16 @@ class RunFile:
             self._steps, self._tokens, float(loss), float(gradient_norm), learning_rate, seconds
         )
         call("run_add_step", self._run, ctypes.byref(row))
-        if self._clock[MEASURED]:
+        if self._is_measured:
             handles, count = self._handles()
             stream = self._layers[0].stream() if count else 0
             call("run_add_statistics", self._run, self._steps, handles, count, stream)
-        self._clock[MEASURED] = int((self._steps + 1) % self._every == 0)
+        self._measure((self._steps + 1) % self._every == 0)
+
+    def _measure(self, is_measured: bool) -> None:
+        self._is_measured = is_measured
+        for clock in self._clocks:
+            clock[MEASURED] = int(is_measured)
 
     def _begin(self) -> None:
         self._layers = [layer for layer in converted(self._model).values() if layer.has_run]
@@ -103,7 +108,7 @@ class RunFile:
             b"train",
             text(self._config),
             text(f"{device}, torch {torch.__version__}"),
-            int(self._clock[SEED]),
+            int(self._clocks[0][SEED]),
             self._planned,
             sum(parameter.numel() for parameter in self._model.parameters()),
         )

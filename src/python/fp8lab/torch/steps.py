@@ -8,17 +8,34 @@ import torch
 from torch import Tensor, nn
 
 from fp8lab.errors import Error
-from fp8lab.torch.conversion import Layers, converted
-from fp8lab.torch.layer import FORWARDS, STEP, LayerState
+from fp8lab.torch.conversion import Layers, converted, converted_by
+from fp8lab.torch.layer import FORWARDS, SEED, STEP, LayerState
 
 
-def clock_of(model: nn.Module) -> Tensor:
-    """Returns the counters of a converted model (fp8lab.torch.layer)."""
-    for module in model.modules():
-        if "fp8lab_clock" in module.__dict__:
-            clock: Tensor = module.fp8lab_clock
-            return clock
-    raise Error(f"{type(model).__name__} is not converted; accepted: a model of convert")
+def clocks_of(model: nn.Module) -> list[Tensor]:
+    """Returns the counters (fp8lab.torch.layer) of a converted model, one for each part that was
+    converted by a call of its own.
+
+    Raises Error for parts whose layers draw the same random words.
+    """
+    clocks: dict[int, Tensor] = {}
+    names: dict[tuple[int, int], tuple[str, int]] = {}
+    for name, module in model.named_modules():
+        if "fp8lab_clock" not in module.__dict__:
+            continue
+        clock: Tensor = module.fp8lab_clock
+        clocks.setdefault(id(clock), clock)
+        for layer in converted_by(module):
+            key = (int(clock[SEED]), layer.index)
+            other, owner = names.setdefault(key, (name, id(clock)))
+            if layer.recipe.is_random and owner != id(clock):
+                raise Error(
+                    f"{other} and {name} were converted apart with seed {key[0]}, so they draw the "
+                    "same random words; accepted: another seed for each call of convert"
+                )
+    if not clocks:
+        raise Error(f"{type(model).__name__} is not converted; accepted: a model of convert")
+    return list(clocks.values())
 
 
 def _share_amaxes(layers: Layers) -> None:
@@ -41,14 +58,15 @@ def end_step(model: nn.Module) -> None:
     together (torch.distributed), the largest counts. The next step draws other random words. For a
     recipe with neither, such as infir2, it only counts.
     """
-    clock = clock_of(model)
+    clocks = clocks_of(model)
     layers = converted(model)
     if any(layer.is_stateful for layer in layers.values()):
         _share_amaxes(layers)
         for layer in layers.values():
             layer.end_step()
-    clock[STEP] += 1
-    clock[FORWARDS] = 0
+    for clock in clocks:
+        clock[STEP] += 1
+        clock[FORWARDS] = 0
 
 
 def end_steps_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
@@ -59,15 +77,16 @@ def end_steps_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
 def state(model: nn.Module) -> dict[str, Any]:
     """Returns what a model needs, besides its state_dict, to go on with the same bits.
 
-    A dictionary of tensors and numbers for torch.save: the counters, and by layer the amax
-    histories and static smoothing factors, none for recipes without.
+    A dictionary of tensors and numbers for torch.save: the counters (a row for each part that was
+    converted apart), and by layer the amax histories and static smoothing factors, none for recipes
+    without.
     """
     layers: dict[str, dict[str, tuple[Tensor, int]]] = {}
     for name, layer in converted(model).items():
         own = layer.state()
         if own:
             layers[name] = {key: (values, steps) for key, (values, steps) in own.items()}
-    return {"clock": clock_of(model).clone(), "layers": layers}
+    return {"clock": torch.stack(clocks_of(model)).squeeze(0), "layers": layers}
 
 
 def load_state(model: nn.Module, saved: dict[str, Any]) -> None:
@@ -76,7 +95,14 @@ def load_state(model: nn.Module, saved: dict[str, Any]) -> None:
     unknown = [name for name in saved["layers"] if name not in layers]
     if unknown:
         raise Error(f"state of {unknown[0]}, which is not a converted layer of the model")
-    clock_of(model).copy_(saved["clock"])
+    clocks = clocks_of(model)
+    counters = saved["clock"].reshape(-1, clocks[0].numel())
+    if len(counters) != len(clocks):
+        raise Error(
+            f"a state of {len(counters)} parts that were converted apart; accepted: {len(clocks)}"
+        )
+    for clock, own_counters in zip(clocks, counters):
+        clock.copy_(own_counters)
     for name, layer in layers.items():
         own = saved["layers"].get(name, {})
         layer.load_state({key: LayerState(values, steps) for key, (values, steps) in own.items()})
