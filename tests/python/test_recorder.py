@@ -384,6 +384,91 @@ def test_what_cannot_be_read_is_counted(stand_ins: dict[str, Any], tmp_path: Pat
     assert row["tile_a"] == "not read: layout NT" and not list(tmp_path.glob("*.safetensors"))
 
 
+class Opaque:
+    """A tensor of which every question raises."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name} outside a graph")
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((folder / "calls.json").read_text())
+    return rows
+
+
+def test_arguments_by_keyword_in_any_order_are_read(
+    stand_ins: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scaled_mm(input: Any, mat2: Any, scale_a: Any, scale_b: Any, *, out: Any = None) -> Any:
+        out.array[...] = torch._scaled_mm(input, mat2, scale_a, scale_b).array
+        return out
+
+    monkeypatch.setattr(stand_ins["torch"], "_scaled_mm", scaled_mm)
+    gemm = Operands(16, 32, 256, BLOCKS)
+    a, b, scale_a, scale_b = tensors(gemm)
+    x, w = (torch.Tensor(np.zeros((n, 64), np.uint16), torch.bfloat16) for n in (16, 8))
+    out, d = (torch.Tensor(np.zeros((16, 32), np.uint16), torch.bfloat16) for _ in range(2))
+    with recorder.Recorder(tmp_path):
+        stand_ins["torch.nn.functional"].linear(weight=w, input=x)
+        stand_ins["torch"]._scaled_mm(
+            out=out, scale_b=scale_b.T, mat2=b.T, scale_a=scale_a, input=a
+        )
+        stand_ins["deep_gemm"].fp8_gemm_nt(d=d, b=(b, scale_b), a=(a, scale_a))
+    assert [(row["m"], row["n"], row["k"]) for row in rows_of(tmp_path)] == [
+        ("16", "8", "64"), ("16", "32", "256"), ("16", "32", "256")]  # fmt: skip
+    files = list(tmp_path.glob("*.safetensors"))
+    assert len(files) == 2 and all(verdict(path)["right"] for path in files)
+
+
+def test_a_reader_that_raises_disturbs_nothing(
+    stand_ins: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    functional = stand_ins["torch.nn.functional"]
+    monkeypatch.setattr(functional, "linear", lambda input, weight, bias=None: "the result")
+    gemm = Operands(16, 32, 256, ("row", "row"))
+    with recorder.Recorder(tmp_path):
+        assert functional.linear(Opaque(), Opaque()) == "the result"
+        assert functional.linear(1, weight=2) == "the result"
+        call_scaled_mm(stand_ins, gemm)  # is seen all the same
+        with pytest.raises(TypeError, match="missing"):  # an error of the program itself
+            functional.linear()
+    rows = rows_of(tmp_path)
+    assert [row["calls"] for row in rows] == [1, 1, 1]
+    assert rows[0]["tile_a"] == "not read: no numel outside a graph"
+    assert rows[1]["tile_a"].startswith("not read: ") and rows[2]["tile_a"] == "row"
+
+
+def test_a_full_disk_disturbs_nothing(
+    stand_ins: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gemm = Operands(16, 32, 256, ("row", "row"))
+    tried = []
+
+    def full(path: Path, data: bytes) -> int:
+        tried.append(path)
+        raise OSError("no space left on device")
+
+    with recorder.Recorder(tmp_path, every=1):
+        monkeypatch.setattr(Path, "write_bytes", full)
+        results = [call_scaled_mm(stand_ins, gemm).array for _ in range(3)]
+    assert all(np.array_equal(d, hopper_gemm.to_bf16(gemm.result())) for d in results)
+    assert len(tried) == 1
+    assert [(row["tile_a"], row["calls"]) for row in rows_of(tmp_path)] == [
+        ("not read: no space left on device", 1), ("row", 2)]  # fmt: skip
+
+
+def test_an_interrupt_passes_and_the_next_call_is_seen(
+    stand_ins: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gemm = Operands(16, 32, 256, ("row", "row"))
+    with recorder.Recorder(tmp_path) as recording:
+        with monkeypatch.context() as change, pytest.raises(KeyboardInterrupt):
+            change.setattr(recording, "see", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            call_scaled_mm(stand_ins, gemm)
+        call_scaled_mm(stand_ins, gemm)
+    assert [row["calls"] for row in rows_of(tmp_path)] == [1]
+
+
 def test_the_recorder_is_short_and_stands_alone() -> None:
     source = Path(recorder.__file__).read_text()
     assert len(source.splitlines()) <= 200

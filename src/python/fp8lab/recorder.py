@@ -10,7 +10,6 @@ A file has the first `window` rows of A and B, the whole K, and their part of D.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import sys
@@ -52,8 +51,9 @@ def from_scaled_mm(call: Call, result: Any) -> Gemm:
     swizzled = "SWIZZLE_32" in f"{call.get('swizzle_a')} {call.get('swizzle_b')}"
     if swizzled or isinstance(scale_a, (list, tuple)):
         raise ValueError("scales of two levels or swizzled scales")
-    b = as_operand(call["mat_b"].T, scale_b.T if scale_b.ndim == 2 else scale_b)
-    return as_operand(call["mat_a"], scale_a), b, result, bool(call.get("use_fast_accum", False))
+    mat_a, mat_b = list(call.values())[:2]  # torch._scaled_mm names them input and mat2
+    b = as_operand(mat_b.T, scale_b.T if scale_b.ndim == 2 else scale_b)
+    return as_operand(mat_a, scale_a), b, result, bool(call.get("use_fast_accum", False))
 
 
 def from_general_gemm(call: Call, result: Any) -> Gemm:
@@ -86,11 +86,11 @@ TORCHAO, TE = "torchao.prototype.blockwise_fp8_training.kernels", "transformer_e
 TE_MODULES = "cpp_extensions module.linear module.layernorm_linear module.layernorm_mlp".split()
 TARGETS: tuple[tuple[str, str, Any, str], ...] = (  # the words: names of positional arguments
     ("torch", "_scaled_mm", from_scaled_mm,
-     "mat_a mat_b scale_a scale_b bias scale_result out_dtype use_fast_accum"),
+     "input mat2 scale_a scale_b bias scale_result out_dtype use_fast_accum"),
     ("torch.nn.functional", "scaled_mm", from_scaled_mm, ""),
     *((TE + name, "general_gemm", from_general_gemm, "") for name in TE_MODULES),
-    (TORCHAO, "triton_fp8_gemm_1x128_128x128", from_blockwise, ""),
-    ("deep_gemm", "fp8_gemm_nt", from_deep_gemm, ""),
+    (TORCHAO, "triton_fp8_gemm_1x128_128x128", from_blockwise, "a b a_s b_s"),
+    ("deep_gemm", "fp8_gemm_nt", from_deep_gemm, "a b d c"),
     ("torch.nn.functional", "linear", None, "input weight bias"),  # counted: not in FP8
 )  # fmt: skip
 
@@ -108,11 +108,10 @@ class Recorder:
 
     def start(self) -> Recorder:
         """Replaces the functions in the modules that are loaded, and in torch's."""
-        importlib.import_module("torch.nn.functional")
+        __import__("torch.nn.functional")
         for module_name, name, reader, words in TARGETS:
-            if (
-                original := getattr(module := sys.modules.get(module_name), name, None)
-            ) is not None:
+            original = getattr(module := sys.modules.get(module_name), name, None)
+            if original is not None:
                 names = words.split() or list(inspect.signature(original).parameters)
                 self.originals.append((module, name, original))
                 setattr(module, name, self.hook(f"{module_name}.{name}", original, reader, names))
@@ -137,30 +136,32 @@ class Recorder:
             result = original(*args, **kwargs)
             if not self.inside:  # looking at tensors may call hooked functions
                 self.inside = True
-                self.see(api, dict(zip(names, args, strict=False)) | kwargs, result, reader)
-                self.inside = False
+                try:  # what cannot be read or written must not disturb the program
+                    call = dict(zip(names, args, strict=False)) | kwargs
+                    self.see(api, {n: call[n] for n in names if n in call} | call, result, reader)
+                except Exception as error:
+                    self.calls[(api, *("?",) * 5, f"not read: {error}", "?", "?", "?")] += 1
+                    self.limit = 0 if isinstance(error, OSError) else self.limit  # a full disk
+                finally:
+                    self.inside = False
             return result
 
         return hooked
 
     def see(self, api: str, call: Call, result: Any, reader: Any) -> None:
-        """Counts a call, and writes it if it is its turn; what cannot be read is counted so."""
+        """Counts a call, and writes it if it is its turn. Throws what its reader does."""
         if reader is None:
             x, w = call["input"], call["weight"]
             shape = (str(x.numel() // max(x.shape[-1], 1)), str(w.shape[0]), str(x.shape[-1]))
             types = (dtype_name(x), dtype_name(w), "-", "-", dtype_name(result), "-")
             return self.calls.update([(api, *shape, *types)])
-        try:
-            (a, scale_a, format_a), (b, scale_b, format_b), d, fast = reader(call, result)
-            k = a.shape[1] * (2 if format_a == "e2m1" else 1)  # two codes in a byte
-            tiles = tile_of(scale_a, a.shape[0], k), tile_of(scale_b, b.shape[0], k)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            return self.calls.update([(api, *("?",) * 5, f"not read: {error}", "?", "?", "?")])
+        (a, scale_a, format_a), (b, scale_b, format_b), d, fast = reader(call, result)
+        k = a.shape[1] * (2 if format_a == "e2m1" else 1)  # two codes in a byte
+        tiles = tile_of(scale_a, a.shape[0], k), tile_of(scale_b, b.shape[0], k)
         key = (api, str(a.shape[0]), str(b.shape[0]), str(k), format_a, format_b, *tiles,
                dtype_name(d), str(fast).lower())  # fmt: skip
         turn = self.calls[key] % self.every == 0 and self.files < self.limit
         earlier = self.earlier[key, self.in_step[key]]
-        self.calls[key] += 1
         self.in_step[key] += 1
         if turn and not any(tile.startswith("unknown") for tile in tiles):
             about = dict(zip(WORDS, key, strict=True)) | {
@@ -169,12 +170,13 @@ class Recorder:
                 "earlier_scales": json.dumps([[float(x), float(y)] for x, y in earlier]),
             }  # fmt: skip
             self.write(about, (a, b), (scale_a, scale_b), d, call)
+        self.calls[key] += 1
         if scale_a.numel() == scale_b.numel() == 1:  # copies: the program may overwrite them
             earlier.append((scale_a.detach().clone(), scale_b.detach().clone()))
 
     def write(self, about: dict[str, str], codes: Any, scales: Any, d: Any, call: Call) -> None:
         """Writes a safetensors file: codes as U8, FP32 scales, the window of D, and `about`."""
-        torch, size, tensors = sys.modules["torch"], self.window, {}
+        torch, size, tensors, data = sys.modules["torch"], self.window, {}, b""
         for name, code, scale in zip("ab", codes, scales, strict=True):
             code = code.detach()[:size].contiguous().view(torch.uint8)
             if about[f"format_{name}"] == "e2m1":
@@ -186,7 +188,6 @@ class Recorder:
             if value is not None and value.numel() > 0:
                 tensors[name] = value.detach().flatten()[:size].to(torch.float32)
         header: dict[str, Any] = {"__metadata__": {"fp8lab": "gemm-1", **about}}
-        data = b""
         for name, tensor in tensors.items():
             first = len(data)
             data += tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
