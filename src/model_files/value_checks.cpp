@@ -165,12 +165,13 @@ class ValueChecks {
   bool check_codes(const StoredWeight& weight, const ScaleGrid& grid, const CodeScan& scan) {
     const numerics::FormatSpec format = weight.layout.format;
     if (weight.layout.is_packed()) return check_zero(weight, scan);
-    if (const std::string other = other_format(weight, scan); !other.empty()) {
+    const ExactBlocks exact = exact_blocks(grid, scan);
+    if (const std::string other = other_format(weight, scan, exact); !other.empty()) {
       const bool is_fnuz = (other == "e4m3fnuz") != (format == numerics::kE4M3Fnuz);
       add(Severity::error, is_fnuz ? "fnuz" : "other_format", weight.codes->name,
           grid.indices(scan.first_block), std::max<std::int64_t>(scan.special_blocks(), 1),
           fmt::format("is read as {}, but its codes are those of {} ({}): {}", format_name(format),
-                      other, evidence(format, scan),
+                      other, evidence(format, scan, exact),
                       is_fnuz ? "values are wrong by a factor of 2, and some codes are NaN"
                               : "every value is another one"));
       return true;
@@ -193,16 +194,51 @@ class ValueChecks {
     return true;
   }
 
-  static std::string evidence(numerics::FormatSpec format, const CodeScan& scan) {
+  /// Blocks whose scale maps their amax to the largest number of the format, so that their largest
+  /// code tells the format. A power of two does not: it is rounded up from that ratio, and correct
+  /// codes end anywhere in the last octave. Such scales are told by their values, as F32 holds them
+  /// too. Blocks of one scale count once: they share one amax, and are no independent evidence.
+  struct ExactBlocks {
+    std::int64_t count = 0;
+    std::int64_t at_e5m2_limit = 0;  ///< of them, those that end at the largest number of E5M2
+  };
+
+  static constexpr std::uint8_t kE5M2Limit = 0x7B;  ///< 57344 in E5M2, 352 in E4M3
+
+  static ExactBlocks exact_blocks(const ScaleGrid& grid, const CodeScan& scan) {
+    std::map<float, std::uint8_t> largest;  // by scale
+    for (std::size_t i = 0; i < grid.values().size(); ++i) {
+      const float scale = grid.values()[i];
+      int exponent = 0;
+      if (!std::isfinite(scale) || scale <= 0 || std::frexp(scale, &exponent) == 0.5f) continue;
+      if (scan.largest[i] == 0 && !scan.has_special[i]) continue;
+      std::uint8_t& code = largest[scale];
+      code = std::max(code, scan.largest[i]);
+    }
+    ExactBlocks exact;
+    exact.count = static_cast<std::int64_t>(largest.size());
+    for (const auto& [scale, code] : largest) exact.at_e5m2_limit += code == kE5M2Limit;
+    return exact;
+  }
+
+  static std::string evidence(numerics::FormatSpec format, const CodeScan& scan,
+                              const ExactBlocks& exact) {
     if (format == numerics::kE4M3Fnuz) {
       return fmt::format("{} codes 0x80, none 0x7F", scan.histogram[0x80]);
     }
-    return fmt::format("{} of {} blocks reach a code that is none in {}", scan.special_blocks(),
-                       scan.nonzero_blocks(), format_name(format));
+    if (scan.specials == 0) {
+      return fmt::format(
+          "the largest code under each of {} scales is 0x7B, the last number of e5m2", exact.count);
+    }
+    return fmt::format("{} of {} blocks hold codes that are NaN or infinite in {}",
+                       scan.special_blocks(), scan.nonzero_blocks(), format_name(format));
   }
 
-  /// The format whose largest code the blocks reach; empty: the own one.
-  static std::string other_format(const StoredWeight& weight, const CodeScan& scan) {
+  /// The format that the codes are those of; empty: the own one, or not certain. Codes without NaN
+  /// are another format's only if four or more exact blocks say so, and none contradicts: under
+  /// such scales E4M3 ends at 0x7E, E5M2 at 0x7B.
+  static std::string other_format(const StoredWeight& weight, const CodeScan& scan,
+                                  const ExactBlocks& exact) {
     const numerics::FormatSpec format = weight.layout.format;
     const std::int64_t blocks = scan.nonzero_blocks(), special = scan.special_blocks();
     const auto both = [&](std::size_t code) {
@@ -210,16 +246,18 @@ class ValueChecks {
     };
     const bool most_are_special = special > 0 && 2 * special >= blocks;
     if (format == numerics::kE4M3) {
-      const bool never_at_448 = both(0x7E) == 0;
+      const bool never_at_448 = exact.count > 0 && both(0x7E) == 0;
       if (most_are_special && scan.histogram[0x80] == 0 && (blocks >= 4 || never_at_448)) {
         return "e4m3fnuz";
       }
-      const std::int64_t at_e5m2_limit =
-          std::count(scan.largest.begin(), scan.largest.end(), std::uint8_t{0x7B});
-      const bool none_above = *std::max_element(scan.largest.begin(), scan.largest.end()) == 0x7B;
-      if (special == 0 && blocks >= 4 && none_above && 2 * at_e5m2_limit >= blocks) return "e5m2";
+      const std::uint8_t largest = *std::max_element(scan.largest.begin(), scan.largest.end());
+      if (special == 0 && largest == kE5M2Limit && exact.count >= 4 &&
+          exact.at_e5m2_limit == exact.count) {
+        return "e5m2";
+      }
     }
-    if (format == numerics::kE4M3Fnuz && scan.histogram[0x80] > 0 && both(0x7F) == 0) {
+    if (format == numerics::kE4M3Fnuz && exact.count > 0 && scan.histogram[0x80] > 0 &&
+        both(0x7F) == 0) {
       return "e4m3fn";
     }
     if (format == numerics::kE5M2 && most_are_special && blocks >= 4) return "e4m3fn";

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from broken_models import CASES, FILES, UP, Model
-from model_files import file_bytes, read_folder, write_folder
+from broken_files import FILES
+from broken_models import CASES, UP, Model
+from model_files import file_bytes, read_folder, stored, write_folder
 from program import refused, run
 from quantized_files import CONFIG, TARGETS, gaussian_model, read_metadata
 
@@ -56,6 +58,30 @@ def test_whole_folders_raise_no_alarm(
     assert (status, [one for one in findings if one["severity"] != "note"]) == (0, [])
     # The rows of ragged q, k, v are a fact that engines refuse, and no fault of the file.
     assert all(one["kind"] == "fused_rows" for one in findings)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["fp8:ue8m0", "fp8:e8m0", "fp8:64x32:ue8m0", "fp8:fnuz:ue8m0"],
+)
+def test_small_matrices_raise_no_alarm(tmp_path: Path, target: str) -> None:
+    """A power of two as scale lets the codes of a block end anywhere in the last octave, and blocks
+    of one layer end alike. Each layer has an amax of its own, so that some end at the largest
+    number of E5M2; others are constant."""
+    config = CONFIG | {"num_hidden_layers": 16}
+    tensors = gaussian_model(config)
+    random = np.random.default_rng(17)
+    for layer in range(16):
+        up = f"model.layers.{layer}.mlp.up_proj.weight"
+        factor = 0.02 * 2 ** (layer / 16)
+        tensors[up] = stored((random.standard_normal((384, 256)) * factor).astype(np.float32))
+        k = f"model.layers.{layer}.self_attn.k_proj.weight"
+        tensors[k] = stored(np.full((128, 256), factor, np.float32))
+    model = write_folder(tmp_path / "model", tensors, config)
+    result = run("convert", model, tmp_path / "out", "--to", target)
+    assert result.returncode == 0, result.stderr
+    status, findings = examine(tmp_path / "out")
+    assert (status, findings) == (0, [])
 
 
 @pytest.mark.parametrize("target", ["fp8", "compressed-tensors:nvfp4", "modelopt:mxfp8", "torchao"])
