@@ -284,8 +284,8 @@ def _recipe_of_step(stage: str, step: int, falls: list[int]) -> str:
 def _recipes_of_steps(meta: Mapping[str, Any], events: dict[str, Any], steps: Any) -> list[str]:
     """Returns the recipe of each logged step; that of the run in files that do not tell more."""
     extra = meta["extra"]
-    stages = list(filter(None, extra.get("stage_recipes", "").split(",")))
-    lengths = [int(length) for length in filter(None, extra.get("stage_steps", "").split(","))]
+    stages = [name for name in str(extra.get("stage_recipes", "")).split(",") if name]
+    lengths = [int(n) for n in str(extra.get("stage_steps", "")).split(",") if n]
     if not stages or len(stages) != len(lengths):
         return [meta["recipe_name"]] * len(steps)
     ends = np.cumsum(lengths)
