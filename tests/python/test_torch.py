@@ -208,6 +208,26 @@ def test_checkpointing_changes_no_bit(recipe: str) -> None:
         fp8lab.torch.end_step(again)
 
 
+def test_two_passes_may_be_recomputed_without_random_words() -> None:
+    gradients = []
+    for checkpoints in (False, True):
+        each = fp8lab.torch.convert(model(checkpoints=checkpoints))
+        losses = [each(inputs(index).requires_grad_()).square().mean() for index in range(2)]
+        sum(losses).backward()
+        gradients.append({name: p.grad for name, p in each.named_parameters()})
+    assert same(*gradients)
+
+
+def test_a_whole_model_may_be_checkpointed() -> None:
+    plain, again = (fp8lab.torch.convert(model(), "nvfp4_no_rht") for _ in range(2))
+    for step in range(2):
+        expected = run(plain, inputs(step))
+        again.zero_grad()
+        checkpoint(again, inputs(step), use_reentrant=False).square().mean().backward()
+        for name, p in again.named_parameters():
+            assert torch.equal(p.grad, expected[name])
+
+
 def test_autocast_takes_the_weights_as_masters() -> None:
     converted = fp8lab.torch.convert(model())
     with torch.autocast("cpu", torch.bfloat16):
@@ -426,6 +446,36 @@ def fake_backward() -> Any:
 def test_wrong_shapes_are_refused(act: Callable[[], Any], message: str) -> None:
     with pytest.raises(fp8lab.torch.Error, match=message):
         act()
+
+
+class OwnLinear(nn.Linear):
+    """A subclass with the forward of nn.Linear."""
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, OwnLinear])
+def test_a_converted_model_is_pickled(kind: Any) -> None:
+    whole = fp8lab.torch.convert(nn.Sequential(kind(160, 64)), "te_delayed")
+    run(whole, inputs())
+    file = io.BytesIO()
+    torch.save(whole, file)
+    file.seek(0)
+    for each in (torch.load(file, weights_only=False), copy.deepcopy(whole)):
+        assert type(each[0]) is type(whole[0]) and isinstance(each[0], kind)
+        assert same(run(each, inputs(1)), run(copy.deepcopy(whole), inputs(1)))
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.LazyLinear(5), "0: its weight has no shape yet"),
+        (lambda: nn.Linear(0, 5), r"0: a weight of shape \(5, 0\)"),
+        (lambda: nn.Linear(5, 0), r"0: a weight of shape \(0, 5\)"),
+    ],
+)
+def test_layers_without_elements_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(fp8lab.torch.Error, match=message):
+        fp8lab.torch.convert(nn.Sequential(make()))
 
 
 def test_a_layer_that_is_not_called_is_named() -> None:

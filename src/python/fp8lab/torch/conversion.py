@@ -70,7 +70,22 @@ def _converted_class(module: nn.Module) -> type[nn.Module]:
         base: type = ConvertedConv1D if _is_conv1d(module) else ConvertedLinear
         if experts.is_experts(module):
             base = ConvertedExperts
-        _classes[kind] = type(f"Converted{kind.__name__}", (base, kind), {})
+        _add_class(base, kind)
+    return _classes[kind]
+
+
+def _reduce_converted(module: nn.Module, _protocol: int) -> tuple[Any, ...]:
+    """Pickles a module of a class that is made here by the class that it had."""
+    return _restore_converted, type(module).__bases__, module.__getstate__()
+
+
+def _restore_converted(base: type[nn.Module], kind: type[nn.Module]) -> nn.Module:
+    return (_classes.get(kind) or _add_class(base, kind)).__new__(_classes[kind])
+
+
+def _add_class(base: type, kind: type[nn.Module]) -> type[nn.Module]:
+    body = {"__reduce_ex__": _reduce_converted}
+    _classes[kind] = type(f"Converted{kind.__name__}", (base, kind), body)
     return _classes[kind]
 
 
@@ -108,7 +123,11 @@ def _found_in(name: str, module: nn.Module) -> Iterator[_Found]:
             for expert in range(len(parameter)):
                 yield _Found(f"{name}.{expert}.{own}", module, in_features, out, own)
     elif _is_linear(module):
+        if isinstance(module.weight, nn.parameter.UninitializedParameter):
+            raise Error(f"{name}: its weight has no shape yet; accepted: a model that has run once")
         rows, cols = module.weight.shape
+        if rows * cols == 0:
+            raise Error(f"{name}: a weight of shape {(rows, cols)}; accepted: one with elements")
         yield _Found(name, module, *((rows, cols) if _is_conv1d(module) else (cols, rows)))
 
 
@@ -229,7 +248,8 @@ def _install(layer: _Found, made: Layer, clock: Tensor) -> None:
 
 
 def _count_forward(model: nn.Module, arguments: Any) -> None:
-    if model.training and torch.is_grad_enabled():
+    is_recomputing = not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+    if model.training and torch.is_grad_enabled() and not is_recomputing:
         model.fp8lab_clock[FORWARDS].add_(1)
 
 
