@@ -234,7 +234,9 @@ def check_tensors(
         )
     for what, other in (("a weight", w), ("a bias", bias), ("a gradient", dy)):
         if other is not None and other.device != x.device:
-            raise Error(f"{name}: x on {x.device} with {what} on {other.device}; accepted: one device")
+            raise Error(
+                f"{name}: x on {x.device} with {what} on {other.device}; accepted: one device"
+            )
 
 
 class Layer:
@@ -313,9 +315,7 @@ class Layer:
             call("linear_backward", handle.pointer, arguments, dy.data_ptr(), *outputs)
         return results[0], results[1], results[2]
 
-    def _check(
-        self, x: Tensor, w: Tensor, bias: Tensor | None, dy: Tensor | None = None
-    ) -> None:
+    def _check(self, x: Tensor, w: Tensor, bias: Tensor | None, dy: Tensor | None = None) -> None:
         """Raises Error for tensors of which the library would read or write a wrong size."""
         check_tensors(self.name, x, w, bias, dy)
         expected = (self.out_features, self.in_features)
@@ -471,7 +471,9 @@ def _amaxes_in(state: dict[str, LayerState]) -> list[Tensor]:
         return [torch.zeros(MOST_HISTORIES)]
     values = state[AMAXES].values.to("cpu", torch.float32)
     if values.numel() != (state[AMAXES].steps + 1) * MOST_HISTORIES:
-        raise Error(f"a state '{AMAXES}' of {values.numel()} numbers in {state[AMAXES].steps} steps")
+        raise Error(
+            f"a state '{AMAXES}' of {values.numel()} numbers in {state[AMAXES].steps} steps"
+        )
     return list(values.reshape(-1, MOST_HISTORIES))
 
 
