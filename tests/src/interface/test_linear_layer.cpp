@@ -396,6 +396,6 @@ TEST_CASE("what a layer refuses has its name") {
                     "model.layers.0.mlp.down_proj: 33 rows; accepted: 1 to 32");
   // The transform along the tokens of wgrad does not fit; the device goes on.
   CHECK_THROWS_WITH(AtWork(device, described("nvfp4", DType::bf16, DType::bf16, 38)),
-                    Catch::Matchers::Contains("model.layers.0.mlp.down_proj"));
+                    Catch::Contains("model.layers.0.mlp.down_proj"));
   work.forward(given, {});
 }
