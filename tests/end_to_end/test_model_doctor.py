@@ -75,8 +75,9 @@ def test_small_matrices_raise_no_alarm(tmp_path: Path, target: str) -> None:
         up = f"model.layers.{layer}.mlp.up_proj.weight"
         factor = 0.02 * 2 ** (layer / 16)
         tensors[up] = stored((random.standard_normal((384, 256)) * factor).astype(np.float32))
-        k = f"model.layers.{layer}.self_attn.k_proj.weight"
-        tensors[k] = stored(np.full((128, 256), factor, np.float32))
+        for name, rows in (("k", 128), ("o", 256)):  # of two blocks and of four
+            weight = f"model.layers.{layer}.self_attn.{name}_proj.weight"
+            tensors[weight] = stored(np.full((rows, 256), factor, np.float32))
     model = write_folder(tmp_path / "model", tensors, config)
     result = run("convert", model, tmp_path / "out", "--to", target)
     assert result.returncode == 0, result.stderr

@@ -80,7 +80,9 @@ def _reduce_converted(module: nn.Module, _protocol: int) -> tuple[Any, ...]:
 
 
 def _restore_converted(base: type[nn.Module], kind: type[nn.Module]) -> nn.Module:
-    return (_classes.get(kind) or _add_class(base, kind)).__new__(_classes[kind])
+    made = _classes.get(kind) or _add_class(base, kind)
+    module: nn.Module = object.__new__(made)
+    return module
 
 
 def _add_class(base: type, kind: type[nn.Module]) -> type[nn.Module]:
