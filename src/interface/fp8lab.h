@@ -413,8 +413,9 @@ typedef struct fp8lab_moment {
 
 /* A pass: tensors in memory of the layer's device, in row-major order without gaps, each aligned to
  * 16 bytes, and memory of workspace_bytes, aligned to 256, that nothing else uses. On FP8LAB_CUDA
- * all work is enqueued on `stream`, a cudaStream_t, and a call does not wait for it. The stream must
- * exist until the next call on the device has returned, which waits for it in its own stream. */
+ * all work is enqueued on `stream`, a cudaStream_t, and a call does not wait for it. The stream
+ * must exist until the next call on the device has returned, which waits for it in its own stream.
+ */
 typedef struct fp8lab_linear_pass {
   fp8lab_moment moment;
   int64_t rows;
