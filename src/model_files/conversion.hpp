@@ -43,11 +43,12 @@ struct Conversion {
 /// Writes `source` as `out`, which appears complete or not at all (write_model_folder), reading and
 /// holding one tensor at a time.
 ///
-/// Quantized are the weights "X.weight" of two extents, except embeddings, heads, routers and
-/// `ignored`, and what was quantized before. Codes are kept where the target has the same tile and
-/// format (E4M3 and E4M3FNUZ count as one: scales change by a factor of 2) and can hold the scales;
-/// otherwise the source's values, scale * code in FP32, are quantized by the emulator's quantizer.
-/// The loss of each tensor is that of the bytes written, read back.
+/// The function quantizes every weight "X.weight" of two extents, except embeddings, heads, routers
+/// and `ignored`, and every weight that was quantized before. It keeps the codes of a weight if the
+/// target has the same tile and format and can hold the scales. E4M3 and E4M3FNUZ count as one
+/// format: scales change by a factor of 2. Other weights are dequantized (scale * code in FP32),
+/// and the emulator's quantizer quantizes them anew. The loss of each tensor is measured on the
+/// bytes written, read back.
 ///
 /// Throws Error naming the tensor if the source has errors that forbid reading it, for K that is no
 /// multiple of a group, for values too large for the type, for files that hold (in, out) weights,

@@ -29,13 +29,13 @@ struct StoredScaleTile {
 /// "128x128", "row" or "tensor".
 std::string tile_text(const StoredScaleTile& tile);
 
-/// The conventions of names. Of the weight "X.weight":
-///   fine_grained        X.weight, X.weight_scale_inv                        (DeepSeek,
-///   transformers) compressed_tensors  X.weight, X.weight_scale; of two codes in a byte
-///   X.weight_packed; of two
-///                       levels also X.weight_global_scale                   (llm-compressor, vLLM)
-///   modelopt            X.weight, X.weight_scale; of two levels X.weight_scale_2
-///   torchao             X._weight_qdata, X._weight_scale, X._weight_per_tensor_scale
+/// The conventions of names. What a file holds of the weight "X.weight":
+/// - fine_grained (DeepSeek, transformers): X.weight and X.weight_scale_inv.
+/// - compressed_tensors (llm-compressor, vLLM): X.weight and X.weight_scale. If a byte holds two
+///   codes, X.weight_packed; if scales have two levels, also X.weight_global_scale.
+/// - modelopt: X.weight and X.weight_scale; if scales have two levels, also X.weight_scale_2.
+/// - torchao: X._weight_qdata and X._weight_scale; if scales have two levels, also
+///   X._weight_per_tensor_scale.
 enum class Dialect : std::uint8_t { fine_grained, compressed_tensors, modelopt, torchao };
 
 /// "fp8", "compressed-tensors", "modelopt" or "torchao": the quant_method of config.json.
