@@ -162,12 +162,12 @@ TEST_CASE("cuda never leaves a transform out, nor does without what it needs") {
   QuantSpec spec;
   spec.format = numerics::kE4M3;
   spec.scale_source = ScaleSource::current;
-  CHECK(cuda::can_quantize_both(spec, spec));
+  CHECK(cuda::plan_quantize_both(spec, spec));
   cuda::Context* context = device_context();
   for (const char* name :
        {"hadamard:16", "hadamard:full", "smooth:0.5", "clamp:0.99", "clamp:0.99:compensated"}) {
     spec.transform = *transform_from_name(name);
-    CHECK_FALSE(cuda::can_quantize_both(spec, spec));
+    CHECK_FALSE(cuda::plan_quantize_both(spec, spec));
     if (context == nullptr) continue;
     // K = 3 has no Hadamard matrix; no factors, no memory for bounds.
     float values[3] = {1.0f, 2.0f, 3.0f}, scale = 0.0f;
@@ -192,7 +192,8 @@ TEST_CASE("cuda quantize both orientations") {
     const std::vector<QuantSpec> all = specs();
     for (std::size_t i = 0; i < all.size(); ++i) {
       for (const std::size_t j : {i, (i + 3) % all.size(), (i + 2 + seed) % all.size()}) {
-        if (!cuda::can_quantize_both(all[i], all[j])) continue;
+        const auto plan = cuda::plan_quantize_both(all[i], all[j]);
+        if (!plan) continue;
         ++fused;
         TwinOperand first(all[i], shape, false, seed, layout);
         TwinOperand second(all[j], shape, true, seed + 2, layout);
@@ -217,10 +218,12 @@ TEST_CASE("cuda quantize both orientations") {
                                      .operand = host[1]});
             },
             [&] {
-              cuda::quantize_both(*context, ops::QuantizeBoth{.source = source.device(),
-                                                              .state = state.device(),
-                                                              .first = device[0],
-                                                              .second = device[1]});
+              cuda::quantize_both(*context,
+                                  ops::QuantizeBoth{.source = source.device(),
+                                                    .state = state.device(),
+                                                    .first = device[0],
+                                                    .second = device[1]},
+                                  *plan);
             });
       }
     }
