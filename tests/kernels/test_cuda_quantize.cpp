@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "emulation/cpu/operations.hpp"
+#include "kernels/cuda_backend.hpp"
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/runtime/operations.hpp"
 #include "tests/kernels/device_test.hpp"
@@ -229,4 +230,36 @@ TEST_CASE("cuda quantize both orientations") {
     }
   });
   CHECK(fused > 1000);
+}
+
+TEST_CASE("the backend says which kernel fuses a composite, and which runs in parts") {
+  if (device_context() == nullptr) return;
+  const cuda::CudaBackend backend(0);
+  const auto view = [](DType type, std::int64_t rows, std::int64_t cols) {
+    return TensorView::without_memory(type, rows, cols);
+  };
+  const auto fused_by = [&](DType type) {
+    const TensorView rows = view(type, 64, 256);
+    return backend
+        .supports(ops::AddRmsNormForward{
+            rows,
+            rows,
+            {.x = rows, .weight = view(type, 1, 256), .y = rows, .rstd = view(DType::f32, 1, 64)}})
+        .fused_by;
+  };
+  CHECK(fused_by(DType::bf16) == "rows in registers");
+  CHECK(fused_by(DType::f32).empty());
+  QuantSpec spec;
+  spec.format = numerics::kE4M3;
+  spec.scale_source = ScaleSource::current;
+  const auto both = [&] {
+    const QuantizedOperand first = QuantizedOperand::without_memory(spec, 64, 256);
+    const QuantizedOperand second = QuantizedOperand::without_memory(spec, 256, 64);
+    return backend.supports(
+        ops::QuantizeBoth{.source = view(DType::bf16, 64, 256), .first = first, .second = second});
+  };
+  CHECK(both().fused_by == "one reading for both orientations");
+  spec.rounding = numerics::Rounding::stochastic;
+  CHECK(both());
+  CHECK(both().fused_by.empty());
 }
