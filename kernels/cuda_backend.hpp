@@ -42,6 +42,8 @@ class CudaBackend : public Backend {
   void download_all(std::span<const Download> downloads) override;
   void fill_zero(const TensorView& view) override;
   void synchronize() override { context_.synchronize(); }
+  /// Enqueues later operations on `stream`, a cudaStream_t (Context::use).
+  void enqueue_on(void* stream) { context_.use(static_cast<cudaStream_t>(stream)); }
   /// Runs `enqueue` at the first call, captures it as a graph at the second, unless the workspace
   /// has moved in between, and replays the graph from then on.
   void repeat(std::unique_ptr<Recorded>& recorded, const std::function<void()>& enqueue) override;

@@ -24,7 +24,7 @@ constexpr FaultText kFaultTexts[] = {
 
 void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
 
-Context::Context(int device) {
+Context::Context(int device) : device_(device) {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || device >= count) {
     throw Error("backend 'cuda': no CUDA device " + std::to_string(device) + " here (found " +
@@ -43,7 +43,9 @@ Context::Context(int device) {
   multiprocessors_ = properties.multiProcessorCount;
   description_ = std::string(properties.name) + ", CUDA " + std::to_string(runtime / 1000) + "." +
                  std::to_string(runtime % 1000 / 10);
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(cudaStreamCreateWithFlags(&own_stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  stream_ = own_stream_;
+  check(cudaEventCreateWithFlags(&hand_over_, cudaEventDisableTiming), "cudaEventCreate");
   faults_ = std::make_unique<DeviceArray<std::uint32_t>>(1);
   check(cudaMemsetAsync(faults_->data(), 0, sizeof(std::uint32_t), stream_), "cudaMemsetAsync");
   const std::size_t signals = static_cast<std::size_t>(multiprocessors_) * kSignals;
@@ -53,9 +55,23 @@ Context::Context(int device) {
 }
 
 Context::~Context() {
-  if (stream_ == nullptr) return;
-  cudaStreamSynchronize(stream_);
-  cudaStreamDestroy(stream_);
+  if (own_stream_ == nullptr) return;
+  cudaDeviceSynchronize();  // the stream of a caller may be gone by now
+  if (hand_over_ != nullptr) cudaEventDestroy(hand_over_);
+  cudaStreamDestroy(own_stream_);
+}
+
+void Context::use(cudaStream_t stream) {
+  check(cudaSetDevice(device_), "cudaSetDevice");
+  if (stream == stream_) return;
+  catch_up();
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing");
+  if (capture == cudaStreamCaptureStatusNone) {
+    check(cudaEventRecord(hand_over_, stream_), "cudaEventRecord");
+    check(cudaStreamWaitEvent(stream, hand_over_, 0), "cudaStreamWaitEvent");
+  }
+  stream_ = stream;
 }
 
 void* Context::grown(std::unique_ptr<DeviceArray<std::byte>>& memory, std::size_t bytes) {

@@ -33,7 +33,8 @@ class Postponed {
   virtual void enqueue(Context& context) = 0;
 };
 
-/// One stream of one device, which is current on the calling thread. The destructor waits for it.
+/// One stream of one device, which is current on the calling thread: its own, or the one that use()
+/// named last. The destructor waits for it.
 class Context {
  public:
   /// Throws Error if the device is missing or is not of compute capability 9.0 (sm_90a code).
@@ -43,6 +44,11 @@ class Context {
   Context& operator=(const Context&) = delete;
 
   cudaStream_t stream() const { return stream_; }
+  /// Makes the device current on the calling thread, and `stream`, which belongs to the caller and
+  /// must outlive the next call, the stream of later work. That work runs after all earlier work,
+  /// because both use the memory of this context. While `stream` is captured as a graph, the order
+  /// is the caller's, and no call may need more memory than calls before the capture did.
+  void use(cudaStream_t stream);
   int multiprocessors() const { return multiprocessors_; }
   /// For example "NVIDIA H200, CUDA 13.0".
   const std::string& description() const { return description_; }
@@ -79,7 +85,9 @@ class Context {
   /// Returns `memory`, enlarged to at least `bytes`.
   void* grown(std::unique_ptr<DeviceArray<std::byte>>& memory, std::size_t bytes);
 
-  cudaStream_t stream_ = nullptr;
+  int device_ = 0;
+  cudaStream_t own_stream_ = nullptr, stream_ = nullptr;
+  cudaEvent_t hand_over_ = nullptr;  ///< the end of all work on a stream before the next one's
   int multiprocessors_ = 0;
   std::string description_;
   std::unique_ptr<DeviceArray<std::uint32_t>> faults_;

@@ -50,6 +50,24 @@ std::unique_ptr<Backend> make_backend(const std::string& name, int threads, cons
                     .accepted = "cpu, truth and cuda"});
 }
 
+std::unique_ptr<Backend> make_guest_backend(const std::string& name, int index, int threads) {
+#if defined(FP8LAB_HAVE_CUDA)
+  if (name == "cuda") {
+    return std::make_unique<cuda::CudaBackend>(index, cuda::Launches::single);
+  }
+#endif
+  if (name != "cuda" && index != 0) {
+    throw Error("backend '" + name + "' has one device, 0; found " + std::to_string(index));
+  }
+  return make_backend(name, threads);
+}
+
+void enqueue_on([[maybe_unused]] Backend& backend, [[maybe_unused]] void* stream) {
+#if defined(FP8LAB_HAVE_CUDA)
+  if (auto* device = dynamic_cast<cuda::CudaBackend*>(&backend)) device->enqueue_on(stream);
+#endif
+}
+
 std::string gemm_algorithm([[maybe_unused]] const Backend& backend) {
 #if defined(FP8LAB_HAVE_CUDA)
   if (const auto* cublaslt = dynamic_cast<const cuda::CublasLtBackend*>(&backend)) {

@@ -135,14 +135,14 @@ int explain(const std::vector<Command>& commands, const std::string& topic) {
   for (const Command& command : commands) names.emplace_back(command.name);
   std::vector<std::string> all = names;
   for (const std::string& word : help_words()) all.push_back(word);
-  throw InputError(
-      {.where = "help",
-       .noun = "unknown topic",
-       .key = topic,
-       .nearest = did_you_mean(topic, all),
-       .accepted = fmt::format(
-           "{}, a key, or the name of a recipe, preset, model, study, optimizer or stage",
-           fmt::join(names, ", "))});
+  throw InputError({.where = "help",
+                    .noun = "unknown topic",
+                    .key = topic,
+                    .nearest = did_you_mean(topic, all),
+                    .accepted = fmt::format(
+                        "{}, a key, a value of one, or the name of a recipe, preset, model, study, "
+                        "optimizer or stage",
+                        fmt::join(names, ", "))});
 }
 
 int dispatch(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {

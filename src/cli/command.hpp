@@ -46,6 +46,7 @@ int assess(const std::vector<std::string>& arguments);
 int eval(const std::vector<std::string>& arguments);
 int certify(const std::vector<std::string>& arguments);
 int generate(const std::vector<std::string>& arguments);
+int convert(const std::vector<std::string>& arguments);
 int export_command(const std::vector<std::string>& arguments);
 int report(const std::vector<std::string>& arguments);
 int validate(const std::vector<std::string>& arguments);

@@ -9,6 +9,7 @@
 #include "src/config/config.hpp"
 #include "src/config/key_help.hpp"
 #include "src/config/reading/experiments.hpp"
+#include "src/config/value_help.hpp"
 #include "src/io/shell_word.hpp"
 
 namespace fp8lab::cli {
@@ -61,7 +62,7 @@ std::string help_on(const std::string& word) {
     if (std::find(names.begin(), names.end(), word) == names.end()) continue;
     text += help_on_name(kind, word);
   }
-  return text + key_help(word);
+  return text + key_help(word) + value_help(word);
 }
 
 std::vector<std::string> help_words() {
@@ -70,6 +71,7 @@ std::vector<std::string> help_words() {
     for (std::string& name : names_of(kind)) words.push_back(std::move(name));
   }
   for (std::string& word : key_words()) words.push_back(std::move(word));
+  for (std::string& word : value_words()) words.push_back(std::move(word));
   return words;
 }
 

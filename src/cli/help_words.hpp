@@ -1,5 +1,5 @@
-// Explains single words: keys of files, and names of the recipes, presets, models, studies,
-// optimizers and stages of the program.
+// Explains single words: keys of files, their values, and names of the recipes, presets, models,
+// studies, optimizers and stages of the program.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace fp8lab::cli {
 
 /// Returns what `word` is and how it is used, for each of its meanings; empty if it has none. A key
-/// is found by its path or the end of it: "parallel.shards", "shards".
+/// is found by its path or the end of it: "parallel.shards", "shards"; a value by its word: "wsd".
 std::string help_on(const std::string& word);
 
 /// Returns all words that help_on explains.

@@ -341,6 +341,7 @@ struct RunConfig {
 struct Assignment {
   std::string key;
   std::string value;
+  std::string place = {};  ///< file:line:column in a study file; empty: the command line
 };
 
 inline constexpr double kLargestScale = 1000;

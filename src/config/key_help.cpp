@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstddef>
 #include <utility>
 
@@ -60,6 +61,21 @@ std::string plain_path(const KeyHelp& key) {
   std::string path = key.path;
   std::erase_if(path, [](char c) { return c == '[' || c == ']'; });
   return path;
+}
+
+/// Returns true if `path` ends in `word`, leaving out parts that stand for names, such as VALUE.
+bool ends_in(const std::string& path, const std::string& word) {
+  const auto is_placeholder = [](const std::string& part) {
+    return !part.empty() && std::all_of(part.begin(), part.end(),
+                                        [](unsigned char c) { return std::isupper(c) != 0; });
+  };
+  std::string end = path;
+  while (true) {
+    if (end == word || end.ends_with("." + word)) return true;
+    const std::size_t dot = end.rfind('.');
+    if (dot == std::string::npos || !is_placeholder(end.substr(dot + 1))) return false;
+    end.erase(dot);
+  }
 }
 
 std::vector<std::pair<const char*, std::vector<KeyHelp>>> all_keys() {
@@ -123,7 +139,7 @@ std::string key_help(const std::string& word) {
   for (const auto& [kind, keys] : all_keys()) {
     for (const KeyHelp& key : keys) {
       const std::string path = plain_path(key);
-      if (path != word && !path.ends_with("." + word)) continue;
+      if (!ends_in(path, word)) continue;
       text += fmt::format("{}: {} of a {} file (fp8lab help {})\n{}", path,
                           key.is_table ? "a table" : "a key", kind,
                           kind == std::string("run") ? "config" : kind, wrapped(key.help, 4));

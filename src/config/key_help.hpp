@@ -13,7 +13,8 @@ struct KeyHelp {
   std::string usual;     ///< "default 0.001", "default batch_sequences", "required"
   std::string needs;  ///< condition under which the key has an effect: kind = "wsd"; empty: always
   std::string help;   ///< purpose of the key
-  bool is_table = false;  ///< true for a heading, [path] or [[path]]
+  bool is_table = false;                ///< true for a heading, [path] or [[path]]
+  std::vector<std::string> names = {};  ///< accepted words, if they can be listed
 };
 
 /// Returns the keys of run files, which --set also accepts, with their tables as headings.

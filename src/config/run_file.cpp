@@ -1,6 +1,8 @@
 // Run files: TOML to RunConfig and back.
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "src/config/reading/hub_cache.hpp"
 #include "src/config/reading/hugging_face.hpp"
 #include "src/config/reading/run_document.hpp"
+#include "src/config/reading/toml_reader.hpp"
 #include "src/config/tables/model_table.hpp"
 #include "src/config/tables/run_tables.hpp"
 #include "src/io/files/atomic_file.hpp"
@@ -34,9 +37,11 @@ RunConfig read_run(const toml::table& root, const std::string& origin,
   config.recorded = recorded;
   read_table(document, run_table(), config);
   // Every micro-batch of at least a shard means the same run.
-  for (StageConfig& stage : config.stages) {
+  for (std::size_t i = 0; i < config.stages.size(); ++i) {
+    StageConfig& stage = config.stages[i];
     const std::int64_t sequences = pass_sequences(config, stage);
-    if (sequences < stage.micro_batch_sequences) {
+    const bool is_said = root["stages"][i]["micro_batch_sequences"].is_integer();
+    if (is_said && sequences < stage.micro_batch_sequences) {
       config.notes.push_back(
           fmt::format("stage {}: a forward pass takes one shard, {} of {} sequences "
                       "([parallel] shards = {}), not micro_batch_sequences = {}",
@@ -46,6 +51,37 @@ RunConfig read_run(const toml::table& root, const std::string& origin,
     stage.micro_batch_sequences = sequences;
   }
   return config;
+}
+
+RunConfig read_run_text(const std::string& text, const std::string& origin,
+                        const std::vector<Assignment>& assignments, double scale,
+                        const RecipeTexts& recorded) {
+  toml::table root = build_run_document(text, origin, assignments);
+  if (scale != 1.0) scale_steps(run_table(), root, read_run(root, origin, recorded), scale);
+  RunConfig config = read_run(root, origin, recorded);
+  config.text = to_toml(config);
+  config.hash = hex16(xxh3(kMeaning + text_of(config, Keys::hashed)));
+  return config;
+}
+
+/// Returns the assignments that cause an error of all of them: those without which none occurs,
+/// else the first with which it begins. None if the file alone has an error.
+std::vector<Assignment> culprits(const std::vector<Assignment>& assignments,
+                                 const std::function<bool(const std::vector<Assignment>&)>& fits) {
+  if (assignments.empty() || !fits({})) return {};
+  std::vector<Assignment> found;
+  for (std::size_t i = 0; i < assignments.size(); ++i) {
+    std::vector<Assignment> others = assignments;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+    if (fits(others)) found.push_back(assignments[i]);
+  }
+  std::vector<Assignment> first;
+  for (const Assignment& assignment : assignments) {
+    if (!found.empty()) return found;
+    first.push_back(assignment);
+    if (!fits(first)) found = {assignment};
+  }
+  return found;
 }
 
 }  // namespace
@@ -59,12 +95,27 @@ void check_scale(double scale, const std::string& where) {
 RunConfig parse_run_config(const std::string& text, const std::string& origin,
                            const std::vector<Assignment>& assignments, double scale,
                            const RecipeTexts& recorded) {
-  toml::table root = build_run_document(text, origin, assignments);
-  if (scale != 1.0) scale_steps(run_table(), root, read_run(root, origin, recorded), scale);
-  RunConfig config = read_run(root, origin, recorded);
-  config.text = to_toml(config);
-  config.hash = hex16(xxh3(kMeaning + text_of(config, Keys::hashed)));
-  return config;
+  try {
+    return read_run_text(text, origin, assignments, scale, recorded);
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    if (message.find(kAssignmentOrigin) != std::string::npos) throw;
+    const std::vector<Assignment> to_blame =
+        culprits(assignments, [&](const std::vector<Assignment>& some) {
+          try {
+            read_run_text(text, origin, some, scale, recorded);
+            return true;
+          } catch (const Error&) {
+            return false;
+          }
+        });
+    std::string names;
+    for (const Assignment& assignment : to_blame) {
+      names += (names.empty() ? "" : " and ") + origin_of(assignment);
+    }
+    if (names.empty()) throw;
+    throw InputError(in_place(names, error));
+  }
 }
 
 std::string to_toml(const RunConfig& config) { return text_of(config, Keys::complete); }

@@ -61,7 +61,7 @@ void collect(const toml::table& table, const std::string& prefix, const TomlRead
     if (const toml::table* inner = value.as_table()) {
       collect(*inner, path, reader, name, out);
     } else {
-      out.push_back({path, value_text(value, reader, name)});
+      out.push_back({path, value_text(value, reader, name), source_location(value, "")});
     }
   }
 }
@@ -171,7 +171,8 @@ std::vector<StudyArm> expand_grid(const std::vector<Axis>& axes) {
     for (const StudyArm& arm : arms) {
       for (const toml::node& value : *axis.values) {
         StudyArm next = arm;
-        next.assignments.push_back({axis.key, value_text(value, axis.table, "values")});
+        next.assignments.push_back(
+            {axis.key, value_text(value, axis.table, "values"), source_location(value, "")});
         next.name += (next.name.empty() ? "" : "-") + short_name(next.assignments.back());
         if (&axis == &axes.back() || next.name.size() > kLongestName) {
           check_arm_name(axis.table, next.name, false);

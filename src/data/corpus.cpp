@@ -136,7 +136,8 @@ class ShardCorpus final : public Corpus {
   std::string reference(std::int64_t index) const override {
     if (!vocabulary_.has_text()) {
       throw InputError({.where = shards_.front().name(),
-                        .reason = "answers cannot be read: no token_bytes.json beside it"});
+                        .reason = "answers cannot be read: no token_bytes.json beside it",
+                        .accepted = "shards of python3 -m fp8lab.tokens, which writes it"});
     }
     const DocumentView view = document(index);
     std::vector<std::int32_t> tokens;

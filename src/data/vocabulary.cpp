@@ -47,6 +47,26 @@ std::int32_t read_id(const nlohmann::json& object, const char* key, std::int64_t
   return found->get<std::int32_t>();
 }
 
+/// Reads the spellings of special tokens, which tables of earlier versions lack.
+std::map<std::int32_t, std::string> read_specials(const nlohmann::json& object, std::int64_t size,
+                                                  const std::string& where) {
+  std::map<std::int32_t, std::string> specials;
+  const auto found = object.find("special");
+  if (found == object.end()) return specials;
+  for (const auto& [key, spelling] : found->items()) {
+    std::int32_t id = -1;
+    const char* const end = key.data() + key.size();
+    const auto [last, error] = std::from_chars(key.data(), end, id);
+    const bool is_id = error == std::errc{} && last == end && id >= 0 && id < size;
+    if (!found->is_object() || !is_id || !spelling.is_string()) {
+      throw Error(
+          fmt::format("{}: \"special\" does not map tokens of {} to their spelling", where, size));
+    }
+    specials[id] = spelling.get<std::string>();
+  }
+  return specials;
+}
+
 bool is_hash(const nlohmann::json& value) {
   return value.is_string() && value.get_ref<const std::string&>().size() == 16;
 }
@@ -98,7 +118,24 @@ Vocabulary Vocabulary::read(const std::filesystem::path& file) {
       throw InputError({.where = where, .reason = "\"tokens\" must be strings"});
     vocabulary.texts_.push_back(from_hex(token.get<std::string>(), where));
   }
+  vocabulary.specials_ = read_specials(object, size, where);
   return vocabulary;
+}
+
+std::string Vocabulary::spell(const std::vector<std::int32_t>& tokens) const {
+  FP8LAB_ASSERT(has_text());
+  std::string text;
+  for (const std::int32_t token : tokens) {
+    const auto index = static_cast<std::size_t>(token);
+    if (token >= 0 && index < texts_.size() && !texts_[index].empty()) {
+      text += texts_[index];
+    } else if (const auto special = specials_.find(token); special != specials_.end()) {
+      text += special->second;
+    } else {
+      text += fmt::format("<id {}>", token);
+    }
+  }
+  return text;
 }
 
 std::string Vocabulary::decode(const std::vector<std::int32_t>& tokens) const {

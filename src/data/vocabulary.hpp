@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,12 +32,16 @@ class Vocabulary {
   /// Returns the bytes of the tokens; skips special tokens and unused ids of a padded vocabulary.
   /// Precondition: has_text().
   std::string decode(const std::vector<std::int32_t>& tokens) const;
+  /// Like decode, but with every token, for people to read: special tokens as the tokenizer spells
+  /// them, and others without text as "<id 5>". Precondition: has_text().
+  std::string spell(const std::vector<std::int32_t>& tokens) const;
 
  private:
   std::int64_t size_ = 0;
   std::int32_t begin_ = -1, end_ = -1, padding_ = 0;
   std::string tokenizer_;
   std::vector<std::string> texts_;
+  std::map<std::int32_t, std::string> specials_;  ///< spellings of special tokens, if known
 };
 
 }  // namespace fp8lab

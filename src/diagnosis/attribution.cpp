@@ -49,9 +49,9 @@ double relative_distance(const std::vector<double>& value, const std::vector<dou
 
 class GradientError {
  public:
-  GradientError(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
+  GradientError(Backend& backend, Backend& host, const CheckpointedRun& run, const StepBatch& step,
                 const Recipe& recipe, int threads)
-      : backend_(backend), run_(run), step_(step), recipe_(recipe) {
+      : backend_(backend), host_(host), run_(run), step_(step), recipe_(recipe) {
     const auto truth = reference::make_truth_backend(threads);
     exact_ = gradient(*truth, recipe, exact_storage(run.config.optimizer), false);
   }
@@ -61,7 +61,7 @@ class GradientError {
     int replaced = 0;
     const Recipe recipe = with_switches(recipe_, run_.config.model, switches, replaced);
     if (switches.storage && !switches.scale_rounding) replaced_ = replaced;
-    PartialQuantization partial(backend_, switches);
+    PartialQuantization partial(backend_, host_, switches);
     const std::size_t mark = backend_.memory_mark();
     const OptimizerConfig& optimizer = run_.config.optimizer;
     const double error = relative_distance(
@@ -106,6 +106,7 @@ class GradientError {
   }
 
   Backend& backend_;
+  Backend& host_;
   const CheckpointedRun& run_;
   const StepBatch& step_;
   Recipe recipe_;
@@ -180,6 +181,7 @@ class WantedGradients {
   }
   std::size_t size() const { return all_.size(); }
   const std::string& name(std::size_t i) const { return all_[i].name; }
+  const Recipe& recipe(std::size_t i) const { return all_[i].key.recipe; }
   const Switches& switches(std::size_t i) const { return all_[i].key.switches; }
 
  private:
@@ -204,10 +206,11 @@ std::optional<double> seconds_of(const WantedGradients& wanted, Backend& backend
                                  const CheckpointedRun& run, const Recipe& recipe, int threads) {
   if (takes_no_time(run, recipe, backend, 3 * (wanted.size() + 1))) return std::nullopt;
   const Declaration declaration = declaration_of(run.config.model);
-  const PassTime emulated = time_pass(run, recipe, backend);
-  const PassTime exact = time_pass(run, recipe, backend, {"all"});
+  constexpr double kEach = kEstimateSeconds / 3;
+  const PassTime emulated = time_pass(run, recipe, backend, kEach);
+  const PassTime exact = time_pass(run, recipe, backend, kEach, {"all"});
   const auto truth = reference::make_truth_backend(threads);
-  const PassTime in_double = time_pass(run, recipe, *truth);
+  const PassTime in_double = time_pass(run, recipe, *truth, kEach);
   double seconds = in_double.gemms + in_double.rest;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     seconds += gradient_seconds(wanted.switches(i), declaration.linears(), emulated, exact);
@@ -226,15 +229,10 @@ double Attribution::share_without(const Part& part) const {
   return 1.0 - part.without * part.without / (whole * whole);
 }
 
-Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
-                               const Recipe& recipe, const AttributionChoice& choice, int threads,
+Attribution attribute_gradient(Backend& backend, Backend& host, const CheckpointedRun& run,
+                               const StepBatch& step, const Recipe& recipe,
+                               const AttributionChoice& choice, int threads,
                                const GradientProgress& progress, const GradientEstimate& estimate) {
-  if (!backend.is_on_host()) {
-    throw Error(
-        fmt::format("backend '{}' keeps operands where they cannot be replaced; accepted: "
-                    "--backend cpu",
-                    backend.name()));
-  }
   const std::vector<ErrorSourceGroup> groups = chosen(run.config.model, choice);
   StageConfig stage = run.stage();
   stage.eval.reset();
@@ -264,6 +262,11 @@ Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, con
       parts.push_back(part);
     }
   }
+  for (std::size_t i = 0; i < wanted.size(); ++i) {  // throws if the backend has no such arithmetic
+    RunConfig config = run.config;
+    if (!wanted.switches(i).storage) config.optimizer = exact_storage(config.optimizer);
+    plan_memory(config, stage, wanted.recipe(i), backend);
+  }
   const std::size_t total = 1 + wanted.size();
   if (estimate) {
     if (const auto seconds = seconds_of(wanted, backend, run, scaled, threads)) {
@@ -271,7 +274,7 @@ Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, con
     }
   }
   progress("the gradient in double precision", 0, total);
-  GradientError error(backend, run, step, scaled, threads);
+  GradientError error(backend, host, run, step, scaled, threads);
   std::vector<double> errors;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     progress("the gradient " + wanted.name(i), i + 1, total);

@@ -57,10 +57,14 @@ using GradientEstimate = std::function<void(std::size_t, double)>;
 /// Computes the gradient g of all parameters at `step` of `run` under `recipe`, and its error
 /// |g - g*| / |g*| against the gradient g* in double precision; then the errors with and without
 /// each source. Equal recipes and switches share one gradient, so a source that changes nothing,
-/// such as an estimator that the recipe lacks, costs no gradient. Precondition: `backend` is the
-/// CPU's. Throws Error if the model cannot run under `recipe`, or a group or layer does not exist.
-Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
-                               const Recipe& recipe, const AttributionChoice& choice, int threads,
+/// such as an estimator that the recipe lacks, costs no gradient. The CPU computes the gradient in
+/// double precision; `host`, which computes in host memory and may be `backend`, what no recipe
+/// expresses (PartialQuantization); `backend` all else. Throws
+/// Error if the model cannot run on `backend` under `recipe` or with its sources switched off, or a
+/// group or layer does not exist.
+Attribution attribute_gradient(Backend& backend, Backend& host, const CheckpointedRun& run,
+                               const StepBatch& step, const Recipe& recipe,
+                               const AttributionChoice& choice, int threads,
                                const GradientProgress& progress,
                                const GradientEstimate& estimate = nullptr);
 

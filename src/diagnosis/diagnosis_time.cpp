@@ -47,10 +47,10 @@ double share_of(const std::vector<LinearDeclaration>& linears,
 }  // namespace
 
 PassTime time_pass(const CheckpointedRun& run, const Recipe& recipe, Backend& backend,
-                   std::vector<std::string> exact) {
+                   double within, std::vector<std::string> exact) {
   RunConfig config = bare(run);
   config.exact = std::move(exact);
-  const TimePlan plan = plan_time(config, one_micro_batch(run), recipe, backend).step;
+  const TimePlan plan = plan_time(config, one_micro_batch(run), recipe, backend, within).step;
   const double gemms = plan.of(WorkClass::gemm);
   return {gemms, plan.total() - gemms - plan.of(WorkClass::optimizer)};
 }
@@ -92,15 +92,16 @@ std::optional<double> replay_seconds(Backend& backend, const CheckpointedRun& ru
   if (takes_no_time(run, run.recipe, backend, 1 + 3 * recipes.size())) return std::nullopt;
   const Declaration declaration = declaration_of(run.config.model);
   const double share = share_of(declaration.linears(), chosen_layers(run.config.model, layers));
-  const PassTime own = time_pass(run, run.recipe, backend);
+  const double each = kEstimateSeconds / static_cast<double>(2 + recipes.size());
+  const PassTime own = time_pass(run, run.recipe, backend, each);
   // The pass computes no weight gradients: two of three GEMMs. A product in double precision takes
   // as long as a GEMM with exact sums.
   double seconds = 2.0 / 3.0 * own.gemms + own.rest;
   const Recipe exact = with_accumulator(run.recipe, Accumulator::ideal_exact);
-  const double product = share * time_pass(run, exact, backend).gemms;
+  const double product = share * time_pass(run, exact, backend, each).gemms;
   seconds += product;
   for (const Recipe& recipe : recipes) {
-    seconds += share * time_pass(run, recipe, backend).gemms + product;
+    seconds += share * time_pass(run, recipe, backend, each).gemms + product;
   }
   return seconds;
 }

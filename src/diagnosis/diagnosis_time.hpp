@@ -15,10 +15,13 @@ struct PassTime {
   double gemms = 0, rest = 0;
 };
 
-/// Estimates the time of a micro-batch of `run` under `recipe` on `backend`, with the sources of
-/// error `exact` replaced (RunConfig::exact).
+/// Seconds of timing for the estimate of a whole diagnosis.
+inline constexpr double kEstimateSeconds = 1.5;
+
+/// Estimates the time of a micro-batch of `run` under `recipe` on `backend` by operations timed for
+/// about `within` seconds, with the sources of error `exact` replaced (RunConfig::exact).
 PassTime time_pass(const CheckpointedRun& run, const Recipe& recipe, Backend& backend,
-                   std::vector<std::string> exact = {});
+                   double within, std::vector<std::string> exact = {});
 
 /// Estimates the seconds of a gradient with the error sources in `switches`. `emulated` is the time
 /// with every source, `exact` the time with none. A GEMM whose operands keep only some errors needs

@@ -1,6 +1,7 @@
 #include "src/error_sources/partial_quantization.hpp"
 
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <utility>
 
@@ -76,11 +77,53 @@ bool keeps(const ElementErrors& kept, float before, float after, float limit) {
   return kept.cast;
 }
 
+/// Gives tensors of a backend to the host: views of host memory as they are, others as copies that
+/// live as long as this.
+class OnHost {
+ public:
+  explicit OnHost(Backend& backend) : backend_(backend) {}
+
+  TensorView view(const TensorView& source) {
+    if (backend_.is_on_host() || !source.has_memory() || source.size() == 0) return source;
+    TensorView copy = buffer(source.dtype, source.rows, source.cols);
+    backend_.download(copy.data, source);
+    return copy;
+  }
+  /// Returns contiguous host memory.
+  TensorView buffer(DType dtype, std::int64_t rows, std::int64_t cols) {
+    std::vector<std::byte>& bytes =
+        buffers_.emplace_back(static_cast<std::size_t>(rows * cols) * size_of(dtype));
+    return {bytes.data(), dtype, rows, cols, cols};
+  }
+  QuantizedOperand operand(const QuantizedOperand& original) {
+    if (backend_.is_on_host()) return original;
+    QuantizedOperand copy = original;
+    copy.codes = view(original.codes);
+    copy.scales = view(original.scales);
+    copy.channel_factors = view(original.channel_factors);
+    copy.clamp_bounds = view(original.clamp_bounds);
+    copy.source_space.channel_factors = view(original.source_space.channel_factors);
+    return copy;
+  }
+
+ private:
+  Backend& backend_;
+  std::deque<std::vector<std::byte>> buffers_;
+};
+
 }  // namespace
 
-PartialQuantization::PartialQuantization(Backend& original, Switches switches)
-    : PassThrough(original), switches_(std::move(switches)) {
-  FP8LAB_ASSERT(original.is_on_host());
+PartialQuantization::PartialQuantization(Backend& original, Backend& host, Switches switches)
+    : PassThrough(original), host_(host), switches_(std::move(switches)) {
+  FP8LAB_ASSERT(host.is_on_host());
+}
+
+void PartialQuantization::write(const TensorView& values, const TensorView& destination) {
+  if (original().is_on_host()) return original().run(ops::Copy{values, destination});
+  OnHost host(original());
+  const TensorView rounded = host.buffer(destination.dtype, values.rows, values.cols);
+  host_.run(ops::Copy{values, rounded});
+  original().upload(destination, rounded.data);
 }
 
 void PartialQuantization::release_to(std::size_t mark) {
@@ -104,16 +147,19 @@ void PartialQuantization::pass(const ops::Quantize& op) {
     partial_.erase(&operand);
     return;
   }
+  OnHost host(original());
+  const QuantizedOperand written = host.operand(operand);
   const bool saturates = !operand.spec.has_codebooks();
   const double qmax = numerics::max_finite(operand.spec.format);
-  const std::vector<float> before = quantized_source(op);
-  std::vector<float> values = values_of(operand);
+  const std::vector<float> before = quantized_source(
+      {.source = host.view(op.source), .transpose = op.transpose, .state = {}, .operand = written});
+  std::vector<float> values = values_of(written);
   bool differs = false;
 #pragma omp parallel for schedule(static) reduction(|| : differs)
   for (std::int64_t r = 0; r < operand.rows; ++r) {
     for (std::int64_t i = 0; i < operand.k; ++i) {
       const auto at = static_cast<std::size_t>(r * operand.k + i);
-      const float limit = saturates ? saturation_limit(qmax, scale_at(operand, r, i))
+      const float limit = saturates ? saturation_limit(qmax, scale_at(written, r, i))
                                     : std::numeric_limits<float>::max();
       if (keeps(kept, before[at], values[at], limit)) continue;
       differs = differs || values[at] != before[at];
@@ -134,13 +180,19 @@ void PartialQuantization::pass(const ops::Dequantize& op) {
   FP8LAB_ASSERT(!op.transpose);
   std::vector<float> values = found->second;
   const TensorView view{values.data(), DType::f32, operand.rows, operand.k, operand.k};
-  if (op.leaves_space()) reference::undo_transform(view, false, operand);
-  original().run(ops::Copy{view, op.destination});
+  OnHost host(original());
+  if (op.leaves_space()) reference::undo_transform(view, false, host.operand(operand));
+  write(view, op.destination);
 }
 
-std::vector<float> PartialQuantization::partial_values(const QuantizedOperand& operand) const {
+std::vector<float> PartialQuantization::partial_values(const QuantizedOperand& operand) {
   const auto found = partial_.find(&operand);
-  return found == partial_.end() ? values_of(operand) : found->second;
+  return found == partial_.end() ? values_on_host(operand) : found->second;
+}
+
+std::vector<float> PartialQuantization::values_on_host(const QuantizedOperand& operand) {
+  OnHost host(original());
+  return values_of(host.operand(operand));
 }
 
 std::vector<float> PartialQuantization::multiply_exactly(std::vector<float> a, std::int64_t rows_a,
@@ -151,11 +203,11 @@ std::vector<float> PartialQuantization::multiply_exactly(std::vector<float> a, s
   exact.output = DType::f32;
   const QuantizedOperand left = fp32_operand(a, rows_a, k), right = fp32_operand(b, rows_b, k);
   std::vector<float> d(static_cast<std::size_t>(rows_a * rows_b));
-  original().run(ops::Gemm{.spec = exact,
-                           .a = left,
-                           .b = right,
-                           .bias = {},
-                           .d = {d.data(), DType::f32, rows_a, rows_b, rows_b}});
+  host_.run(ops::Gemm{.spec = exact,
+                      .a = left,
+                      .b = right,
+                      .bias = {},
+                      .d = {d.data(), DType::f32, rows_a, rows_b, rows_b}});
   return d;
 }
 
@@ -163,7 +215,12 @@ void PartialQuantization::pass(const ops::Compensate& op) {
   const auto found = partial_.find(&op.other());
   if (!op.takes_codes() || found == partial_.end()) return original().run(op);
   std::vector<float> values = found->second;
-  const QuantizedOperand other = fp32_operand(values, op.other().rows, op.other().k);
+  QuantizedOperand other = fp32_operand(values, op.other().rows, op.other().k);
+  const std::size_t mark = original().memory_mark();
+  if (!original().is_on_host()) {
+    other.codes = original().allocate(DType::f32, other.rows, other.k);
+    original().upload(other.codes, values.data());
+  }
   original().run(ops::Compensate{.a = op.is_left() ? op.a : other,
                                  .a_source = op.a_source,
                                  .transpose_a = op.transpose_a,
@@ -171,6 +228,25 @@ void PartialQuantization::pass(const ops::Compensate& op) {
                                  .b_source = op.b_source,
                                  .transpose_b = op.transpose_b,
                                  .d = op.d});
+  if (original().is_on_host()) return;
+  original().synchronize();
+  original().release_to(mark);
+}
+
+std::vector<float> PartialQuantization::emulated_product(const ops::Gemm& op) {
+  GemmSpec spec = op.spec;
+  spec.output = DType::f32;
+  const std::int64_t rows = op.a.rows, cols = op.b.rows;
+  std::vector<float> values(static_cast<std::size_t>(rows * cols));
+  const std::size_t mark = original().memory_mark();
+  const bool on_host = original().is_on_host();
+  const TensorView d = on_host ? TensorView{values.data(), DType::f32, rows, cols, cols}
+                               : original().allocate(DType::f32, rows, cols);
+  original().run(ops::Gemm{.spec = spec, .a = op.a, .b = op.b, .bias = {}, .d = d});
+  if (on_host) return values;
+  original().download(values.data(), d);
+  original().release_to(mark);
+  return values;
 }
 
 void PartialQuantization::pass(const ops::Gemm& op) {
@@ -180,16 +256,12 @@ void PartialQuantization::pass(const ops::Gemm& op) {
       multiply_exactly(partial_values(op.a), rows, partial_values(op.b), cols, k);
   std::vector<float> exact, emulated;  // empty where the accumulator makes no error
   if (op.spec.accumulator != Accumulator::ideal_exact) {
-    exact = multiply_exactly(values_of(op.a), rows, values_of(op.b), cols, k);
-    GemmSpec spec = op.spec;
-    spec.output = DType::f32;
-    emulated.resize(exact.size());
-    original().run(ops::Gemm{.spec = spec,
-                             .a = op.a,
-                             .b = op.b,
-                             .bias = {},
-                             .d = {emulated.data(), DType::f32, rows, cols, cols}});
+    exact = multiply_exactly(values_on_host(op.a), rows, values_on_host(op.b), cols, k);
+    emulated = emulated_product(op);
   }
+  OnHost host(original());
+  const TensorView bias = host.view(op.bias);
+  const TensorView before = op.accumulate ? host.view(op.d) : TensorView{};
   std::vector<double> result(partial.size());
 #pragma omp parallel for schedule(static)
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -197,12 +269,12 @@ void PartialQuantization::pass(const ops::Gemm& op) {
       const auto at = static_cast<std::size_t>(row * cols + column);
       double sum = partial[at];
       if (!exact.empty()) sum += double{emulated[at]} - exact[at];
-      if (!op.bias.empty()) sum += element_of(op.bias, 0, column);
-      if (op.accumulate) sum += element_of(op.d, row, column);
+      if (!bias.empty()) sum += element_of(bias, 0, column);
+      if (op.accumulate) sum += element_of(before, row, column);
       result[at] = sum;
     }
   }
-  original().run(ops::Copy{{result.data(), DType::f64, rows, cols, cols}, op.d});
+  write({result.data(), DType::f64, rows, cols, cols}, op.d);
 }
 
 }  // namespace fp8lab

@@ -17,13 +17,16 @@ namespace fp8lab {
 /// Accumulator::ideal_exact, each rounded once to FP32; the sum of the terms is computed in double
 /// precision and rounded once to the type of D. With ideal_exact the first term is omitted. All
 /// other operations are passed through, and so are operands without such elements. The bits do not
-/// depend on threads or processor.
+/// depend on threads, processor or backend: of a device, which quantizes and multiplies as the
+/// recipe requires, operands and emulated products are copied to the host, where the
+/// backend `host` does the rest.
 class PartialQuantization final : public PassThrough {
  public:
-  /// Precondition: `original` outlives this, and its memory is host memory. The layers of
-  /// `switches` are the linear layers, which random keys identify (Linear). Without storage errors,
-  /// operands that only pass on stored values have no errors.
-  PartialQuantization(Backend& original, Switches switches);
+  /// Precondition: `original` and `host` outlive this, and `host`, which may be `original`,
+  /// computes in host memory. The layers of `switches` are the linear layers, which random keys
+  /// identify (Linear). Without storage errors, operands that only pass on stored values have no
+  /// errors.
+  PartialQuantization(Backend& original, Backend& host, Switches switches);
 
   /// Discards the partial values of all operands, since their memory is released together.
   void release_to(std::size_t mark) override;
@@ -52,11 +55,17 @@ class PartialQuantization final : public PassThrough {
   }
   ElementErrors kept(const ops::Quantize& op) const;
   /// Returns A' of an operand: the values recorded by pass(Quantize), or the operand's own values.
-  std::vector<float> partial_values(const QuantizedOperand& operand) const;
+  std::vector<float> partial_values(const QuantizedOperand& operand);
+  std::vector<float> values_on_host(const QuantizedOperand& operand);
+  /// Returns A B^T of the recipe in FP32, without bias and without the former D.
+  std::vector<float> emulated_product(const ops::Gemm& op);
+  /// Writes values in host memory to a tensor of `original`, rounded to its type.
+  void write(const TensorView& values, const TensorView& destination);
   /// Returns A (rows_a, k) B (rows_b, k)^T.
   std::vector<float> multiply_exactly(std::vector<float> a, std::int64_t rows_a,
                                       std::vector<float> b, std::int64_t rows_b, std::int64_t k);
 
+  Backend& host_;
   Switches switches_;
   std::map<const QuantizedOperand*, std::vector<float>> partial_;  ///< (rows, k)
 };

@@ -1,6 +1,7 @@
 #include "src/evaluation/evaluator.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -87,17 +88,41 @@ void check_lengths(const std::vector<Question>& questions, const std::string& fi
   }
 }
 
+/// Returns the keys of `config` that ask prompts, "exact_match and rollout".
+std::string asking_keys(const EvalConfig& config, bool compare) {
+  std::vector<std::string> keys;
+  if (config.exact_match > 0) keys.emplace_back("exact_match");
+  if (config.pass_at_k) keys.emplace_back("pass_at_k");
+  if (config.rollout && !compare) keys.emplace_back("rollout");
+  return fmt::format("{}", fmt::join(keys, " and "));
+}
+
 /// Throws Error if no reference can be compared with an answer.
-void require_final_answers(const DataSources& data) {
+void require_final_answers(const EvalConfig& config, const DataSources& data,
+                           const std::string& where) {
   for (const auto& corpus : data.corpora) {
     for (std::int64_t i = 0; i < corpus->size(); ++i) {
       if (!final_answer(corpus->reference(i)).empty()) return;
     }
   }
-  throw Error(
-      "exact_match and pass_at_k compare what follows the last \"####\" of an answer, as in GSM8K; "
-      "no "
-      "held-out answer has one");
+  throw Error(fmt::format(
+      "{}: {} cannot judge an answer: it compares what follows the last \"####\", as in "
+      "GSM8K, and no answer of {} has one; accepted: answers that end with \"#### "
+      "RESULT\", in a chat its last message of the assistant; without results, the "
+      "held-out loss alone (exact_match = 0, no pass_at_k) or multiple_choice",
+      where, asking_keys(config, true), fmt::join(source_names(data), ", ")));
+}
+
+/// Throws Error if no prompt leaves room for an answer.
+void require_problems(const EvalConfig& config, const DataSources& data,
+                      std::int64_t sequence_length, const std::string& where) {
+  const std::string keys = asking_keys(config, false);
+  if (keys.empty() || !problems_of(config, data, sequence_length).empty()) return;
+  throw Error(fmt::format(
+      "{}: {} asks nothing: no prompt of {} leaves room for max_new_tokens = {} in the "
+      "{} tokens of a sequence; accepted: smaller max_new_tokens, or a larger "
+      "sequence_length",
+      where, keys, fmt::join(source_names(data), ", "), config.max_new_tokens, sequence_length));
 }
 
 }  // namespace
@@ -141,11 +166,10 @@ std::vector<Score> scores_of(const Evaluation& evaluation) {
 
 EvaluationInputs read_evaluation_inputs(const EvalConfig& config, const DataSources& data,
                                         const ModelConfig& model, std::int64_t sequence_length,
-                                        const RecipeTexts& recorded) {
+                                        const std::string& where, const RecipeTexts& recorded) {
   EvaluationInputs inputs;
-  if (config.exact_match > 0 || config.pass_at_k) {
-    require_final_answers(data);
-  }
+  if (config.exact_match > 0 || config.pass_at_k) require_final_answers(config, data, where);
+  require_problems(config, data, sequence_length, where);
   if (!config.multiple_choice.empty()) {
     inputs.questions = read_questions(config.multiple_choice, data.vocabulary(), model.vocab_size);
     check_lengths(inputs.questions.questions, config.multiple_choice.string(), sequence_length);

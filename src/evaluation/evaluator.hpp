@@ -85,11 +85,13 @@ struct EvaluationInputs {
 };
 
 /// Reads the inputs. Throws Error for questions that do not fit `model` or a sequence of
-/// `sequence_length` tokens, for data whose ids must be decoded to text and cannot, and for an
-/// unknown rollout recipe. `recorded`: recipes of the run, as in load_recipe.
+/// `sequence_length` tokens, for data whose ids must be decoded to text and cannot, for prompts
+/// that leave no room for an answer, for answers without a result to compare, and for an unknown
+/// rollout recipe. Messages begin with `where`, "stage cpt". `recorded`: recipes of the run, as in
+/// load_recipe.
 EvaluationInputs read_evaluation_inputs(const EvalConfig& config, const DataSources& data,
                                         const ModelConfig& model, std::int64_t sequence_length,
-                                        const RecipeTexts& recorded = {});
+                                        const std::string& where, const RecipeTexts& recorded = {});
 
 /// Properties of an evaluation's texts that determine its memory.
 struct EvaluationTexts {

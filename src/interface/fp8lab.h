@@ -326,6 +326,177 @@ FP8LAB_EXPORT fp8lab_status fp8lab_completion(const fp8lab_completions* completi
 FP8LAB_EXPORT fp8lab_status fp8lab_model_save(fp8lab_model* model, const char* folder,
                                               const char* dtype, const char* recipe);
 
+/* --- linear layers on tensors of another framework -------------------------------------------- */
+
+/* A device and what computes on it. Its layers may be used by several threads, one at a time. */
+typedef struct fp8lab_device fp8lab_device;
+
+/* `kind` is FP8LAB_CPU or FP8LAB_CUDA, `index` counts the devices of a kind. `threads` are those of
+ * the CPU, 0 means all processors; their number changes no bit. */
+FP8LAB_EXPORT fp8lab_status fp8lab_device_new(int32_t kind, int32_t index, int32_t threads,
+                                              fp8lab_device** device);
+/* Free its layers first. */
+FP8LAB_EXPORT void fp8lab_device_free(fp8lab_device* device);
+
+/* A recipe. A handle never changes; several threads may use it at once. */
+typedef struct fp8lab_recipe fp8lab_recipe;
+
+/* `source` is the name of a recipe, the path of a file, or TOML, which contains a newline. */
+FP8LAB_EXPORT fp8lab_status fp8lab_recipe_new(const char* source, fp8lab_recipe** recipe);
+FP8LAB_EXPORT void fp8lab_recipe_free(fp8lab_recipe* recipe);
+/* Return the name, and the TOML, which needs no other files. Valid as long as the recipe is. */
+FP8LAB_EXPORT const char* fp8lab_recipe_name(const fp8lab_recipe* recipe);
+FP8LAB_EXPORT const char* fp8lab_recipe_text(const fp8lab_recipe* recipe);
+/* Writes 1, else 0, if a linear layer of the recipe, other than those kept in high precision, carries
+ * amax histories or smoothing factors from step to step; if it draws random numbers. */
+FP8LAB_EXPORT void fp8lab_recipe_traits(const fp8lab_recipe* recipe, int32_t* has_state,
+                                        int32_t* is_random);
+
+/* A linear layer by its full name in a model, such as model.layers.3.mlp.down_proj. */
+typedef struct fp8lab_module {
+  const char* name;
+  int32_t is_head; /* 1: its outputs are the logits of a language model */
+} fp8lab_module;
+
+/* Writes for each module the index of the first pattern that matches it, or -1. Patterns are those
+ * of a recipe's [[override]]: a pattern also matches every name below it, * spans characters
+ * between dots, {a,b} lists choices. They match a module's own name, and its name in recipes, such
+ * as layers.last.mlp.down; the stack of layers is that of the first index in the name. A head is
+ * lm_head. */
+FP8LAB_EXPORT fp8lab_status fp8lab_match_modules(const char* const* patterns, size_t pattern_count,
+                                                 const fp8lab_module* modules, size_t count,
+                                                 int32_t* found);
+
+enum { FP8LAB_HIGH_PRECISION = -1, FP8LAB_DEFAULT_NUMERICS = 0 };
+
+/* Writes for each module the numerics that the recipe has for it: FP8LAB_HIGH_PRECISION for what
+ * keep_high_precision names, FP8LAB_DEFAULT_NUMERICS, or N for the recipe's [[override]] number N,
+ * from 1. */
+FP8LAB_EXPORT fp8lab_status fp8lab_recipe_choose(const fp8lab_recipe* recipe,
+                                                 const fp8lab_module* modules, size_t count,
+                                                 int32_t* numerics);
+
+/* y (rows, out) = x (rows, in) w (out, in)^T + bias (out), and its gradients: the three GEMMs of a
+ * recipe. It holds no tensor: a backward pass depends on its arguments and on the state of the step
+ * alone, so that other passes may run before it, and forward passes may be run again. */
+typedef struct fp8lab_linear fp8lab_linear;
+
+typedef struct fp8lab_linear_description {
+  const char* name;       /* in errors */
+  const char* activation; /* type of x, y, dy and dx: float32 or bfloat16 */
+  const char* weight;     /* type of w, bias, dw and dbias: float32, or that of activations */
+  int64_t in, out;
+  int64_t rows;         /* the largest number of rows of a pass */
+  uint32_t index;       /* of the layer in random keys, less than 349 525 */
+  int32_t numerics;     /* of fp8lab_recipe_choose */
+  int32_t has_backward; /* 0: forward passes only */
+} fp8lab_linear_description;
+
+/* Refuses, with the layer's name, a recipe or a shape that is impossible, and what the device cannot
+ * compute. */
+FP8LAB_EXPORT fp8lab_status fp8lab_linear_new(fp8lab_device* device, const fp8lab_recipe* recipe,
+                                              const fp8lab_linear_description* description,
+                                              void* stream, fp8lab_linear** linear);
+FP8LAB_EXPORT void fp8lab_linear_free(fp8lab_linear* linear);
+
+/* Returns the bytes of memory that a pass needs. */
+FP8LAB_EXPORT int64_t fp8lab_linear_workspace_bytes(const fp8lab_linear* linear);
+
+/* When a pass runs. Random words depend on seed, step and micro_batch, those of weights on seed and
+ * step. */
+typedef struct fp8lab_moment {
+  uint64_t seed;
+  uint32_t step, micro_batch;
+  int32_t is_measured; /* 1: the statistics of the operands are computed */
+  int32_t is_training; /* 0: the pass leaves amax histories and statistics as they are */
+} fp8lab_moment;
+
+/* A pass: tensors in memory of the layer's device, in row-major order without gaps, each aligned to
+ * 16 bytes, and memory of workspace_bytes, aligned to 256, that nothing else uses. On FP8LAB_CUDA
+ * all work is enqueued on `stream`, a cudaStream_t, and a call does not wait for it. */
+typedef struct fp8lab_linear_pass {
+  fp8lab_moment moment;
+  int64_t rows;
+  void* workspace;
+  void* stream;
+  const void* x; /* (rows, in) */
+  const void* w; /* (out, in) */
+} fp8lab_linear_pass;
+
+/* Writes y. `bias` may be NULL. */
+FP8LAB_EXPORT fp8lab_status fp8lab_linear_forward(fp8lab_linear* linear,
+                                                  const fp8lab_linear_pass* pass, const void* bias,
+                                                  void* y);
+/* Writes dx (rows, in), dw (out, in) and dbias (out) from dy (rows, out). What is NULL is not
+ * computed. */
+FP8LAB_EXPORT fp8lab_status fp8lab_linear_backward(fp8lab_linear* linear,
+                                                   const fp8lab_linear_pass* pass, const void* dy,
+                                                   void* dx, void* dw, void* dbias);
+
+/* Ends a step: the amaxes of its passes enter the histories. */
+FP8LAB_EXPORT fp8lab_status fp8lab_linear_end_step(fp8lab_linear* linear, void* stream);
+
+/* What a layer carries from step to step: arrays of float32, amax histories first. Writes the name
+ * and the length of array number `index`; a name of NULL behind the last one. Names: x, w, dy,
+ * wgrad.x, ... (histories), fprop.factors, ... (smoothing). Valid as long as the layer is. */
+FP8LAB_EXPORT void fp8lab_linear_state(const fp8lab_linear* linear, size_t index,
+                                       const char** name, int64_t* length);
+/* Copy such an array, in host memory, and the number of steps in a history, from and to a layer. */
+FP8LAB_EXPORT fp8lab_status fp8lab_linear_read_state(fp8lab_linear* linear, size_t index,
+                                                     void* stream, float* values, int64_t* steps);
+FP8LAB_EXPORT fp8lab_status fp8lab_linear_write_state(fp8lab_linear* linear, size_t index,
+                                                      void* stream, const float* values,
+                                                      int64_t steps);
+/* Returns the number of amax histories. */
+FP8LAB_EXPORT size_t fp8lab_linear_histories(const fp8lab_linear* linear);
+/* Copy the amax of the step so far of each history, in host memory, from and to a layer: for the
+ * maximum over processes that train together. */
+FP8LAB_EXPORT fp8lab_status fp8lab_linear_read_amaxes(fp8lab_linear* linear, void* stream,
+                                                      float* amaxes);
+FP8LAB_EXPORT fp8lab_status fp8lab_linear_write_amaxes(fp8lab_linear* linear, void* stream,
+                                                       const float* amaxes);
+
+/* --- run files -------------------------------------------------------------------------------- */
+
+/* A run file (src/io/README.md) of a training that another framework runs: its steps, and the
+ * statistics of the operands of its linear layers. One thread writes it. */
+typedef struct fp8lab_run fp8lab_run;
+
+typedef struct fp8lab_run_description {
+  const char* path;   /* of a file that does not exist */
+  const char* name;   /* of the run */
+  const char* stage;  /* name of its only stage */
+  const char* config; /* what the training was configured by: TOML */
+  const char* device; /* one line */
+  uint64_t seed;
+  int64_t steps, parameters;
+} fp8lab_run_description;
+
+/* Layers of the run, in the order of the model. All have had a pass. */
+FP8LAB_EXPORT fp8lab_status fp8lab_run_new(const fp8lab_run_description* description,
+                                           const fp8lab_recipe* recipe,
+                                           fp8lab_linear* const* layers, size_t count,
+                                           fp8lab_run** run);
+/* Closes the file. Without fp8lab_run_complete it is that of a run that was interrupted. */
+FP8LAB_EXPORT void fp8lab_run_free(fp8lab_run* run);
+
+typedef struct fp8lab_run_step {
+  int64_t step;         /* from 1 */
+  int64_t tokens;       /* trained so far */
+  double loss;          /* nats per token */
+  double gradient_norm; /* before clipping */
+  double learning_rate;
+  double seconds; /* since the start */
+} fp8lab_run_step;
+
+FP8LAB_EXPORT fp8lab_status fp8lab_run_add_step(fp8lab_run* run, const fp8lab_run_step* step);
+/* Adds the statistics of the measured passes of a step, of the layers of fp8lab_run_new. Every layer
+ * waits for its device. */
+FP8LAB_EXPORT fp8lab_status fp8lab_run_add_statistics(fp8lab_run* run, int64_t step,
+                                                      fp8lab_linear* const* layers, size_t count,
+                                                      void* stream);
+FP8LAB_EXPORT fp8lab_status fp8lab_run_complete(fp8lab_run* run);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

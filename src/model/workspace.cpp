@@ -16,12 +16,22 @@ constexpr std::int64_t aligned(std::int64_t bytes) {
 
 void Workspace::reserve(const std::string& name, LiveRange live, DType dtype, std::int64_t rows,
                         std::int64_t cols) {
-  FP8LAB_ASSERT(memory_.empty());
+  FP8LAB_ASSERT(!bytes_);
   std::int64_t& bytes = buffers_[{name, live}].bytes;
   bytes = std::max(bytes, rows * cols * static_cast<std::int64_t>(size_of(dtype)));
 }
 
 void Workspace::allocate() {
+  const std::int64_t bytes = place();
+  if (bytes > 0) use(backend_.allocate(DType::u8, 1, bytes));
+}
+
+void Workspace::use(const TensorView& memory) {
+  FP8LAB_ASSERT(bytes_ && memory.cols >= *bytes_);
+  memory_ = memory;
+}
+
+std::int64_t Workspace::place() {
   struct Placed {
     LiveRange live;
     Buffer* buffer;
@@ -48,7 +58,8 @@ void Workspace::allocate() {
                                    }),
                   next);
   }
-  if (total > 0) memory_ = backend_.allocate(DType::u8, 1, total);
+  bytes_ = total;
+  return total;
 }
 
 TensorView Workspace::view(const std::string& name, LiveRange live, DType dtype, std::int64_t rows,

@@ -19,12 +19,18 @@ class Workspace {
   explicit Workspace(Backend& backend) : backend_(backend) {}
 
   /// Declares a use of buffer `name` with this shape. Uses with the same name and live range share
-  /// one buffer, as large as the largest of them. Call before allocate().
+  /// one buffer, as large as the largest of them. Call before allocate() or place().
   void reserve(const std::string& name, LiveRange live, DType dtype, std::int64_t rows,
                std::int64_t cols);
 
-  /// Places all buffers, the largest first, so that buffers that are live together do not overlap.
+  /// place() in memory of the backend.
   void allocate();
+  /// Places all buffers, the largest first, so that buffers that are live together do not overlap.
+  /// Returns the bytes that use() needs.
+  std::int64_t place();
+  /// Keeps the buffers in `memory` from now on, (1, at least place() bytes) u8, aligned to 256
+  /// bytes. The contents do not move.
+  void use(const TensorView& memory);
 
   /// Buffer `name` as a contiguous matrix. The contents are those of its last user.
   TensorView view(const std::string& name, LiveRange live, DType dtype, std::int64_t rows,
@@ -49,6 +55,7 @@ class Workspace {
   Backend& backend_;
   std::map<Key, Buffer> buffers_;
   TensorView memory_;
+  std::optional<std::int64_t> bytes_;  ///< of all buffers, once they are placed
   std::optional<PassPhase> current_;
 };
 

@@ -17,6 +17,9 @@ namespace fp8lab {
 /// Exit status of a `train` that completed although its loss diverged.
 inline constexpr int kDivergedStatus = 5;
 
+/// Begins a line of `train` that names a remedy for a run that broke or diverged.
+inline constexpr const char* kWayOn = "try: ";
+
 struct ChildTask {
   std::string name;
   std::vector<std::string> arguments;  ///< arguments of this program, without its name

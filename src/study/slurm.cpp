@@ -211,11 +211,21 @@ void check_setting(const std::string& setting) {
                     setting));
   }
   if (std::find(kOwnSettings.begin(), kOwnSettings.end(), key) != kOwnSettings.end()) {
-    throw Error(fmt::format("ablate: --slurm {}: '{}' is set by ablate itself", setting, key));
+    throw Error(
+        fmt::format("ablate: --slurm {}: '{}' is set by ablate itself; accepted: other long "
+                    "options of sbatch (sbatch --help)",
+                    setting, key));
   }
 }
 
 }  // namespace
+
+std::string slurm_settings_of_ablate() {
+  return fmt::format(
+      "{}, and unless given job-name, open-mode and signal (--stop-before); --threads is "
+      "cpus-per-task, --jobs the limit of the array",
+      fmt::join(kOwnSettings, ", "));
+}
 
 void check_slurm_settings(const std::vector<std::string>& settings) {
   std::map<std::string, std::string> given;  // by key

@@ -26,6 +26,9 @@ struct SubmittedStudy {
   std::int64_t complete = 0, submitted = 0, queued = 0;  ///< numbers of arms
 };
 
+/// Returns which options of sbatch submit_study sets, for help.
+std::string slurm_settings_of_ablate();
+
 /// Throws Error, "ablate: --slurm SETTING: ...", for settings that are not options of sbatch, that
 /// submit_study sets itself, or that are given twice.
 void check_slurm_settings(const std::vector<std::string>& settings);

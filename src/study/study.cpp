@@ -138,20 +138,28 @@ void count(const std::vector<ChildResult>& results, const StudyOptions& options,
   }
 }
 
+/// Returns the words that name the log of a child, and whether it says what to try.
+std::string log_of(const ChildResult& child) {
+  const bool has_ways = is_present(child.log) &&
+                        read_file(child.log).find(std::string("\n") + kWayOn) != std::string::npos;
+  return fmt::format("log{}: {}", has_ways ? " with what to try" : "", child.log.string());
+}
+
 /// Describes how a child ended; for a failure includes its last line and the path of its log.
 std::string describe(const ChildResult& child, const StudyOptions& options) {
   if (child.is_complete()) {
-    const char* how = child.exit_code == kDivergedStatus ? ", diverged" : "";
-    return fmt::format("complete after {:.0f} s{}", child.seconds, how);
+    if (child.exit_code != kDivergedStatus) {
+      return fmt::format("complete after {:.0f} s", child.seconds);
+    }
+    return fmt::format("complete after {:.0f} s, diverged ({})", child.seconds, log_of(child));
   }
   if (was_interrupted(child, options)) {
     return fmt::format("interrupted after {:.0f} s", child.seconds);
   }
   const std::string how = child.signal == 0 ? fmt::format("failed with status {}", child.exit_code)
                                             : fmt::format("killed by signal {}", child.signal);
-  return fmt::format("{} after {:.0f} s: {} (log: {})", how, child.seconds,
-                     child.last_line.empty() ? "it wrote nothing" : child.last_line,
-                     child.log.string());
+  return fmt::format("{} after {:.0f} s: {} ({})", how, child.seconds,
+                     child.last_line.empty() ? "it wrote nothing" : child.last_line, log_of(child));
 }
 
 /// Trains shared runs, unless another process has completed them in the meantime; waits for runs

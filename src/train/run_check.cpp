@@ -171,8 +171,9 @@ std::vector<OpenedStage> open_stages(const RunConfig& config, const Backend* bac
     sources.push_back({where, &opened.train});
     if (!opened.eval) continue;
     check_targets(*opened.eval, stage.sequence_length, where + ", evaluation");
-    opened.inputs = read_evaluation_inputs(*stage.eval, *opened.eval, config.model,
-                                           stage.sequence_length, config.recorded);
+    opened.inputs =
+        read_evaluation_inputs(*stage.eval, *opened.eval, config.model, stage.sequence_length,
+                               where + ", evaluation", config.recorded);
     sources.push_back({where, &*opened.eval});
   }
   check_one_tokenizer(sources);

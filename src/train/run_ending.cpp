@@ -170,7 +170,7 @@ std::string events_text(const RunData& run) {
     if (kinds[event.kind].count++ == 0) kinds[event.kind].first = event.step;
   }
   std::string text;
-  for (const char* kind : {"early_warning", "spike", "nan", "fallback"}) {
+  for (const char* kind : {"early_warning", "spike", "nan", "overflow", "fallback"}) {
     const auto found = kinds.find(kind);
     if (found == kinds.end()) continue;
     const auto& [count, first] = found->second;
@@ -203,7 +203,9 @@ RunEnding describe_ending(const RunData& run) {
   for (std::size_t stage = 0; stage < run.meta.stage_names.size(); ++stage) {
     const std::vector<EvalRecord> held_out = held_out_of(run, stage);
     join(measured, held_out_text(run.meta.stage_names[stage], held_out));
-    join(divergence, divergence_text(run, stage, held_out));
+    const std::string diverged = divergence_text(run, stage, held_out);
+    if (divergence.empty() && !diverged.empty()) ending.stage = stage;
+    join(divergence, diverged);
   }
   ending.diverged = !divergence.empty();
   ending.lines.push_back("held-out loss: " + (measured.empty() ? "not measured" : measured));

@@ -26,6 +26,7 @@ std::optional<std::size_t> divergence_row(const std::vector<double>& losses);
 struct RunEnding {
   /// As defined in src/train/README.md, "When a run has diverged".
   bool diverged = false;
+  std::size_t stage = 0;  ///< index of the first stage that diverged, if one did
   /// One fact a line: held-out losses of each stage, divergence and its rule, events.
   std::vector<std::string> lines;
 };

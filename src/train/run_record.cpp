@@ -98,6 +98,22 @@ std::string recipes_record(const RecipeTexts& recipes) {
   return json(recipes).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+std::string quantizers_record(const std::map<std::string, std::vector<TensorName>>& operands) {
+  json record = json::object();
+  for (const auto& [recipe, names] : operands) {
+    std::map<std::pair<std::string, double>, std::vector<std::size_t>> of_quantizer;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      of_quantizer[{names[i].format, names[i].scale_bits_per_element}].push_back(i);
+    }
+    for (const auto& [quantizer, indices] : of_quantizer) {
+      record[recipe].push_back({{"format", quantizer.first},
+                                {"scale_bits_per_element", quantizer.second},
+                                {"operands", indices}});
+    }
+  }
+  return record.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 RecipeTexts recorded_recipes(const RunMeta& meta) {
   RecipeTexts recipes;
   if (const auto text = meta.extra.find(kRecipesKey); text != meta.extra.end()) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,8 +22,16 @@ inline constexpr char kStartedInKey[] = "started_in";
 /// checkpoint's metadata.
 inline constexpr char kTokenizerKey[] = "tokenizer";
 
+/// Quantizers of the logged operands under every recipe of the run but that of /tensors/format, as
+/// JSON (src/io/README.md); absent if there is one recipe.
+inline constexpr char kQuantizersKey[] = "quantizers";
+
 /// Returns the text for kRecipesKey.
 std::string recipes_record(const RecipeTexts& recipes);
+
+/// Returns the text for kQuantizersKey: operands by the name of their recipe, in the order of
+/// /tensors.
+std::string quantizers_record(const std::map<std::string, std::vector<TensorName>>& operands);
 
 /// Returns the recorded recipes; for files without kRecipesKey only that of the run.
 RecipeTexts recorded_recipes(const RunMeta& meta);

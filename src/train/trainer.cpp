@@ -112,6 +112,9 @@ RunMeta Trainer::make_meta() {
   meta.extra["stage_recipes"] = stage_recipes;
   meta.extra["stage_steps"] = stage_steps;
   meta.extra["tensors_recipe"] = named_recipe().name;
+  if (const auto others = other_quantizers(); !others.empty()) {
+    meta.extra[kQuantizersKey] = quantizers_record(others);
+  }
   meta.extra["attention_kv_tile"] = std::to_string(config_.attention.kv_tile);
   meta.extra["attention_q_tile"] = std::to_string(config_.attention.q_tile);
   for (const auto& [key, value] : options_.extra_meta) meta.extra[key] = value;
@@ -141,13 +144,25 @@ const Recipe& Trainer::named_recipe() const {
   return execution_->stages().front().recipes.front();
 }
 
-std::vector<TensorName> Trainer::tensor_names() const {
+std::map<std::string, std::vector<TensorName>> Trainer::other_quantizers() const {
+  std::map<std::string, std::vector<TensorName>> others;
+  if (config_.logging.statistics_every_steps == 0) return others;
+  for (std::size_t i = 0; i < config_.stages.size(); ++i) {
+    for (const Recipe& recipe : execution_->stages()[i].recipes) {
+      if (recipe.name == named_recipe().name || others.count(recipe.name) != 0) continue;
+      others[recipe.name] = tensor_names(config_.stages[i], recipe);
+    }
+  }
+  return others;
+}
+
+std::vector<TensorName> Trainer::tensor_names(const StageConfig& stage,
+                                              const Recipe& recipe_of_run) const {
   std::vector<TensorName> names;
   if (config_.logging.statistics_every_steps == 0) return names;
-  const StageConfig& stage = config_.stages.front();
   const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
   const Declaration declaration = declaration_of(config_.model);
-  const Recipe run = without_exact_sources(config_, named_recipe());
+  const Recipe run = without_exact_sources(config_, recipe_of_run);
   for (const LinearDeclaration& layer : declaration.linears()) {
     const LinearRecipe& recipe =
         run.for_layer(layer.name, static_cast<int>(config_.model.layer_count()));
@@ -168,8 +183,9 @@ std::unique_ptr<RunLog> Trainer::told(std::unique_ptr<RunLog> log) const {
 bool Trainer::open_log() {
   FileLock lock = directory_.lock(options_.resume);
   if (!options_.resume) {
-    log_ = told(RunLog::create(directory_.run_file(), make_meta(), tensor_names(), std::move(lock),
-                               metrics_of(config_)));
+    log_ = told(RunLog::create(directory_.run_file(), make_meta(),
+                               tensor_names(config_.stages.front(), named_recipe()),
+                               std::move(lock), metrics_of(config_)));
     return true;
   }
   const Identity& identity = execution_->identity();

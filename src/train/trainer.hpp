@@ -75,7 +75,10 @@ class Trainer {
   /// Returns the recipe whose quantizers /tensors names: that of the run if a stage uses it, else
   /// that of the first stage.
   const Recipe& named_recipe() const;
-  std::vector<TensorName> tensor_names() const;
+  /// Returns the logged operands as `recipe` quantizes them in `stage`; none if none is logged.
+  std::vector<TensorName> tensor_names(const StageConfig& stage, const Recipe& recipe) const;
+  /// Returns the same for each recipe of the run other than named_recipe(), by its name.
+  std::map<std::string, std::vector<TensorName>> other_quantizers() const;
   Stage begin_stage();
   void change_recipe(Stage& stage);
   void make_evaluator(Stage& stage);

@@ -106,8 +106,8 @@ def raw_file(header: object, data: bytes = b"", pad: int = 8) -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
-def file_bytes(tensors: Mapping[str, Stored]) -> bytes:
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+def file_bytes(tensors: Mapping[str, Stored], metadata: Mapping[str, str] | None = None) -> bytes:
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     data = b""
     for name, (dtype, shape, content) in tensors.items():
         place = [len(data), len(data) + len(content)]

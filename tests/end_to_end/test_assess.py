@@ -106,7 +106,7 @@ def test_losses_are_those_of_eval(folder: Path) -> None:
             "running_text",
             "--sequence-length",
             128,
-            "--held-out-sequences",
+            "--sequences",
             4,
             "--recipe",
             row["name"],

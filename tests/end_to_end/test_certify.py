@@ -32,7 +32,7 @@ kind = "jsonl"
 path = "train.jsonl"
 """
 
-SMALL = ("--batch", "1,4", "--rollouts", 4, "--chunk", "5", "--tokens", 6)
+SMALL = ("--together", "1,4", "--rollouts", 4, "--prefill-chunk", "5", "--max-new-tokens", 6)
 
 
 def write_lines(path: Path, rows: list[Any]) -> None:
@@ -62,7 +62,7 @@ def certificate(*words: object, cwd: Path) -> tuple[str, dict[str, Any]]:
 
 
 def test_a_run_generates_as_it_trains(folder: Path) -> None:
-    text, found = certificate("run", "--tokens", 8, cwd=folder)
+    text, found = certificate("run", "--max-new-tokens", 8, cwd=folder)
     count = found["training"][0]["tokens"]
     words = f"exact: 0 of {count} tokens differ (batch 1, 8, 64; cached, whole, prefill in chunks"
     assert words in text and found["verdict"].startswith(words)
@@ -77,7 +77,7 @@ def test_a_run_generates_as_it_trains(folder: Path) -> None:
         assert row["histogram"][0]["tokens"] == row["tokens"] == count
     # Documents that begin between tiles of attention are summed in other groups.
     assert found["packed"]["different"] > 0 and not found["packed"]["must_be_exact"]
-    checkpoint = certificate("run/checkpoint.safetensors", "--tokens", 8, cwd=folder)[1]
+    checkpoint = certificate("run/checkpoint.safetensors", "--max-new-tokens", 8, cwd=folder)[1]
     assert checkpoint["training"] == found["training"]
 
 
@@ -141,8 +141,8 @@ def test_prompts_and_data_of_the_command_line(folder: Path, tmp_path: Path) -> N
     text = certificate("run", "--prompt", "What?", "--prompt", "Why is it so?", *SMALL, cwd=folder)
     assert "from 2 prompts of 6 to 14 tokens" in text[0]
     write_lines(folder / "prompts.jsonl", [{"prompt": "p" * i} for i in range(8, 15)])
-    given = certificate("run", "--prompts", "prompts.jsonl", "--batch", "2", "--chunk", "3",
-                        "--tokens", 3, cwd=folder)  # fmt: skip
+    few = ("--together", "2", "--prefill-chunk", "3", "--max-new-tokens", 3)
+    given = certificate("run", "--prompts", "prompts.jsonl", *few, cwd=folder)
     assert given[1]["sequences"] == 14 and given[1]["exact"]
     (folder / "text.txt").write_text("A text of bytes, of some length.\n\nAnd another one.\n")
     text = certificate("run", "--data", "text.txt", *SMALL, cwd=folder)
@@ -169,16 +169,16 @@ def test_bad_input_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     for arguments, words in {
         (): "SOURCE is missing; usage: fp8lab ",
-        ("run", "--batch", "1,,2"): "--batch 1,,2: accepted: different numbers from 1 to 4096",
-        ("run", "--batch", "2,2"): "--batch 2,2",
-        ("run", "--batch", "0"): "--batch 0",
-        ("run", "--batch", "300"): "takes 256 tokens",
-        ("run", "--batch", "8", "--rollouts", 4): "--rollouts 4: accepted: 8 to",
-        ("run", "--chunk", "9999"): "--chunk 9999 splits no prompt",
-        ("run", "--tokens", 127): "no prompt of the data leaves room for 127 tokens",
+        ("run", "--together", "1,,2"): "--together 1,,2: accepted: different numbers from 1 to",
+        ("run", "--together", "2,2"): "--together 2,2",
+        ("run", "--together", "0"): "--together 0",
+        ("run", "--together", "300"): "takes 256 tokens",
+        ("run", "--together", "8", "--rollouts", 4): "--rollouts 4: accepted: 8 to",
+        ("run", "--prefill-chunk", "9999"): "--prefill-chunk 9999 splits no prompt",
+        ("run", "--max-new-tokens", 127): "no prompt of the data leaves room for 127 tokens",
         ("run", "--temperature", 0): "accepted: above 0",
         ("run", "--end", 400): "--end 400",
-        ("run", "--tokens", 8, "--min-new-tokens", 9): "--min-new-tokens 9 is more than --tokens 8",
+        ("run", "--max-new-tokens", 8, "--min-new-tokens", 9): "9 is more than --max-new-tokens 8",
         ("run", "--prompt", "a" * 100): "do not fit a sequence of 128",
         ("run", "--prompt", "a", "--data", "train.jsonl"): "--data is for prompts of documents",
         ("run", "--form", "running_text"): "--form is for --data",

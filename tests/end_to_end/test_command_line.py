@@ -18,7 +18,7 @@ from model_files import CONFIG, random_tensors, write_folder
 from program import PROGRAM, refused, run, succeeded
 
 COMMANDS = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
-COMMANDS += ["quantize", "bench", "eval", "generate", "doctor", "compare", "verify"]
+COMMANDS += ["quantize", "bench", "eval", "generate", "doctor", "convert", "compare", "verify"]
 COMMANDS += ["whatif", "attribute", "certify", "init", "presets", "models", "replay"]
 
 # Options of commands that do several things, with a value each, and which action reads which.
@@ -72,6 +72,7 @@ BACKENDS = {
     "verify --backend": "cpu, truth or cuda",
     "certify --backend": "cpu or cuda",
     "export --backend": "cpu or cuda",
+    "convert --backend": "cpu or cuda",
     "validate --backend": "cpu or cuda",
     "gemm --backend": "cpu or cuda",
     "quantize --backend": "cpu or cuda",

@@ -147,7 +147,7 @@ def test_options_replace_parts_of_the_evaluation(folder: Path) -> None:
     found = evaluate(
         "run", "--recipe", "bf16", "--rollout-recipe", "infir2", "--rollouts", 4,
         "--exact-match", 1, "--pass-at", 2, "--samples", 2, "--problems", 1,
-        "--temperature", 0.5, "--top-k", 3, "--held-out-sequences", 4,
+        "--temperature", 0.5, "--top-k", 3, "--sequences", 4,
         "--set", "max_new_tokens=6", "--threads", 1, cwd=folder,
     )  # fmt: skip
     assert found["recipe"] == "bf16"
@@ -254,7 +254,7 @@ def test_the_documents_of_a_text_file_are_told(folder: Path, tmp_path: Path) -> 
     config = (RUN[: start[0]] + RUN[start[1] :]).partition("[stages.eval.pass_at_k]")[0]
     (folder / "plain.toml").write_text(config)
     succeeded("train", "--config", "plain.toml", "--out", "plain", cwd=folder)
-    options = ["--sequence-length", 16, "--held-out-sequences", 1]
+    options = ["--sequence-length", 16, "--sequences", 1]
     for text, documents in (("One.\n\nTwo, of more words.\n \nThree.\n", 3), ("One.\nTwo.\n", 1)):
         (tmp_path / "told.txt").write_text(text * (1 if documents > 1 else 8))
         said = run("eval", "plain", "--data", tmp_path / "told.txt", *options, cwd=folder)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fp8lab.runs import read_run
 from program import PROGRAM, SMALL_MODEL, refused, run, succeeded
 
 CONFIG = (
@@ -100,14 +102,69 @@ def test_every_ending_names_the_next_command(tmp_path: Path) -> None:
     assert check.returncode == 0 and "holds a run, which is continued" in check.stdout
 
 
-def test_a_stopped_run_says_how_its_loss_went(tmp_path: Path) -> None:
+def check_ways(lines: list[str], folder: str, cwd: Path, suffixes: list[str]) -> None:
+    """Every remedy is a command that train accepts, with a folder of its own."""
+    commands = [line.rpartition(": fp8lab ")[2] for line in lines if line.startswith("try: ")]
+    assert [shlex.split(command)[-1] for command in commands] == [f"{folder}-{s}" for s in suffixes]
+    for command in commands:
+        words = shlex.split(command)
+        assert words[0] == "train" and "--resume" not in words
+        result = run(*words, "--dry-run", cwd=cwd)
+        assert result.returncode == 0, (command, result.stderr)
+
+
+def wild_settings(steps: int) -> list[str]:
+    """Settings with which the preset quickstart meets NaN after the first step."""
     rate = ("warmup_steps=0", "peak=10")
-    wild = ["recipe=te_delayed", "stages.*.steps=6", *(f"stages.*.learning_rate.{r}" for r in rate)]
-    words = [word for setting in wild for word in ("--set", setting)]
+    wild = ["recipe=te_delayed", f"stages.*.steps={steps}"]
+    wild += [f"stages.*.learning_rate.{setting}" for setting in rate]
+    return [word for setting in wild for word in ("--set", setting)]
+
+
+def test_a_run_that_broke_names_its_checkpoint_and_what_to_try(tmp_path: Path) -> None:
+    words = ("train", "--preset", "quickstart", *wild_settings(6))
+    often = ("--set", "logging.checkpoint_every_steps=1")
+    result = run(*words, *often, "--out", "nan run", cwd=tmp_path)
+    assert result.returncode == 1, result.stdout
+    lines = result.stdout.splitlines()
+    check_ways(lines, "nan run", tmp_path, ["bf16", "half-rate", "fallback"])
+    (line,) = [line for line in lines if line.startswith("checkpoint ")]
+    found = re.fullmatch(
+        r"checkpoint (\d+) steps? before the break, after step (\d+): "
+        r"'nan run/checkpoint.safetensors'; which tensors break from there: "
+        r"(fp8lab whatif 'nan run' --recipe te_delayed)",
+        line,
+    )
+    assert found is not None and 0 < int(found[1]) < 6, line
+    succeeded(*shlex.split(found[3])[1:], cwd=tmp_path)
+
+
+def test_a_run_that_diverged_says_what_to_try(tmp_path: Path) -> None:
+    """Alone, in bf16, and as an arm of a study."""
+    path = config(tmp_path, "te_delayed", steps=12, rate=10)
+    for recipe, ways in {"te_delayed": ["bf16", "half-rate"], "bf16": ["half-rate"]}.items():
+        words = ("train", "--config", path, "--recipe", recipe, "--out", recipe)
+        result = run(*words, cwd=tmp_path)
+        assert result.returncode == 5, result.stdout
+        check_ways(result.stdout.splitlines(), recipe, tmp_path, ways)
+    (tmp_path / "s.toml").write_text(
+        'name = "s"\nbase = "first.toml"\n[[axis]]\nkey = "recipe"\n'
+        'values = ["bf16", "te_delayed"]\n'
+    )
+    result = run("ablate", "--study", "s.toml", "--jobs", 1, "--out", "s", cwd=tmp_path)
+    assert "diverged (log with what to try: s/te_delayed/log.txt)" in result.stdout
+    log = (tmp_path / "s/te_delayed/log.txt").read_text().splitlines()
+    check_ways(log, "s/te_delayed", tmp_path, ["bf16", "half-rate"])
+
+
+def test_a_stopped_run_says_how_its_loss_went(tmp_path: Path) -> None:
+    words = wild_settings(6)
     result = run("train", "--preset", "quickstart", *words, "--out", "run", cwd=tmp_path)
     assert result.returncode == 1, result.stdout
     lines = result.stdout.splitlines()
     assert lines[-1] == "next: fp8lab report run/run.h5 | fp8lab doctor run"
+    check_ways(lines, "run", tmp_path, ["bf16", "half-rate", "fallback"])
+    assert "no checkpoint before the break: logging.checkpoint_every_steps = " in result.stdout
     (event,) = [line for line in lines if " nan: " in line]
     assert re.search(r"nan: loss growing since step 1: \d\.\d+ to \d+(\.\d)? at step \d+; ", event)
     assert "layers.0." in event
@@ -134,9 +191,13 @@ def test_a_dry_run_prints_each_recipe_once_and_notes_shards(tmp_path: Path) -> N
     assert result.stdout.count("infir2: described at stage one") == 1
     assert "a forward pass takes one shard" not in result.stderr
     shards = ("--set", "parallel.shards=2")
+    unsaid = ("--config", config(tmp_path), "--out", "u", *shards, "--dry-run")
+    result = run("train", *unsaid, cwd=tmp_path)
+    assert result.returncode == 0 and "takes one shard" not in result.stderr, "by default"
+    said = (*shards, "--set", "stages.*.micro_batch_sequences=4")
     for words in (("--dry-run",), ()):
         result = run(
-            "train", "--config", config(tmp_path), "--out", "r", *shards, *words, cwd=tmp_path
+            "train", "--config", config(tmp_path), "--out", "r", *said, *words, cwd=tmp_path
         )
         assert result.returncode == 0, result.stderr
         assert (
@@ -161,6 +222,17 @@ def test_a_dry_run_prints_each_recipe_once_and_notes_shards(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "word, parts",
     [
+        ("wsd", ["wsd: warm-up, stable, decay", "stages.learning_rate.kind", "decay_steps"]),
+        ("jsonl", ["jsonl: JSON lines", "a value of stages.data.kind"]),
+        ("delayed", ["delayed: amaxes of earlier steps", "slots.OPERAND.history"]),
+        ("pow2", ["pow2: a power of two, held in FP32", "matters to slots.OPERAND.scale_"]),
+        ("hadamard", ["hadamard:BLOCK", "a value of slots.OPERAND.transform"]),
+        ("e4m3fn", ["of them 4 of exponent and 3 of mantissa; largest 448; NaN, no infinity"]),
+        ("e5m1", ["7 bits, of them 5 of exponent", "a value of format"]),
+        ("sm90_wgmma_fp8", ["an accumulator: ", "a value of gemm.accumulator"]),
+        ("adamw", ["two moments and decoupled weight decay", "a value of optimizer.kind"]),
+        ("axis", ["axis: a table of a study file", "axis.NAME.VALUE: a table of a recipe file"]),
+        ("slots", ["slots.OPERAND: a table of a recipe file"]),
         ("infir2", ["infir2: a recipe: InfiR2", "fp8lab recipes show infir2"]),
         ("quickstart", ["quickstart: a preset: ", "--preset quickstart", "quickstart: a study: "]),
         ("smollm2-135m", ["smollm2-135m: a model: ", 'model = "smollm2-135m"']),
@@ -185,6 +257,7 @@ def test_help_on_an_unknown_word_names_the_near_ones() -> None:
         "infir3": "'infir2'",
         "quikstart": "'quickstart'",
         "trian": "'train'",
+        "stocastic": "'stochastic'",
     }.items():
         assert f"did you mean {near}?" in refused("help", word)
     assert "did you mean" not in refused("help", "zzzzzzzzzz")
@@ -213,7 +286,7 @@ def test_a_vocabulary_that_is_too_small_names_the_line_to_write(tmp_path: Path) 
 def test_long_evaluations_say_how_long_they_take(runs: Path) -> None:
     """Longer than the five seconds under which nothing is said, on any machine."""
     for backend in ("truth", "cpu"):
-        words = [PROGRAM, "eval", "bf16", "--held-out-sequences", "2000000", "--backend", backend]
+        words = [PROGRAM, "eval", "bf16", "--sequences", "2000000", "--backend", backend]
         process = subprocess.Popen(
             words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=runs
         )
@@ -241,3 +314,127 @@ def test_generation_says_how_long_it_takes(runs: Path) -> None:
     process.kill()
     process.wait()
     assert lines[-1].startswith("generate: ")
+
+
+def test_evaluations_of_chats_name_place_and_remedy(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "It is 4."}]
+    lines = "".join(json.dumps({"messages": talk}) + "\n" for _ in range(20))
+    (tmp_path / "chats.jsonl").write_text(lines)
+    path = config(tmp_path)
+    chats = '{kind = "jsonl", path = "chats.jsonl", form = "prompt_response"}'
+    data = ("--set", f"stages.one.eval.data={chats}", "--out", "r", "--dry-run")
+    words = ("train", "--config", path, *data, "--set", "stages.one.eval.max_new_tokens=8")
+    asked = ("--set", "stages.one.eval.exact_match=3")
+    message = refused(*words, *asked, cwd=tmp_path)
+    assert "stage one, evaluation: exact_match cannot judge an answer" in message
+    assert "chats.jsonl" in message and "in a chat its last message of the assistant" in message
+    assert "exact_match = 0" in message
+    message = refused(*words, "--set", "stages.one.eval.pass_at_k.k=[1]", cwd=tmp_path)
+    assert "stage one, evaluation: pass_at_k cannot judge an answer" in message
+    talk[1]["content"] = "It is\n#### 4"
+    lines = "".join(json.dumps({"messages": talk}) + "\n" for _ in range(20))
+    (tmp_path / "chats.jsonl").write_text(lines)
+    assert run(*words, *asked, cwd=tmp_path).returncode == 0
+    long = ("--set", "stages.one.eval.max_new_tokens=60")
+    message = refused("train", "--config", path, *data, *asked, *long, cwd=tmp_path)
+    assert "exact_match asks nothing: no prompt of chats.jsonl leaves room" in message
+    assert "max_new_tokens = 60" in message and "accepted: smaller max_new_tokens" in message
+    text = ("--set", 'stages.one.eval.data.form="running_text"')
+    message = refused(*words, *asked, *text, cwd=tmp_path)
+    assert "exact_match" in message and 'data.form = "prompt_response"' in message
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ('"stages.*.batch_sequences" = 6', "stages.*.batch_sequences=6"),
+        ('"model.max_position_embeddings" = 8', "model.max_position_embeddings=8"),
+        ('seed = "one"', "seed="),
+    ],
+)
+def test_a_wrong_setting_of_a_study_is_named_by_its_own_place(
+    tmp_path: Path, setting: str, key: str
+) -> None:
+    """Not by a key of the base, with which it does not go together."""
+    study = f'name = "s"\nbase = "quickstart"\nbaseline = "bf16"\n[set]\n{setting}\n'
+    axis = '[[axis]]\nkey = "recipe"\nvalues = ["bf16", "infir2"]\n'
+    (tmp_path / "s.toml").write_text(study + axis)
+    message = refused("ablate", "--study", "s.toml", "--list", cwd=tmp_path)
+    assert re.search(rf"assignment '[^']*{re.escape(key)}.*' \(s\.toml:[567]:\d+\): ", message)
+    if not key.startswith("stages"):
+        return
+    arm = f'[[arm]]\nname = "a"\n[arm.set]\nrecipe = "bf16"\n{setting}\n'
+    (tmp_path / "s.toml").write_text('name = "s"\nbase = "quickstart"\n' + arm)
+    message = refused("ablate", "--study", "s.toml", "--list", cwd=tmp_path)
+    assert f"assignment '{key}' (s.toml:7:" in message
+    words = ("train", "--preset", "quickstart", "--out", "r", "--dry-run")
+    message = refused(*words, "--set", "seed=2", "--set", key, cwd=tmp_path)
+    assert message.startswith(f"fp8lab: train: --set {key}: ") and "seed" not in message
+
+
+def test_options_that_count_say_what_they_accept(tmp_path: Path) -> None:
+    for words, parts in {
+        ("verify", "r", "--steps", "6-8"): ["--from 5 --steps 3 compares steps 6 to 8"],
+        ("ablate", "--study", "s", "--stop-before", "1m"): ["seconds before its time limit"],
+        ("quantize", "x", "--seed", "1-3"): ["a whole number from 0 to ", "; random seed of"],
+    }.items():
+        message = refused(*words, cwd=tmp_path)
+        assert "accepted: " in message, message
+        for part in parts:
+            assert part in message, message
+    said = succeeded("ablate", "--help")
+    for part in ("launcher slurm: a long option of sbatch", "array, chdir", "cpus-per-task"):
+        assert part in " ".join(said.split())
+
+
+def test_one_thing_has_one_word_in_every_command() -> None:
+    def options(command: str) -> set[str]:
+        return set(re.findall(r"--[a-z][a-z-]*", succeeded(command, "--help")))
+
+    for command in ("eval", "assess", "whatif", "attribute"):
+        assert "--sequences" in options(command), command
+    for command in ("eval", "generate", "certify"):
+        assert {"--max-new-tokens", "--seed"} <= options(command), command
+    assert {"--together", "--prefill-chunk"} <= options("generate") & options("certify")
+    said = refused("eval", "x", "--held-out-sequences", 3)
+    assert "unrecognised option '--held-out-sequences'" in said
+
+
+def test_muon_says_when_it_leaves_a_matrix_as_it_is(tmp_path: Path) -> None:
+    lines = [{"question": f"{i}?", "answer": f"{i}", "advantage": 1e24} for i in range(20)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = '{kind = "jsonl", path = "a.jsonl", form = "prompt_response"}'
+    keys = {
+        "optimizer.kind": "muon",
+        "optimizer.clip_norm": "0.0",
+        "logging.nonfinite": "keep_going",
+        "stages.one.objective.kind": "policy_gradient",
+        "stages.one.data": data,
+        "stages.one.eval.data.form": "running_text",
+    }
+    words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    path = config(tmp_path, "bf16", steps=3)
+    result = run("train", "--config", path, *words, "--out", "r", cwd=tmp_path)
+    overflow = [line for line in result.stdout.splitlines() if " overflow: muon leaves " in line]
+    assert len(overflow) == 1 and "the norm of the momentum overflows" in overflow[0], result
+    assert "1 overflow at step 1" in result.stdout
+    keys["stages.one.objective.kind"] = "cross_entropy"
+    words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    result = run("train", "--config", path, *words, "--out", "plain", cwd=tmp_path)
+    assert result.returncode == 0 and "overflow" not in result.stdout
+
+
+def test_every_recipe_of_a_run_has_its_quantizers_in_the_file(tmp_path: Path) -> None:
+    stages = ("--set", "stages.two.recipe=mxfp8", "--set", "logging.statistics_every_steps=1")
+    succeeded("train", "--config", config(tmp_path), *stages, "--out", "r", cwd=tmp_path)
+    tensors = read_run(tmp_path / "r").tensors
+    assert tensors["recipe"] == ["infir2", "infir2", "mxfp8"]
+    assert set(tensors["quantizers"]) == {"infir2", "mxfp8"}
+    for recipe, found in tensors["quantizers"].items():
+        assert len(found["format"]) == len(tensors["slot"]) and "" not in found["format"], recipe
+    first = tensors["slot"].index("fprop.x")
+    assert tensors["quantizers"]["infir2"]["format"][first] == tensors["format"][first]
+    assert tensors["quantizers"]["mxfp8"]["format"][first].startswith("e4m3fn/1x32/e8m0")
+    assert tensors["quantizers"]["mxfp8"]["scale_bits_per_element"][first] == 0.25
+    succeeded("train", "--config", config(tmp_path), "--out", "one", cwd=tmp_path)
+    assert set(read_run(tmp_path / "one").tensors["quantizers"]) == {"infir2"}

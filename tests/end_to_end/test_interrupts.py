@@ -156,7 +156,7 @@ def test_what_takes_long_is_said_and_can_be_interrupted(tmp_path: Path) -> None:
 def test_an_interrupted_eval_ends_by_its_signal(tmp_path: Path) -> None:
     process = start(tmp_path, steps=1, sequences=1)
     assert process.wait() == 0
-    words = [PROGRAM, "eval", "run", "--held-out-sequences", "1000000", "--threads", "1"]
+    words = [PROGRAM, "eval", "run", "--sequences", "1000000", "--threads", "1"]
     terminal, shown = pty.openpty()
     evaluation = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=shown, cwd=tmp_path)
     os.close(shown)

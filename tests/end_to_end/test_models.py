@@ -303,8 +303,9 @@ def test_quantization_configs(tmp_path: Path) -> None:
     ("recipe", "message"),
     [
         ("bf16", "recipe bf16 quantizes no weight"),
-        ("mxfp8", "no file convention has weights quantized as"),
-        ("nvfp4", "no file convention has weights quantized as"),
+        ("lns8", "no file convention has weights quantized as"),
+        ("quartet", "no file convention has weights quantized as"),
+        ("mxfp8", "K = 48 is no multiple of 32, as compressed-tensors e4m3fn/1x32"),
     ],
 )
 def test_recipes_without_a_convention(tmp_path: Path, recipe: str, message: str) -> None:

@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 WRONG = {
-    ("--held-out-sequences", -3): "--held-out-sequences -3: accepted: an integer from 1 to",
+    ("--sequences", -3): "--sequences -3: accepted: an integer from 1 to",
     ("--exact-match", 2): "--exact-match 2: asks prompts; accepted: --form prompt_response",
     ("--pass-at", 3, "--samples", 1): "--pass-at 3: is more than there are samples, 3",
     ("--rollouts", 3): "--rollouts 3: --rollout-recipe: asks prompts",
@@ -80,9 +80,9 @@ def test_a_key_that_an_option_sets_is_not_set_again(folder: Path) -> None:
     run = ("train", "--config", "run.toml", "--dry-run")
     said = refused(*run, "--recipe", "bf16", "--set", "recipe=infir2", cwd=folder)
     assert "train: --recipe bf16: --set recipe=infir2 sets the same; accepted: one of" in said
-    held = ("eval", "model", "--data", "held.txt", "--held-out-sequences", 3)
+    held = ("eval", "model", "--data", "held.txt", "--sequences", 3)
     said = refused(*held, "--set", "sequences=4", cwd=folder)
-    assert "eval: --set sequences=4: --held-out-sequences 3 sets the same" in said
+    assert "eval: --set sequences=4: --sequences 3 sets the same" in said
     # A key given by --set is named as one.
     said = refused(*run, "--set", "backend=nope", cwd=folder)
     assert "train: --set backend=nope: 'backend' is 'nope'; accepted: cpu" in said

@@ -128,7 +128,18 @@ def test_a_run_on_shards_is_asked_in_text(asked: Path) -> None:
     assert "without a tokenizer" not in succeeded("export", "sft", "own", cwd=asked)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (asked / "own" / name).read_bytes() == (asked / "shards" / name).read_bytes()
-    words = ("certify", "sft", "--chat", "Add.", "--tokens", 4, "--batch", 1, "--json", "c.json")
+    words = (
+        "certify",
+        "sft",
+        "--chat",
+        "Add.",
+        "--max-new-tokens",
+        4,
+        "--together",
+        1,
+        "--json",
+        "c.json",
+    )
     assert "exact" in succeeded(*words, cwd=asked)
 
 

@@ -212,7 +212,7 @@ def test_compare_finds_the_step_of_the_change(tmp_path: Path) -> None:
 def test_generation_is_certified_against_the_recipe_at_work(tmp_path: Path) -> None:
     config = write_config(tmp_path, stage("a", more=recipe_at((2, "te_current"))), recipe="infir2")
     trained(config, tmp_path / "run")
-    few = ("--batch", 1, "--tokens", 2, "--json", tmp_path / "c.json")
+    few = ("--together", 1, "--max-new-tokens", 2, "--json", tmp_path / "c.json")
     result = run("certify", tmp_path / "run", *few)
     assert result.returncode == 0, result.stdout + result.stderr
     assert json.loads((tmp_path / "c.json").read_text())["recipe"] == "te_current"

@@ -119,7 +119,7 @@ def test_a_final_rate_that_is_never_reached(folder: Path) -> None:
 def test_sequences_of_an_evaluation_come_in_whole_batches(folder: Path) -> None:
     write_run(folder)
     assert run("train", "--config", "run.toml", "--out", "out", cwd=folder).returncode == 0
-    words = ("eval", "out", "--sequences-together", 4, "--held-out-sequences")
+    words = ("eval", "out", "--sequences-together", 4, "--sequences")
     result = run(*words, 5, cwd=folder)
     said = "8 sequences are evaluated, not 5: whole batches of 4 (--sequences-together)"
     assert result.returncode == 0 and said in result.stderr
@@ -143,7 +143,8 @@ def test_answers_that_nothing_can_be_compared_with_are_refused(folder: Path) -> 
     )
     for option in (("--exact-match", 4), ("--pass-at", 1)):
         said = refused(*words, *option, "--max-new-tokens", 4, cwd=folder)
-        assert 'compare what follows the last "####" of an answer' in said, said
+        assert 'it compares what follows the last "####"' in said and "q.jsonl has one" in said
+        assert 'accepted: answers that end with "#### RESULT"' in said, said
     rows[7]["answer"] += " #### 7"
     (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     answer = succeeded(*words, "--exact-match", 10, "--max-new-tokens", 4, "--json", cwd=folder)
@@ -158,7 +159,7 @@ def test_held_out_documents_that_are_read_again(folder: Path) -> None:
         "eval.sequences = 4 sequences of 32 tokens read the 2 documents of held.txt 7 times" in line
     )
     result = run("eval", "out", cwd=folder)
-    assert result.returncode == 0 and "held-out-sequences = 4 sequences" in result.stderr
+    assert result.returncode == 0 and "sequences = 4 sequences" in result.stderr
     write_run(folder, sequences=1)
     (folder / "held.txt").write_text(
         "a document of more than 64 tokens, so that it is read once alone, and no more than that\n"
@@ -195,7 +196,7 @@ def test_the_form_of_held_out_data_is_that_of_the_first_document(folder: Path) -
     (folder / "t.jsonl").write_text('\n{"text": "One and two and three."}\n' * 9)
     (folder / "q.jsonl").write_text('{"prompt": "One and", "completion": " two."}\n' * 9)
     for data, tokens in (("t.jsonl", 32), ("q.jsonl", 6)):
-        words = ("eval", "out", "--data", data, "--held-out-sequences", 1, "--json")
+        words = ("eval", "out", "--data", data, "--sequences", 1, "--json")
         facts = json.loads(succeeded(*words, cwd=folder))
         assert facts["sources"][0]["tokens"] >= tokens
         assert facts["sources"][0]["tokens"] > 31 or data == "q.jsonl"

@@ -197,7 +197,8 @@ def test_inspect_prints_what_a_file_holds_and_refuses_what_is_damaged(folder: Pa
     for words in ("documents 40", "tokens 1328", "trained_tokens 656", "format llm.c"):
         assert words in result.stdout
     (facts,) = json.loads(inspect("shards", "--document", "3", "--json").stdout)
-    assert facts["text"] == "Question: What is 3 plus 9?\nAnswer: 3 + 9 = 12\n#### 12"
+    said = "Question: What is 3 plus 9?\nAnswer: 3 + 9 = 12\n#### 12"
+    assert facts["text"] == f"<|begin|>{said}<|end|>"
     damaged = bytearray((folder / "shards/sums-00000.tokens").read_bytes())
     damaged[-100] ^= 1
     (folder / "damaged.tokens").write_bytes(damaged)

@@ -140,7 +140,7 @@ def commands(folder: Path) -> dict[str, tuple[object, ...]]:
     return {
         "eval": ("eval", run),
         "generate": ("generate", run, "--prompt", "1 twice", "--max-new-tokens", 3),
-        "certify": ("certify", run, "--tokens", 3, "--batch", 1),
+        "certify": ("certify", run, "--max-new-tokens", 3, "--together", 1),
         "verify": ("verify", run),
         "whatif": ("whatif", run, "--recipe", "bf16", "--accumulator", "sm89_mma_fp8"),
         "attribute": ("attribute", run, "--group", "slot", "--sequences", 1),

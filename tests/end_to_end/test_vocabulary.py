@@ -131,7 +131,7 @@ def test_what_does_not_say_its_tokenizer(folder: Path) -> None:
     result = run("eval", "model", "--data", "shards", cwd=folder)
     assert result.returncode == 0
     notes = [line for line in result.stderr.splitlines() if line.startswith("fp8lab: note: ")]
-    assert errors(result) == "" and len(notes) == 2 and "held-out-sequences" in notes[1]
+    assert errors(result) == "" and len(notes) == 2 and "sequences = " in notes[1]
     assert "model does not say its tokenizer" in notes[0]
     succeeded("eval", "model", "--data", "a.txt", cwd=folder)  # 301 ids: as bytes are kept
     large = CONFIG | {"vocab_size": 4096}

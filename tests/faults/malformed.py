@@ -243,10 +243,11 @@ SPECS = (
 )  # fmt: skip
 OPTIONS = (
     "--help", "--json", "--threads", "--seed", "--recipe", "--slot", "--spec", "--report", "--out",
-    "--backend", "--set", "--data", "--form", "--top-k", "--temperature", "--samples", "--tokens",
+    "--backend", "--set", "--data", "--form", "--top-k", "--temperature", "--samples",
+    "--max-new-tokens",
     "--set", "--list", "--index", "--jobs", "--study", "--config", "--preset", "--dry-run",
     "--resume", "--dtype", "--shard-bytes", "--name", "--document", "--compare", "--transpose",
-    "-h", "--", "-", "--zz", "--threads=", "--recipe=infir2", "--held-out-sequences", "--pass-at",
+    "-h", "--", "-", "--zz", "--threads=", "--recipe=infir2", "--sequences", "--pass-at",
 )  # fmt: skip
 VALUES = (
     "0", "1", "-1", "2", "99999999999999999999", "1e9", "nan", "", "x", "cpu", "cuda", "truth",

@@ -16,6 +16,7 @@ from fp8lab_analysis.draw.drawn import drawn_rows, name_rows
 from fp8lab_analysis.draw.formats import format_range
 from fp8lab_analysis.judge import breaks, compare
 from fp8lab_analysis.judge.operands import slot_histogram
+from fp8lab_analysis.judge.short_runs import shortness_text
 from fp8lab_analysis.page import answers
 from fp8lab_analysis.read import study
 from fp8lab_analysis.read.run_reader import load_run
@@ -127,6 +128,24 @@ def test_what_is_shown_to_hold_may_be_used(tmp_path: Path) -> None:
     assert text == (
         "Yes, infir2 (+0.012 %): shown to be not worse than bf16 by 0.5 % (95 %, one-sided)."
     )
+
+
+@pytest.mark.parametrize(("fewer", "told_so"), [(31, True), (30, True), (10, False)])
+def test_a_yes_of_a_short_run_says_so(tmp_path: Path, fewer: int, told_so: bool) -> None:
+    """Stages of 40 steps whose last rows are missing have 9, 10 and 30."""
+    runs = []
+    for seed in (1, 2):
+        path = tmp_path / f"bf16-{seed}" / "run.h5"
+        make_example_run.write_run(path, RECIPES["bf16"], seed)
+        with h5py.File(path, "a") as file:
+            for column in file["metrics"].values():
+                column.resize(column.shape[0] - fewer, axis=0)
+        runs.append(load_run(path))
+    text = shortness_text(runs, "sft")
+    assert bool(text) == told_so
+    if told_so:
+        assert text.startswith(f"Too short to say much: sft has {40 - fewer} steps with ")
+    assert not shortness_text(runs, "cpt") and not shortness_text(runs, "other")
 
 
 def test_runs_that_lack_are_told_on_the_first_screen(tmp_path: Path) -> None:

@@ -39,6 +39,12 @@ STRUCTURES = {
     "fp8lab_operand": library.Operand,
     "fp8lab_gemm_arguments": library.GemmArguments,
     "fp8lab_generation": library.Generation,
+    "fp8lab_module": library.Module,
+    "fp8lab_linear_description": library.LinearDescription,
+    "fp8lab_moment": library.Moment,
+    "fp8lab_linear_pass": library.LinearPass,
+    "fp8lab_run_description": library.RunDescription,
+    "fp8lab_run_step": library.RunStep,
 }
 SCALARS = {
     "fp8lab_status": library.Status,

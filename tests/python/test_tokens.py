@@ -81,9 +81,14 @@ def byte_tokenizer(folder: Path, *specials: str) -> Path:
     return folder
 
 
-def spoken(shard_folder: Path, document: int = 0) -> tuple[str, str]:
-    """The text of a document, and the part of it that is trained on."""
-    table = json.loads((shard_folder / "token_bytes.json").read_text())["tokens"]
+def spoken(shard_folder: Path, document: int = 0, specials: bool = False) -> tuple[str, str]:
+    """The text of a document, and the part of it that is trained on, without special tokens unless
+    `specials`."""
+    found = json.loads((shard_folder / "token_bytes.json").read_text())
+    table = found["tokens"]
+    if specials:
+        for index, text in found["special"].items():
+            table[int(index)] = text.encode().hex()
     (file,) = shard_folder.glob("*.tokens")
     shard = read_shard(file)
     first = 0 if document == 0 else int(shard.document_ends[document - 1])
@@ -135,6 +140,8 @@ def test_without_marks_the_assistant_is_what_follows_its_prompt(
     folder = chat_folder(tmp_path, template)
     file = write_lines(tmp_path / "chat.jsonl", {"messages": TALK})
     run(file, "--out", tmp_path / "out", "--tokenizer", folder)
+    said, trained = spoken(tmp_path / "out", specials=True)
+    assert said.startswith("<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n4<|im_end|>")
     said, trained = spoken(tmp_path / "out")
     assert said == "user\n2+2?\nassistant\n4\nuser\nsure?\nassistant\nyes\n"
     assert trained == "4\nyes\n"
@@ -547,7 +554,7 @@ def test_the_program_reads_what_the_tool_writes(tmp_path: Path) -> None:
         assert shard.trained is not None
         kept = shard.trained[first : first + len(document)]
         assert facts["trained"] == "".join("01"[int(bit)] for bit in kept)
-        assert facts["text"] == spoken(tmp_path / "out", index)[0]
+        assert facts["text"] == spoken(tmp_path / "out", index, specials=True)[0]
         assert facts["trained_tokens"] == int(shard.trained.sum())
         assert facts["tokenizer"] == f"{shard.tokenization.tokenizer_hash:016x}"
 

@@ -3,6 +3,7 @@ over steps and seeds."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -33,6 +34,13 @@ class OperandSummary:
     saturation: stats.Spread  # fraction
     scale_bits: float  # bits per element
     log2_scale: tuple[float, float, float]  # lowest, median, highest
+    left_out: list[str]  # "bf16: FORMAT" of recipes of other steps, which no number includes
+
+    @property
+    def quantizer_text(self) -> str:
+        """Formats of the numbers, then those of steps that the numbers leave out."""
+        text = " + ".join(self.formats)
+        return f"{text} (left out: {', '.join(self.left_out)})" if self.left_out else text
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,18 @@ def _all_zero(run: Run) -> Flags:
     return np.asarray(np.isnan(log.get("sqnr_db")) & (log.get("amax") == 0.0) & known)
 
 
+def _other_quantizers(run: Run, chosen: Flags) -> list[str]:
+    """Returns "RECIPE: FORMAT" of some operands under the run's recipes other than that of
+    `TensorLog.format`; none for files that do not record them."""
+    recorded = json.loads(run.meta.get("extra.quantizers", "{}"))
+    return [
+        f"{recipe}: {entry['format']}"
+        for recipe, entries in recorded.items()
+        for entry in entries
+        if any(chosen[operand] for operand in entry["operands"])
+    ]
+
+
 def summarise_operand(group: Group, slot: str) -> OperandSummary | None:
     """Returns statistics of one slot over tensors, logged steps and seeds; None if not logged."""
     formats: list[str] = []
@@ -79,6 +99,7 @@ def summarise_operand(group: Group, slot: str) -> OperandSummary | None:
     counts = np.zeros(3, dtype=np.int64)
     scales: list[Floats] = []
     quantized = False
+    others: list[str] = []
     for run in group.runs:
         log = run.tensors
         chosen = slot_mask(run, slot)
@@ -88,6 +109,7 @@ def summarise_operand(group: Group, slot: str) -> OperandSummary | None:
             chosen = chosen & quantized_mask(run)
             quantized = True
         formats += [log.format[i] for i in np.flatnonzero(chosen)]
+        others += _other_quantizers(run, chosen)
         values = log.get("sqnr_db")[:, chosen]
         without = _all_zero(run)[:, chosen]
         exact = np.isposinf(values)
@@ -121,6 +143,7 @@ def summarise_operand(group: Group, slot: str) -> OperandSummary | None:
         saturation=stats.spread_over_seeds(saturation),
         scale_bits=stats.finite_mean(bits),
         log2_scale=extent,
+        left_out=list(dict.fromkeys(others)),
     )
 
 

@@ -277,7 +277,7 @@ def operand_table(summaries: Sequence[GroupSummary]) -> Table:
     fields: list[Field[tuple[str, OperandSummary]]] = [
         (Column("recipe"), lambda r: r[0]),
         (Column("slot"), lambda r: r[1].slot),
-        (Column("quantizer"), lambda r: " + ".join(r[1].formats)),
+        (Column("quantizer"), lambda r: r[1].quantizer_text),
         (Column("mean SQNR", "dB", "{:.2f}"), lambda r: r[1].sqnr_db.mean),
         (Column("SQNR sd over seeds", "dB", "{:.2f}"), lambda r: r[1].sqnr_db.sd),
         (Column("SQNR of the worst tensor", "dB", "{:.2f}"), lambda r: r[1].worst_sqnr_db),

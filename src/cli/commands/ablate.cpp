@@ -44,8 +44,12 @@ Options ablate_options() {
       "launcher", one_of({"local", "slurm", "mpi"}, "local"),
       "slurm: submit a job array with one task for each run, and return; mpi: this process is a "
       "rank that takes the next free run (mpirun -n N fp8lab ablate --launcher mpi ...)");
-  options.add("slurm", value<std::vector<std::string>>(),
-              "long option of sbatch such as partition=gpu, time=4:00:00, gpus=1; repeatable");
+  options.add(
+      "slurm", value<std::vector<std::string>>(),
+      "launcher slurm: a long option of sbatch for every task, without --, such as "
+      "partition=gpu, time=4:00:00, gpus=1, mem=32G or exclusive; repeatable. ablate itself "
+      "sets " +
+          slurm_settings_of_ablate());
   options.add(
       "stop-before", value<int>(60, "60"),
       "launcher slurm: a task gets SIGTERM this many seconds before its time limit, and writes a "

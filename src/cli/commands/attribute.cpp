@@ -10,6 +10,7 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/inputs/checkpoint_source.hpp"
+#include "src/cli/options/backend_option.hpp"
 #include "src/cli/options/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/recipe/model_recipe.hpp"
@@ -28,8 +29,11 @@ Options attribute_options() {
       "The gradient of one micro-batch of the run's present stage, from its checkpoint, under a\n"
       "recipe and in double precision: how far apart they are, and how much of that is due to "
       "each\n"
-      "source of error, slot, GEMM and layer. On the CPU; two gradients for each of these parts,\n"
-      "so layers only when they are asked for");
+      "source of error, slot, GEMM and layer. Two gradients for each of these parts, so layers "
+      "only\n"
+      "when they are asked for. The gradient in double precision, and what no recipe expresses, "
+      "is\n"
+      "computed on the CPU; all else on the backend");
   options.add("run", value<std::string>(), "RUN, its directory, or CHECKPOINT, beside its run.h5");
   options.add("recipe", value<std::string>(), "by name or file (default: that of the run)");
   options.add(
@@ -38,7 +42,7 @@ Options attribute_options() {
   options.add("layer", value<std::vector<std::string>>(),
               "layers as recipes name them, such as layers.*.mlp.down, repeatable: only these, and "
               "the groups that --group names");
-  add_step_options(options, {"cpu"});
+  add_step_options(options, quantizing_backends());
   options.add("json", value<std::string>(), "also write every number to this file");
   return options;
 }
@@ -133,10 +137,11 @@ int attribute(const std::vector<std::string>& arguments) {
   require_unread(values, kAttribute, {"json"});
   const int threads = threads_of(values, kAttribute);
   const auto backend = make_backend(source.run.config.backend, threads);
+  const auto host = backend->is_on_host() ? nullptr : make_backend("cpu", threads);
   phase.begin("estimating the time");
   PartsLine parts(kAttribute);
   const Attribution attribution = attribute_gradient(
-      *backend, source.run, source.step, recipe,
+      *backend, host ? *host : *backend, source.run, source.step, recipe,
       {words_of(values, "group"), words_of(values, "layer")}, threads,
       [&](const std::string& part, std::size_t done, std::size_t total) {
         // The first part, in double precision, takes as long as many of the others.

@@ -55,10 +55,11 @@ Options certify_options() {
       "rollouts", value<std::int64_t>(),
       "number of completions, greedy and sampled each; prompts repeat (default: the largest batch, "
       "or the number of given prompts)");
-  options.add("tokens", value<std::int64_t>(64), "longest completion in tokens");
+  options.add("max-new-tokens", value<std::int64_t>(64), "longest completion in tokens");
   add_sampling_options(options, 1.0, "sampling temperature, above 0; greedy decoding runs as well");
-  options.add("batch", value<std::string>("1,8,64"), "batch sizes of decoding, one after another");
-  options.add("chunk", value<std::string>("16,64"),
+  options.add("together", value<std::string>("1,8,64"),
+              "batch sizes of decoding, one after another");
+  options.add("prefill-chunk", value<std::string>("16,64"),
               "prefill sizes in tokens, one after another, at the largest batch size");
   options.add("bucket", value<std::int64_t>(16), "positions of one row of the table by position");
   options.add("json", value<std::string>(), "also write every number to this file");
@@ -178,7 +179,7 @@ void take_documents(const Values& values, const ModelSource& source, Task& task)
                       .reason = fmt::format(
                           "no prompt of the data leaves room for {} tokens in a sequence of {}",
                           task.tokens, stage.sequence_length),
-                      .accepted = "a smaller --tokens, or a larger --sequence-length"});
+                      .accepted = "a smaller --max-new-tokens, or a larger --sequence-length"});
   }
   task.end = end_token(values, kCertify, data.vocabulary(), task.run.model.vocab_size);
   task.padding = data.vocabulary().padding();
@@ -186,9 +187,9 @@ void take_documents(const Values& values, const ModelSource& source, Task& task)
 
 Task open_task(const Values& values, const ModelSource& source) {
   Task task;
-  task.batches = numbers_of(values, "batch", kMostTogether);
+  task.batches = numbers_of(values, "together", kMostTogether);
   const std::int64_t largest = *std::max_element(task.batches.begin(), task.batches.end());
-  task.tokens = checked_value<std::int64_t>(values, kCertify, "tokens", 1, 65536);
+  task.tokens = checked_value<std::int64_t>(values, kCertify, "max-new-tokens", 1, 65536);
   task.rollouts = values.count("rollouts") == 0
                       ? largest
                       : checked_value<std::int64_t>(values, kCertify, "rollouts", largest, 65536);
@@ -202,20 +203,20 @@ Task open_task(const Values& values, const ModelSource& source) {
         {.where = std::string(kCertify),
          .reason = fmt::format("a prompt of {} tokens and {} new ones do not fit a sequence of {}",
                                longest(task.texts), task.tokens, most),
-         .accepted = "a smaller --tokens, or a larger --sequence-length"});
+         .accepted = "a smaller --max-new-tokens, or a larger --sequence-length"});
   }
   return task;
 }
 
 /// Returns the chunk sizes that split a prompt. Throws Error for a requested size that splits none.
 std::vector<std::int64_t> chunks_of(const Values& values, const Texts& texts) {
-  std::vector<std::int64_t> chunks = numbers_of(values, "chunk", 65536);
+  std::vector<std::int64_t> chunks = numbers_of(values, "prefill-chunk", 65536);
   const auto last = std::remove_if(chunks.begin(), chunks.end(), [&](std::int64_t chunk) {
     if (chunk < longest(texts)) return false;
-    if (!given(values, "chunk")) return true;
+    if (!given(values, "prefill-chunk")) return true;
     throw InputError(
         {.where = std::string(kCertify),
-         .key = "--chunk",
+         .key = "--prefill-chunk",
          .found = fmt::to_string(chunk),
          .reason = fmt::format("splits no prompt: the longest has {} tokens", longest(texts))});
   });
@@ -232,7 +233,7 @@ CertificateConfig certificate_config(const Values& values, const Task& task, std
                       .found = "0",
                       .accepted = "above 0; the likeliest tokens are taken as well"});
   }
-  check_shortest(sampled, kCertify, task.tokens, "tokens");
+  check_shortest(sampled, kCertify, task.tokens);
   SamplingConfig greedy;
   greedy.temperature = 0.0;
   greedy.min_new_tokens = sampled.min_new_tokens;
@@ -245,7 +246,7 @@ CertificateConfig certificate_config(const Values& values, const Task& task, std
   const std::int64_t largest = *std::max_element(task.batches.begin(), task.batches.end());
   if (largest > pass) {
     throw InputError({.where = std::string(kCertify),
-                      .key = "--batch",
+                      .key = "--together",
                       .found = fmt::to_string(largest),
                       .reason = fmt::format(": one forward pass takes {} tokens", pass),
                       .accepted = "a larger --sequences-together"});
@@ -451,6 +452,8 @@ int certify(const std::vector<std::string>& arguments) {
   const CertificateConfig config =
       certificate_config(values, task, stage.micro_batch_sequences * stage.sequence_length);
 
+  PhaseLine phase;
+  phase.begin("loading the model");
   LoadedModel model(source, task.run, values);
   const std::unique_ptr<Transformer> training = model.make_transformer(Purpose::training);
   Recipe rollout_recipe = model.recipe();
@@ -465,6 +468,7 @@ int certify(const std::vector<std::string>& arguments) {
   const Pair pair{model, *training, other != nullptr ? *other : model.transformer(),
                   rollout_recipe};
   require_unread(values, kCertify, {"json"});
+  phase.begin("");
   PartsLine parts(kCertify, PartsLine::First::alike);
   const Certificate certificate =
       fp8lab::certify(model.backend(), pair.training, pair.generation, model.context(),

@@ -28,7 +28,7 @@ Options data_options() {
   options.add(
       "document", value<std::int64_t>(),
       "number of a document, from 0 on: print it from every file, with its token ids (those that "
-      "are not trained on in brackets) and its text");
+      "are not trained on in brackets) and its text with special tokens");
   options.add("json", "machine-readable");
   return options;
 }
@@ -83,7 +83,10 @@ std::string lines_of(const ordered_json& facts) {
   }
   text += "\n";
   if (!facts.contains("ids")) return text;
-  text += "  ids, in brackets those that are not trained on\n";
+  const auto trained = facts["trained"].get<std::string>();
+  const bool masks = trained.find('0', 1) != std::string::npos;
+  text += masks ? "  ids, in brackets those that are not trained on\n"
+                : "  ids; all but the first, which nothing predicts, are trained on\n";
   for (std::string& line : wrapped_lines(ids_of(facts), kColumns)) {
     if (line.ends_with(' ')) line.pop_back();
     text += "  " + line + "\n";
@@ -114,7 +117,7 @@ void add_document(ordered_json& facts, const TokenShard& shard, std::int64_t ind
   facts["ids"] = tokens;
   facts["trained"] = targets;
   if (shard.layout().format == ShardFormat::fp8lab && is_present(table)) {
-    facts["text"] = Vocabulary::read(table).decode(tokens);
+    facts["text"] = Vocabulary::read(table).spell(tokens);
   }
 }
 

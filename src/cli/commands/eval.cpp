@@ -45,7 +45,7 @@ Options eval_options() {
       "form", one_of({"running_text", "prompt_response"}),
       "format of --data (default: running_text for .txt files, records with \"text\" and shards "
       "without a loss mask)");
-  options.add("held-out-sequences", value<std::int64_t>(),
+  options.add("sequences", value<std::int64_t>(),
               "number of sequences of the held-out loss (default: the run's, else 16)");
   options.add("exact-match", value<std::int64_t>(),
               "number of problems that are answered by greedy decoding");
@@ -56,7 +56,7 @@ Options eval_options() {
   options.add("top-k", value<std::int64_t>(), "sample from the K likeliest tokens; 0: from all");
   options.add("top-p", value<double>(),
               "sample from the likeliest tokens whose probabilities sum to P");
-  options.add("sampling-seed", value<std::int64_t>(), "random seed of sampling");
+  options.add("seed", value<std::int64_t>(), "random seed of sampling");
   options.add("max-new-tokens", value<std::int64_t>(), "longest answer in tokens");
   options.add("multiple-choice", value<std::string>(),
               "JSON-lines file of multiple-choice questions");
@@ -76,7 +76,7 @@ OptionAssignments eval_assignments(const Values& values, const std::string& stag
   const std::string table = "stages." + stage + ".eval.";
   OptionAssignments out(values, "eval");
   add_data(values, stage, out);
-  out.add("held-out-sequences", table + "sequences");
+  out.add("sequences", table + "sequences");
   out.add("exact-match", table + "exact_match");
   out.add("max-new-tokens", table + "max_new_tokens");
   out.add("multiple-choice", table + "multiple_choice");
@@ -94,7 +94,7 @@ OptionAssignments eval_assignments(const Values& values, const std::string& stag
     out.add("temperature", table + part + "temperature");
     out.add("top-k", table + part + "top_k");
     out.add("top-p", table + part + "top_p");
-    out.add("sampling-seed", table + part + "seed");
+    out.add("seed", table + part + "seed");
   }
   out.name_key("pass-at", table + "pass_at_k");
   out.name_key("rollout-recipe", table + "rollout");
@@ -171,7 +171,7 @@ std::string to_table(const Evaluation& evaluation) {
 void refuse_unused(const Values& values, const EvalConfig& eval) {
   const bool sampled = eval.pass_at_k || eval.rollout;
   if (!sampled) {
-    refuse_given(values, "eval", {"temperature", "top-k", "top-p", "sampling-seed"},
+    refuse_given(values, "eval", {"temperature", "top-k", "top-p", "seed"},
                  "is for samples and rollouts; give --pass-at or --rollouts");
   }
   if (!sampled && eval.exact_match == 0) {
@@ -313,7 +313,7 @@ int eval(const std::vector<std::string>& arguments) {
   check_targets(data, stage.sequence_length, "eval");
   const bool own_rollouts = !names(assignments, "rollout.recipe");
   const EvaluationInputs inputs =
-      read_evaluation_inputs(*stage.eval, data, run.model, stage.sequence_length,
+      read_evaluation_inputs(*stage.eval, data, run.model, stage.sequence_length, "eval",
                              own_rollouts ? run.recorded : RecipeTexts());
   require_own_contents(source, assignments, stage.name, data, inputs);
   phase.begin("");
@@ -322,14 +322,13 @@ int eval(const std::vector<std::string>& arguments) {
                       inputs);
   const std::int64_t micro = stage.micro_batch_sequences;
   const std::int64_t sequences = (stage.eval->sequences + micro - 1) / micro * micro;
-  if (values.count("held-out-sequences") != 0 && sequences != stage.eval->sequences) {
+  if (values.count("sequences") != 0 && sequences != stage.eval->sequences) {
     print_notes(
         {fmt::format("{} sequences are evaluated, not {}: whole batches of {} "
                      "(--sequences-together)",
                      sequences, stage.eval->sequences, micro)});
   }
-  const std::string repeated =
-      repetition_note(data, sequences, stage.sequence_length, "held-out-sequences");
+  const std::string repeated = repetition_note(data, sequences, stage.sequence_length, "sequences");
   if (!repeated.empty()) print_notes({repeated});
   PartsLine parts("eval", PartsLine::First::alike);
   evaluator.report_to(parts.report());

@@ -118,7 +118,7 @@ int generate(const std::vector<std::string>& arguments) {
   config.sampling = read_sampling(values, kGenerate);
   config.max_new_tokens =
       checked_value<std::int64_t>(values, kGenerate, "max-new-tokens", 1, 1 << 20);
-  check_shortest(config.sampling, kGenerate, config.max_new_tokens, "max-new-tokens");
+  check_shortest(config.sampling, kGenerate, config.max_new_tokens);
   config.end = end_token(values, kGenerate, vocabulary, run.model.vocab_size);
   config.log_probabilities = values.count("log-probabilities") != 0;
   config.prefill_chunk = checked_value<std::int64_t>(values, kGenerate, "prefill-chunk", 0, 65536);

@@ -23,6 +23,7 @@
 #include "src/cli/options/run_choice.hpp"
 #include "src/cli/progress.hpp"
 #include "src/cli/version.hpp"
+#include "src/cli/ways_on.hpp"
 #include "src/config/config.hpp"
 #include "src/io/hdf5/run_reader.hpp"
 #include "src/io/shell_word.hpp"
@@ -187,12 +188,34 @@ std::string failure_commands(const fs::path& directory) {
   return fmt::format("fp8lab report {0}/run.h5 | fp8lab doctor {0}", run);
 }
 
+/// Returns what to do about a run that a value stopped which is not finite; nothing after another
+/// failure.
+std::vector<std::string> ways_after_failure(const RunConfig& config, const fs::path& directory,
+                                            const std::vector<std::string>& arguments) {
+  try {
+    const RunData run = read_run(directory / "run.h5");
+    if (run.metrics.empty() || run.events.empty()) return {};
+    const StepRecord& last = run.metrics.back();
+    const EventRecord& event = run.events.back();
+    if (event.kind != "nan" || event.step != last.step) return {};
+    return ways_on({config, directory, static_cast<std::size_t>(last.stage), last.step, arguments});
+  } catch (const Error&) {
+    return {};  // doctor examines the file; the failure itself is reported
+  }
+}
+
 /// Prints the closing lines of a complete run and returns the exit status.
-int tell_ending(const fs::path& directory) {
+int tell_ending(const RunConfig& config, const fs::path& directory,
+                const std::vector<std::string>& arguments) {
   const fs::path file = directory / "run.h5";
   const RunEnding ending = describe_ending(read_run(file));
   fmt::print("{}: {}\n", ending.diverged ? "complete, but diverged" : "complete", file.string());
   for (const std::string& line : ending.lines) fmt::print("{}\n", line);
+  if (ending.diverged) {
+    for (const std::string& line : ways_on({config, directory, ending.stage, 0, arguments})) {
+      fmt::print("{}\n", line);
+    }
+  }
   const std::string run = shell_word(directory.string());
   fmt::print("next: fp8lab report {0}/run.h5 | fp8lab eval {0} | fp8lab compare {0} OTHER_RUN\n",
              run);
@@ -293,6 +316,9 @@ int train(const std::vector<std::string>& arguments) {
     phase.begin("");
     // A run that is refused writes nothing.
     if (written_at(options.directory) != before) {
+      for (const std::string& line : ways_after_failure(config, options.directory, arguments)) {
+        printer.tell(line);
+      }
       printer.tell("next: " + failure_commands(options.directory));
     }
     throw;
@@ -307,7 +333,7 @@ int train(const std::vector<std::string>& arguments) {
     }
     return ExitCode::kInterrupted;
   }
-  return tell_ending(options.directory);
+  return tell_ending(config, options.directory, arguments);
 }
 
 }  // namespace fp8lab::cli

@@ -29,7 +29,8 @@ Options verify_options() {
       "step has other bits",
       kVerifiedSteps));
   options.add("run", value<std::string>(), "RUN");
-  options.add("steps", value<std::int64_t>(), "number of steps");
+  options.add("steps", value<std::int64_t>(),
+              "number of steps: --from 5 --steps 3 compares steps 6 to 8");
   options.add(
       "from", value<std::int64_t>(),
       "step after which --steps begins to count; steps between the start and it are executed and "

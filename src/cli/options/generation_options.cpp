@@ -309,13 +309,12 @@ std::int32_t end_token(const Values& values, const std::string& command,
                                      static_cast<std::int32_t>(vocab_size - 1));
 }
 
-void check_shortest(const SamplingConfig& sampling, const std::string& command, std::int64_t most,
-                    const std::string& option) {
+void check_shortest(const SamplingConfig& sampling, const std::string& command, std::int64_t most) {
   if (sampling.min_new_tokens <= most) return;
   throw InputError({.where = command,
                     .key = "--min-new-tokens",
                     .found = fmt::to_string(sampling.min_new_tokens),
-                    .reason = fmt::format("is more than --{} {}", option, most)});
+                    .reason = fmt::format("is more than --max-new-tokens {}", most)});
 }
 
 std::vector<std::vector<std::int32_t>> read_prompts(const Values& values, const ModelSource& source,

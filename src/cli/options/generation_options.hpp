@@ -48,9 +48,8 @@ Vocabulary find_vocabulary(const Values& values, const ModelSource& source, cons
 std::int32_t end_token(const Values& values, const std::string& command,
                        const Vocabulary& vocabulary, std::int64_t vocab_size);
 
-/// Throws Error if --min-new-tokens exceeds `most`, the value of `option`.
-void check_shortest(const SamplingConfig& sampling, const std::string& command, std::int64_t most,
-                    const std::string& option);
+/// Throws Error if --min-new-tokens exceeds `most`, the value of --max-new-tokens.
+void check_shortest(const SamplingConfig& sampling, const std::string& command, std::int64_t most);
 
 /// Prompts of the command line, then those of the file; texts and chats in the tokenizer of the
 /// model's folder or beside the run's shards, else in bytes, with notes on standard error. Throws

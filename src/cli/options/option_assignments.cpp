@@ -113,10 +113,10 @@ void OptionAssignments::add(const std::string& option, const std::string& key,
 }
 
 void OptionAssignments::add_set(const std::string& table) {
-  for (const auto& [key, value] : assignments_of(values_)) {
+  for (const auto& [key, value, place] : assignments_of(values_)) {
     const std::string words = fmt::format("--set {}={}", key, value);
     refuse_twice(table + key, words);
-    all_.push_back({table + key, value});
+    all_.push_back({table + key, value, place});
     written_.push_back({table + key, origin_of(table + key, value), words, path_of(table + key),
                         table.empty() ? "" : path_of(table)});
   }

@@ -56,7 +56,7 @@ class OptionAssignments {
   struct Written {
     std::string key;
     std::string origin;  ///< "assignment 'stages.cpt.eval.sequences=-1'"
-    std::string words;   ///< "--held-out-sequences -1"
+    std::string words;   ///< "--sequences -1"
     std::string path;    ///< "stages.eval.sequences", the key as messages name it
     std::string table;   ///< of --set: the path that precedes its key
   };

@@ -74,7 +74,7 @@ void refuse_negative_count(const std::string& command, const Option& option,
     throw InputError({.where = command,
                       .key = "--" + option.name,
                       .found = word.value.front(),
-                      .accepted = "numbers from 0 on"});
+                      .accepted = "numbers from 0 on; " + option.help});
   }
 }
 
@@ -100,6 +100,7 @@ std::string accepted_by(const OptionType& type) {
         } else if constexpr (std::is_unsigned_v<T>) {
           return fmt::format("a whole number from 0 to {}", std::numeric_limits<T>::max());
         } else if constexpr (std::is_integral_v<T>) {
+          if constexpr (sizeof(T) == sizeof(std::int64_t)) return "a whole number";
           return fmt::format("a whole number, at most {}", std::numeric_limits<T>::max());
         } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
           return "a whole number";
@@ -126,7 +127,7 @@ void refuse_other_type(const std::string& command, const Option& option,
       throw InputError({.where = command,
                         .key = "--" + option.name,
                         .found = word.value.front(),
-                        .accepted = accepted_by(option.type)});
+                        .accepted = accepted_by(option.type) + "; " + option.help});
     }
   }
 }

@@ -83,10 +83,6 @@ void resolve_references(toml::table& document, const std::string& origin) {
   }
 }
 
-std::string origin_of(const Assignment& assignment) {
-  return fmt::format("{}'{}={}'", kAssignmentOrigin, assignment.key, assignment.value);
-}
-
 // Returns a table whose only key, "value", is the assigned value; text that is
 // not TOML becomes a string.
 toml::table parse_value(const Assignment& assignment) {
@@ -336,6 +332,11 @@ void refuse_base(const Assignment& assignment) {
 }
 
 }  // namespace
+
+std::string origin_of(const Assignment& assignment) {
+  const std::string place = assignment.place.empty() ? "" : fmt::format(" ({})", assignment.place);
+  return fmt::format("{}'{}={}'{}", kAssignmentOrigin, assignment.key, assignment.value, place);
+}
 
 toml::table build_run_document(const std::string& text, const std::string& origin,
                                const std::vector<Assignment>& assignments) {

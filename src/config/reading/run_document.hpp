@@ -17,4 +17,8 @@ namespace fp8lab {
 toml::table build_run_document(const std::string& text, const std::string& origin,
                                const std::vector<Assignment>& assignments);
 
+/// Returns the name of an assignment in messages: "assignment 'KEY=VALUE'", followed by its place
+/// in a study file, if it has one.
+std::string origin_of(const Assignment& assignment);
+
 }  // namespace fp8lab

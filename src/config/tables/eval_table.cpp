@@ -81,8 +81,9 @@ void check_eval(const TomlReader& reader, const EvalConfig& eval) {
                                   std::pair{"pass_at_k", eval.pass_at_k.has_value()},
                                   std::pair{"rollout", eval.rollout.has_value()}}) {
     if (!asks) continue;
-    reader.fail(key,
-                {.reason = "asks prompts", .accepted = "data.form = \"prompt_response\", or none"});
+    reader.fail(key, {.reason = "asks prompts",
+                      .accepted = "data.form = \"prompt_response\" for questions and chats, or an "
+                                  "evaluation without it"});
   }
 }
 

@@ -99,6 +99,7 @@ void list_fields(const Fields<S>& fields, const std::string& path, std::vector<K
   const S plain;
   for (const Field<S>& field : fields) {
     KeyHelp key{below(path, field.word), field.accepted, "", field.needs, field.help};
+    key.names = field.names;
     S trial = plain;
     if (field.is_required) {
       key.usual = "required";

@@ -16,7 +16,7 @@ struct Description {
   std::size_t size;
 };
 
-constexpr std::array<Description, 16> kDescriptions = {{
+constexpr std::array<Description, 18> kDescriptions = {{
     {StoredType::boolean, "BOOL", 1},
     {StoredType::u8, "U8", 1},
     {StoredType::i8, "I8", 1},
@@ -33,6 +33,8 @@ constexpr std::array<Description, 16> kDescriptions = {{
     {StoredType::u64, "U64", 8},
     {StoredType::i64, "I64", 8},
     {StoredType::f64, "F64", 8},
+    {StoredType::f8_e4m3fnuz, "F8_E4M3FNUZ", 1},
+    {StoredType::f8_e5m2fnuz, "F8_E5M2FNUZ", 1},
 }};
 
 const Description& describe(StoredType type) {
@@ -102,6 +104,8 @@ bool is_decodable(StoredType type) {
     case StoredType::f8_e4m3:
     case StoredType::f8_e5m2:
     case StoredType::f8_e8m0:
+    case StoredType::f8_e4m3fnuz:
+    case StoredType::f8_e5m2fnuz:
     case StoredType::f16:
     case StoredType::bf16:
     case StoredType::f32: return true;
@@ -115,12 +119,16 @@ void decode_elements(StoredType type, std::span<const std::byte> source,
   static const std::vector<float> e4m3 = values_of<8>(numerics::kE4M3),
                                   e5m2 = values_of<8>(numerics::kE5M2),
                                   e8m0 = values_of<8>(numerics::kE8M0),
+                                  e4m3fnuz = values_of<8>(numerics::kE4M3Fnuz),
+                                  e5m2fnuz = values_of<8>(numerics::kE5M2Fnuz),
                                   fp16 = values_of<16>(numerics::kFP16);
   const std::byte* const first = source.data();
   switch (type) {
     case StoredType::f8_e4m3: return look_up<std::uint8_t>(e4m3, first, destination);
     case StoredType::f8_e5m2: return look_up<std::uint8_t>(e5m2, first, destination);
     case StoredType::f8_e8m0: return look_up<std::uint8_t>(e8m0, first, destination);
+    case StoredType::f8_e4m3fnuz: return look_up<std::uint8_t>(e4m3fnuz, first, destination);
+    case StoredType::f8_e5m2fnuz: return look_up<std::uint8_t>(e5m2fnuz, first, destination);
     case StoredType::f16: return look_up<std::uint16_t>(fp16, first, destination);
     case StoredType::bf16:
       for (std::size_t i = 0; i < destination.size(); ++i) {

@@ -29,6 +29,8 @@ enum class StoredType : std::uint8_t {
   u64,
   i64,
   f64,
+  f8_e4m3fnuz,
+  f8_e5m2fnuz,
 };
 
 std::size_t size_of(StoredType type);

@@ -141,10 +141,13 @@ const StoredTensor& TensorStore::at(const std::string& name) const {
 
 void write_tensor_store(const fs::path& folder, std::uint64_t shard_bytes,
                         const std::vector<TensorHeader>& tensors,
-                        const std::function<TensorBytes(std::size_t)>& produce) {
+                        const std::function<TensorBytes(std::size_t)>& produce,
+                        const std::map<std::string, std::string>& metadata) {
+  std::map<std::string, std::string> all = kMetadata;
+  all.insert(metadata.begin(), metadata.end());
   const std::vector<std::size_t> first = divide(tensors, shard_bytes);
   const std::size_t shards = first.size() - 1;
-  if (shards == 1) return write_safetensors(folder / kSingleFile, kMetadata, tensors, produce);
+  if (shards == 1) return write_safetensors(folder / kSingleFile, all, tensors, produce);
   nlohmann::json index;
   std::uint64_t total = 0;
   for (const TensorHeader& tensor : tensors) total += tensor.bytes();
@@ -153,7 +156,7 @@ void write_tensor_store(const fs::path& folder, std::uint64_t shard_bytes,
     const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, shards);
     const auto begin = tensors.begin() + static_cast<std::ptrdiff_t>(first[shard]);
     const auto end = tensors.begin() + static_cast<std::ptrdiff_t>(first[shard + 1]);
-    write_safetensors(folder / file, kMetadata, {begin, end},
+    write_safetensors(folder / file, all, {begin, end},
                       [&](std::size_t i) { return produce(first[shard] + i); });
     for (auto tensor = begin; tensor != end; ++tensor) index["weight_map"][tensor->name] = file;
   }

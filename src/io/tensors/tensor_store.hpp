@@ -47,9 +47,11 @@ std::map<std::string, std::string> parse_shard_index(std::string_view text,
 
 /// Writes tensors into `folder`: model.safetensors if they fit into `shard_bytes`, else
 /// model-0000i-of-0000n.safetensors, each of at most that size unless a single tensor is larger,
-/// and model.safetensors.index.json. `produce` as in write_safetensors.
+/// and model.safetensors.index.json. `produce` as in write_safetensors. `metadata` is added to that
+/// of every file.
 void write_tensor_store(const std::filesystem::path& folder, std::uint64_t shard_bytes,
                         const std::vector<TensorHeader>& tensors,
-                        const std::function<TensorBytes(std::size_t)>& produce);
+                        const std::function<TensorBytes(std::size_t)>& produce,
+                        const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace fp8lab

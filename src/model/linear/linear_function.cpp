@@ -214,15 +214,19 @@ void LinearFunction::multiply_backward(OperandSet& operands, const StepContext& 
   const auto& [x, w] = inputs;
   if (is_remade_weight(operands, Slot::dgrad_w)) {
     restore_forward_weight(operands, context, w);
-    remake_weight(operands, context, Slot::dgrad_w, w);
+    if (!gradients.dx.empty()) remake_weight(operands, context, Slot::dgrad_w, w);
   }
-  multiply(operands, {.role = GemmRole::dgrad,
-                      .a = dy,
-                      .b = source_of(Slot::dgrad_w, w),
-                      .differentiated = x,
-                      .bias = {},
-                      .d = gradients.dx});
-  if (has_wgrad()) multiply_weight_gradient(operands, context, inputs, dy, gradients.dw);
+  if (!gradients.dx.empty()) {
+    multiply(operands, {.role = GemmRole::dgrad,
+                        .a = dy,
+                        .b = source_of(Slot::dgrad_w, w),
+                        .differentiated = x,
+                        .bias = {},
+                        .d = gradients.dx});
+  }
+  if (has_wgrad() && !gradients.dw.empty()) {
+    multiply_weight_gradient(operands, context, inputs, dy, gradients.dw);
+  }
   if (!gradients.bias.empty()) backend_.run(ops::BiasBackward{dy, gradients.bias});
 }
 
@@ -320,8 +324,7 @@ void LinearFunction::run(const ops::Producer& producer) const {
 
 bool LinearFunction::are_measured_together(const OperandSet& operands, const TensorView& x) const {
   constexpr OperandId kFirst = id_of(Slot::fprop_x), kSecond = id_of(Slot::wgrad_x);
-  return has_wgrad() && operands.is_source(kFirst, x) && operands.is_source(kSecond, x) &&
-         x.rows == operands.operand(kSecond).k;
+  return has_wgrad() && operands.is_source(kFirst, x) && operands.is_source(kSecond, x);
 }
 
 void LinearFunction::forward(OperandSet& operands, const StepContext& context,
@@ -372,6 +375,15 @@ void LinearFunction::recompute_x(OperandSet& operands, const StepContext& contex
   if (is_left_for_backward(Slot::fprop_x)) {
     operands.quantize(context, kId, ops::output_of(producer));
   }
+}
+
+void LinearFunction::restore_x(OperandSet& operands, const StepContext& context,
+                               const LinearInputs& inputs) const {
+  FP8LAB_ASSERT(needs_x());
+  const LabelScope scope(backend_, label());
+  const auto& [x, w] = inputs;
+  smooth(operands, GemmRole::fprop, x, source_of(Slot::fprop_w, w));
+  if (is_left_for_backward(Slot::fprop_x)) operands.make(context, id_of(Slot::fprop_x), x);
 }
 
 void LinearFunction::backward(OperandSet& operands, const StepContext& context,

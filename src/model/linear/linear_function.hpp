@@ -69,11 +69,10 @@ struct LinearInputs {
   LinearWeight w;
 };
 
-/// What a backward pass writes.
+/// What a backward pass writes. Without dx no dgrad runs, without dw no wgrad.
 struct LinearGradients {
   TensorView dx;    ///< (T, in)
-  TensorView dw;    ///< (out, in): overwritten, or added to if the context says so; without wgrad
-                    ///< it is not written
+  TensorView dw;    ///< (out, in): overwritten, or added to if the context says so
   TensorView bias;  ///< (1, out), always added to; empty without a bias
 };
 
@@ -102,7 +101,8 @@ class LinearFunction {
   void prepare_weights(OperandSet& operands, const StepContext& context,
                        const LinearWeight& w) const;
 
-  /// y (T, out) = x W^T + bias (1, out) or empty; without a backward pass fewer rows are allowed.
+  /// y (T, out) = x W^T + bias (1, out) or empty. Fewer rows are allowed if needs_x(), or without a
+  /// backward pass.
   void forward(OperandSet& operands, const StepContext& context, const LinearInputs& inputs,
                const TensorView& bias, const TensorView& y) const;
   /// The same for the x that `producer` computes; a backend may fuse its quantization.
@@ -111,6 +111,10 @@ class LinearFunction {
   /// Recomputes the operands of x that forward leaves for backward; runs no GEMM.
   void recompute_x(OperandSet& operands, const StepContext& context,
                    const ops::Producer& producer) const;
+  /// Makes the operands of x that forward leaves for backward, if another forward pass ran since.
+  /// Runs no GEMM, measures nothing. Precondition: needs_x().
+  void restore_x(OperandSet& operands, const StepContext& context,
+                 const LinearInputs& inputs) const;
   /// Gradients from dy (T, out), the inputs of the last forward pass and the operands that it left.
   /// x is read if needs_x().
   void backward(OperandSet& operands, const StepContext& context, const LinearInputs& inputs,

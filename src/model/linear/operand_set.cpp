@@ -52,7 +52,7 @@ OperandSet::OperandSet(Backend& backend, Workspace& workspace, const std::string
                        std::vector<OperandDeclaration> declarations)
     : backend_(backend), workspace_(workspace), states_(declarations.size()) {
   for (OperandDeclaration& declaration : declarations) {
-    rows_.push_back({std::move(declaration), {}, {}, {}, {}});
+    rows_.emplace_back().declaration = std::move(declaration);
   }
   pair_orientations();
   for (const OperandId id : ids()) {
@@ -129,12 +129,10 @@ void OperandSet::reserve_transform(OperandId id) {
   if (!transform.is<Smoothing>()) return;
   for (const Row& other : rows_) {
     const bool is_partner = other.declaration.gemm == declaration(id).gemm;
-    if (is_partner && !other.operand.channel_factors.empty()) {
-      target.channel_factors = other.operand.channel_factors;
-      return;
-    }
+    if (is_partner && !other.factors.empty()) row(id).factors = other.factors;
   }
-  target.channel_factors = backend_.allocate(DType::f32, 1, target.k);
+  if (row(id).factors.empty()) row(id).factors = backend_.allocate(DType::f32, 1, target.k);
+  target.channel_factors = row(id).factors;
 }
 
 bool OperandSet::is_source(OperandId id, const TensorView& source) const {
@@ -150,12 +148,20 @@ void OperandSet::be_source(OperandId id, const TensorView& source) {
       declaration(id).transpose ? StorageOrder::rows_contiguous : StorageOrder::k_contiguous;
 }
 
-void OperandSet::fit(Row& row, std::int64_t rows) {
-  row.operand.rows = rows;
-  if (!row.codes.empty()) row.operand.codes = row.codes.row_range(0, rows);
-  if (!row.scales.empty()) {
-    row.operand.scales = row.scales.row_range(0, row.operand.spec.tile_rows(rows));
-  }
+void OperandSet::fit(Row& row, const TensorView& source) {
+  const bool transpose = row.declaration.transpose;
+  QuantizedOperand& operand = row.operand;
+  operand.rows = transpose ? source.cols : source.rows;
+  operand.k = transpose ? source.rows : source.cols;
+  const auto part = [](const TensorView& whole, std::int64_t rows, std::int64_t cols) {
+    FP8LAB_ASSERT(rows * cols <= whole.size());
+    return TensorView{whole.data, whole.dtype, rows, cols, cols};
+  };
+  if (!row.codes.empty()) operand.codes = part(row.codes, operand.rows, operand.k);
+  if (!row.factors.empty()) operand.channel_factors = part(row.factors, 1, operand.k);
+  if (row.scales.empty()) return;
+  operand.scales =
+      part(row.scales, operand.spec.tile_rows(operand.rows), operand.spec.scale_cols(operand.k));
 }
 
 bool OperandSet::bind(const StepContext& context, OperandId id, const TensorView& source) {
@@ -164,7 +170,7 @@ bool OperandSet::bind(const StepContext& context, OperandId id, const TensorView
   QuantizedOperand& target = row(id).operand;
   target.spec = declaration.spec;
   target.key = key_of(context, id);
-  if (!declaration.transpose) fit(row(id), source.rows);
+  fit(row(id), source);
   if (is_source(id, source)) {
     be_source(id, source);
     return false;
@@ -324,12 +330,13 @@ bool OperandSet::produce_both(const StepContext& context, OperandId first,
 void OperandSet::smooth(OperandId left, OperandId right, const TensorView& a, const TensorView& b) {
   const auto* const smoothing = declaration(left).spec.transform.as<Smoothing>();
   if (smoothing == nullptr) return;
+  const std::int64_t k = declaration(left).transpose ? a.rows : a.cols;
   backend_.run(ops::SmoothingFactors{.smoothing = *smoothing,
                                      .a = a,
                                      .transpose_a = declaration(left).transpose,
                                      .b = b,
                                      .transpose_b = declaration(right).transpose,
-                                     .factors = smoothing_factors(left)});
+                                     .factors = smoothing_factors(left).columns(0, k)});
 }
 
 OperandId OperandSet::history_owner(OperandId id) const {

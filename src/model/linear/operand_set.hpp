@@ -86,7 +86,7 @@ class OperandSet {
 
   // --- quantization -----------------------------------------------------------------------------
   /// Quantizes the operand from `source`, or from the codes of the other orientation, as its
-  /// OrientationSource says. A first orientation may have fewer rows than it declares.
+  /// OrientationSource says. The source may have fewer rows than it declares.
   void make(const StepContext& context, OperandId id, const TensorView& source);
   /// On a logged step: computes the statistics of the operand.
   void measure(const StepContext& context, OperandId id, const TensorView& source);
@@ -131,7 +131,7 @@ class OperandSet {
   /// Continues a history of `steps` steps; the caller has copied its state to delayed_state(id).
   void continue_history(OperandId id, std::int64_t steps) { row(id).history_steps = steps; }
   /// Smoothing factors of the GEMM of a row, (1, k), part of a checkpoint; empty without smoothing.
-  const TensorView& smoothing_factors(OperandId id) const { return operand(id).channel_factors; }
+  const TensorView& smoothing_factors(OperandId id) const { return row(id).factors; }
 
   /// One OperandStatistics for each row, of the last logged step, as bytes (u8).
   const TensorView& statistics() const { return statistics_; }
@@ -140,7 +140,8 @@ class OperandSet {
   struct Row {
     OperandDeclaration declaration;
     QuantizedOperand operand;
-    TensorView codes, scales;        ///< memory of its own, at its full number of rows; or empty
+    TensorView codes, scales;        ///< memory of its own, for the declared source; or empty
+    TensorView factors;              ///< smoothing factors of the declared source; or empty
     std::optional<OperandId> other;  ///< the other orientation of the tensor
     std::int64_t history_steps = 0;
   };
@@ -158,8 +159,8 @@ class OperandSet {
   void reserve(OperandId id, const std::string& owner);
   void reserve_transform(OperandId id);
   void reserve_codes(OperandId id);
-  /// Sets the number of rows of a first orientation.
-  void fit(Row& row, std::int64_t rows);
+  /// Sets the extents of the operand to those of the source.
+  static void fit(Row& row, const TensorView& source);
   void be_source(OperandId id, const TensorView& source);
   /// Sets the key of the operand and points it at its memory; returns false if `source` itself
   /// serves.

@@ -12,59 +12,11 @@ namespace fp8lab {
 namespace {
 
 using nlohmann::json;
-using nlohmann::ordered_json;
 
-constexpr const char* kBlockSuffix = "_scale_inv";
-constexpr const char* kScaleSuffix = "_scale";
 constexpr std::uint64_t kLargestBlock = 1 << 20;
 
 std::int64_t tiles(std::int64_t extent, std::int64_t tile) {
   return tile == 0 ? 1 : (extent + tile - 1) / tile;
-}
-
-ordered_json block_config(const StoredScaleTile& tile, const LinearRecipe& linear,
-                          const std::vector<std::string>& kept) {
-  ordered_json config;
-  config["quant_method"] = "fp8";
-  config["fmt"] = "e4m3";
-  config["activation_scheme"] = "dynamic";
-  config["weight_block_size"] = {tile.rows, tile.cols};
-  // DeepSeek-V3.1's word for scales that are powers of two, activations included.
-  const auto is_power_of_two = [](const numerics::ScaleRule& rule) {
-    return rule.is_power_of_two() && rule.factor == 1.0f;
-  };
-  const bool powers_of_two = is_power_of_two(linear.slot(Slot::fprop_w).scale) &&
-                             is_power_of_two(linear.slot(Slot::fprop_x).scale);
-  if (powers_of_two) config["scale_fmt"] = "ue8m0";
-  config["modules_to_not_convert"] = kept;
-  return config;
-}
-
-ordered_json compressed_tensors_config(const StoredScaleTile& tile, const LinearRecipe& linear,
-                                       const std::vector<std::string>& kept) {
-  const auto arguments = [](const char* strategy, bool dynamic) {
-    return ordered_json{{"num_bits", 8},
-                        {"type", "float"},
-                        {"symmetric", true},
-                        {"strategy", strategy},
-                        {"dynamic", dynamic}};
-  };
-  ordered_json group;
-  group["targets"] = ordered_json::array({"Linear"});
-  group["weights"] = arguments(tile.rows == 0 ? "tensor" : "channel", false);
-  const QuantSpec& x = linear.slot(Slot::fprop_x);
-  group["input_activations"] =
-      x.is_quantized() ? arguments(x.has_scale() && x.tile.is_tensor() ? "tensor" : "token", true)
-                       : ordered_json();
-  group["output_activations"] = nullptr;
-  ordered_json config;
-  config["quant_method"] = "compressed-tensors";
-  config["format"] = x.is_quantized() ? "float-quantized" : "naive-quantized";
-  config["quantization_status"] = "compressed";
-  config["kv_cache_scheme"] = nullptr;
-  config["ignore"] = kept;
-  config["config_groups"]["group_0"] = std::move(group);
-  return config;
 }
 
 std::optional<StoredScaleTile> read_block(JsonFields& fields, const std::string& key) {
@@ -114,35 +66,6 @@ std::optional<StoredScaleTile> read_compressed_tensors(const json& groups,
 }
 
 }  // namespace
-
-StoredScaleTile stored_scale_tile(const QuantSpec& spec, const std::string& layer) {
-  const TileShape tile = spec.scale_tile();
-  const bool stored = spec.format == numerics::kE4M3 && !spec.transform &&
-                      (tile.is_tensor() || tile.is_row() || (tile.rows > 1 && tile.cols > 1));
-  if (!stored) {
-    throw InputError(
-        {.where = layer,
-         .reason = fmt::format("no file convention has weights quantized as {}", label(spec)),
-         .accepted = "e4m3fn without a transform, tile tensor, row, or a block such as 128x128"});
-  }
-  return {tile.rows, tile.cols};
-}
-
-TensorHeader scale_header(const TensorHeader& weight, const StoredScaleTile& tile) {
-  const std::int64_t rows = tiles(weight.shape[0], tile.rows);
-  if (!tile.is_block()) {
-    const auto shape =
-        tile.rows == 0 ? std::vector<std::int64_t>{1} : std::vector<std::int64_t>{rows, 1};
-    return {weight.name + kScaleSuffix, StoredType::f32, shape};
-  }
-  return {weight.name + kBlockSuffix, StoredType::f32, {rows, tiles(weight.shape[1], tile.cols)}};
-}
-
-ordered_json quantization_config(const StoredScaleTile& tile, const LinearRecipe& linear,
-                                 const std::vector<std::string>& kept) {
-  return tile.is_block() ? block_config(tile, linear, kept)
-                         : compressed_tensors_config(tile, linear, kept);
-}
 
 std::optional<StoredScaleTile> read_quantization_config(const json& config,
                                                         const std::string& origin) {

@@ -13,29 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "emulation/spec/recipe.hpp"
 #include "src/io/tensors/safetensors_header.hpp"
+#include "src/model/dialects/weight_layout.hpp"
 
 namespace fp8lab {
-
-/// The elements of a (N, K) weight that share a scale; an extent of 0 is the whole one.
-struct StoredScaleTile {
-  std::int64_t rows = 0, cols = 0;
-  bool operator==(const StoredScaleTile&) const = default;
-  bool is_block() const { return rows > 0 && cols > 0; }
-};
-
-/// The convention for operands of `spec`; `layer` is named in errors. Throws Error for formats,
-/// tiles and transforms that neither has.
-StoredScaleTile stored_scale_tile(const QuantSpec& spec, const std::string& layer);
-
-/// Name and shape of the scales of `weight` (N, K).
-TensorHeader scale_header(const TensorHeader& weight, const StoredScaleTile& tile);
-
-/// The quantization_config of a config.json. `activations` is the quantizer of fprop.x, `kept` the
-/// names of linear modules that stay unquantized.
-nlohmann::ordered_json quantization_config(const StoredScaleTile& tile, const LinearRecipe& linear,
-                                           const std::vector<std::string>& kept);
 
 /// Blocks that a quantization_config names, nothing when it names none. Throws Error naming
 /// `origin` and the field for methods whose weights are not FP8.

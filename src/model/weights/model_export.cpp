@@ -3,24 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
-#include <system_error>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/numerics/codec.hpp"
 #include "src/architecture/parts.hpp"
 #include "src/config/reading/hugging_face.hpp"
-#include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
-#include "src/io/files/file_lock.hpp"
 #include "src/io/json_document.hpp"
-#include "src/io/tensors/tensor_store.hpp"
+#include "src/model/dialects/dialect_config.hpp"
+#include "src/model/dialects/folder_writer.hpp"
+#include "src/model/dialects/quantized_weight.hpp"
 #include "src/model/linear/operand.hpp"
-#include "src/model/weights/fp8_storage.hpp"
 #include "src/model/weights/weight_names.hpp"
 
 namespace fp8lab {
@@ -29,27 +27,17 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr std::array<const char*, 10> kTokenizerFiles = {"tokenizer.json",
-                                                         "tokenizer_config.json",
-                                                         "special_tokens_map.json",
-                                                         "added_tokens.json",
-                                                         "vocab.json",
-                                                         "merges.txt",
-                                                         "tokenizer.model",
-                                                         "chat_template.jinja",
-                                                         "chat_template.json",
-                                                         "generation_config.json"};
-
 constexpr std::int64_t kPiece = std::int64_t{1} << 18;  // elements, few enough for a cache
 
 /// A tensor of the files and what it holds.
 struct PlannedTensor {
-  enum class Content { values, codes, scales };
+  enum class Content { values, codes, scales, global };
 
   TensorHeader header;
   std::size_t source = 0;  ///< index in the ModelTensors
   Content content = Content::values;
-  QuantSpec spec{};  ///< of codes and scales
+  QuantSpec spec{};       ///< of codes and scales
+  WeightLayout layout{};  ///< of codes and scales
 };
 
 struct Plan {  // NOLINT(bugprone-exception-escape): moves of ordered_json assert
@@ -75,10 +63,22 @@ const LinearRecipe& recipe_of(const Recipe& recipe, const std::string& name,
   return recipe.for_layer(name, static_cast<int>(model.layer_count()));
 }
 
-/// The one tile of all quantized layers, and the quantization_config.
+InputQuantization inputs_of(const LinearRecipe& linear) {
+  const QuantSpec& x = linear.slot(Slot::fprop_x);
+  if (!x.is_quantized()) return InputQuantization::none;
+  return x.has_scale() && x.tile.is_tensor() ? InputQuantization::tensor : InputQuantization::token;
+}
+
+/// Whether a config may say that scales are powers of two: those of the activations are as well.
+bool has_powers_of_two(const LinearRecipe& linear) {
+  const numerics::ScaleRule& rule = linear.slot(Slot::fprop_x).scale;
+  return rule.is_power_of_two() && rule.factor == 1.0f;
+}
+
+/// The one layout of all quantized layers, and the quantization_config.
 void plan_quantization(const Recipe& recipe, const ModelTensors& tensors, const ModelConfig& model,
                        Plan& plan) {
-  std::optional<StoredScaleTile> tile;
+  std::optional<WeightLayout> layout;
   const LinearRecipe* linear = nullptr;
   std::string first;
   std::vector<std::string> kept;
@@ -89,23 +89,24 @@ void plan_quantization(const Recipe& recipe, const ModelTensors& tensors, const 
       kept.push_back(module_of(name));
       continue;
     }
-    const StoredScaleTile own = stored_scale_tile(spec, layer);
-    if (tile && own != *tile) {
+    const WeightLayout own = layout_of_spec(spec, layer);
+    if (layout && own != *layout) {
       throw Error(
           fmt::format("recipe {}: the weights of {} and {} have different tiles; files have "
                       "one for all",
                       recipe.name, first, layer));
     }
-    tile = own;
+    layout = own;
     linear = &recipe_of(recipe, layer, model);
     first = layer;
   }
-  if (!tile) {
+  if (!layout) {
     throw Error(fmt::format("recipe {} quantizes no weight; export without it", recipe.name));
   }
   // A tied head has no tensor of its own, so that it is as high in precision as the embedding.
   if (model.tie_word_embeddings) kept.push_back("lm_head");
-  plan.quantization = quantization_config(*tile, *linear, kept);
+  layout->scales_are_powers = layout->scales_are_powers && has_powers_of_two(*linear);
+  plan.quantization = quantization_config(*layout, inputs_of(*linear), kept);
 }
 
 Plan make_plan(const ModelTensors& tensors, const ModelConfig& model,
@@ -121,7 +122,7 @@ Plan make_plan(const ModelTensors& tensors, const ModelConfig& model,
                                : QuantSpec{};
     if (!spec.is_quantized()) {
       if (is_stored_transposed(header.name)) std::swap(header.shape[0], header.shape[1]);
-      plan.tensors.push_back({std::move(header), i, PlannedTensor::Content::values, {}});
+      plan.tensors.push_back({std::move(header), i, PlannedTensor::Content::values, {}, {}});
       continue;
     }
     if (is_stored_transposed(header.name)) {
@@ -130,12 +131,19 @@ Plan make_plan(const ModelTensors& tensors, const ModelConfig& model,
                       "convention of FP8 scales exists; export without it",
                       options.recipe->name, header.name));
     }
-    header.type = StoredType::f8_e4m3;
-    const TensorHeader scales = scale_header(header, stored_scale_tile(spec, *layer));
-    plan.tensors.push_back({std::move(header), i, PlannedTensor::Content::codes, spec});
-    plan.tensors.push_back({scales, i, PlannedTensor::Content::scales, spec});
+    const WeightLayout layout = layout_of_spec(spec, *layer);
+    using Content = PlannedTensor::Content;
+    Content content = Content::codes;
+    for (TensorHeader& part : layout_headers(layout, header.name, header.shape)) {
+      plan.tensors.push_back({std::move(part), i, content, spec, layout});
+      content = content == Content::codes ? Content::scales : Content::global;
+    }
   }
   return plan;
+}
+
+bool is_rounded(const QuantSpec& spec) {
+  return !spec.is_cast() || spec.weight_source == WeightSource::bf16;
 }
 
 /// Rounds `values` to `type`. Throws Error naming `tensor` for one that becomes infinite.
@@ -152,49 +160,33 @@ void round_values(const std::string& tensor, StoredType type, std::span<const fl
 }
 
 /// A weight that its file holds as (in, out).
-TensorBytes transposed_values(const ModelTensors& tensors, const PlannedTensor& tensor) {
-  const TensorHeader& header = tensor.header;
+TensorBytes transposed_values(const ModelTensors& tensors, std::size_t index,
+                              const TensorHeader& header) {
   std::vector<float> values(static_cast<std::size_t>(header.size()));
-  tensors.read(tensor.source, 0, values);
+  tensors.read(index, 0, values);
   TensorBytes bytes(header.bytes());
   round_values(header.name, header.type, transposed(values, header.shape[1], header.shape[0]),
                bytes);
   return bytes;
 }
 
-TensorBytes rounded_values(const ModelTensors& tensors, const PlannedTensor& tensor) {
-  const TensorHeader& header = tensor.header;
-  if (is_stored_transposed(header.name)) return transposed_values(tensors, tensor);
-  const std::size_t width = size_of(header.type);
-  TensorBytes bytes(header.bytes());
-  std::vector<float> values;
-  for (std::int64_t first = 0; first < header.size(); first += kPiece) {
-    values.resize(static_cast<std::size_t>(std::min(kPiece, header.size() - first)));
-    tensors.read(tensor.source, first, values);
-    round_values(
-        header.name, header.type, values,
-        std::span(bytes).subspan(static_cast<std::size_t>(first) * width, values.size() * width));
-  }
-  return bytes;
-}
-
 TensorBytes produce(Backend& backend, const ModelTensors& tensors, const PlannedTensor& tensor,
                     std::uint64_t seed) {
-  if (tensor.content == PlannedTensor::Content::values) return rounded_values(tensors, tensor);
+  using Content = PlannedTensor::Content;
+  if (tensor.content == Content::values) {
+    return is_stored_transposed(tensor.header.name)
+               ? transposed_values(tensors, tensor.source, tensor.header)
+               : rounded_values(tensors, tensor.source, tensor.header);
+  }
   const std::size_t mark = backend.memory_mark();
   const QuantizedOperand operand =
       quantize_weight(backend, tensors, tensor.source, tensor.spec, seed);
-  TensorBytes bytes(tensor.header.bytes());
-  if (tensor.content == PlannedTensor::Content::codes) {
-    backend.download(bytes.data(), operand.codes);
-  } else if (operand.scales.empty()) {  // codes without a scale are the values
-    const float one = 1.0f;
-    encode_elements(StoredType::f32, std::span(&one, 1), bytes);
-  } else {
-    backend.download(bytes.data(), operand.scales);
-  }
+  const float amax =
+      tensor.layout.has_two_levels() ? weight_amax(tensors, tensor.source, tensor.spec) : 0.0f;
+  QuantizedBytes bytes = quantized_bytes(backend, operand, tensor.layout, amax);
   backend.release_to(mark);
-  return bytes;
+  if (tensor.content == Content::codes) return std::move(bytes.codes);
+  return std::move(tensor.content == Content::scales ? bytes.scales : bytes.global);
 }
 
 /// True when the rows of `part` have other tiles by themselves than within `rows` rows.
@@ -203,6 +195,7 @@ bool has_own_tiles(const WeightPart& part, std::int64_t rows, const QuantSpec& s
       spec.scale_source == ScaleSource::current || spec.scale_source == ScaleSource::delayed;
   const std::int64_t own = part.shape[0], first = part.first / part.shape[1], end = first + own;
   if (!is_measured || own == rows) return false;
+  if (spec.scale.format == numerics::ScaleFormat::nv_two_level) return true;  // the tensor's scale
   const std::int64_t tile = spec.tile.rows;
   return tile == 0 || first % tile != 0 || (end != rows && end % tile != 0);
 }
@@ -226,14 +219,6 @@ ordered_json make_config(const ModelConfig& model, const ExportOptions& options,
   return config;
 }
 
-void copy_tokenizer(const fs::path& from, const fs::path& to) {
-  if (from.empty()) return;
-  for (const char* name : kTokenizerFiles) {
-    if (!is_file(from / name)) continue;
-    write_file_atomically(to / name, read_file(from / name));
-  }
-}
-
 void check_tokenizer(const ExportOptions& options) {
   if (options.tokenizer.empty() || options.tokenizer_name.empty()) return;
   const std::string copied = folder_tokenizer(options.tokenizer);
@@ -244,63 +229,34 @@ void check_tokenizer(const ExportOptions& options) {
                   options.tokenizer.string(), copied, options.tokenizer_name));
 }
 
-/// A folder that vanishes unless it got its name.
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(const fs::path& path) : path_(temporary_beside(path)) {
-    make_directories(path_);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
-  void rename_to(const fs::path& path) {
-    std::error_code error;
-    fs::rename(path_, path, error);  // replaces an empty folder
-    if (error) {
-      throw RuntimeFailure(
-          fmt::format("{}: cannot rename a new folder to it: {}", path.string(), error.message()));
-    }
-    path_.clear();
-  }
-
- private:
-  fs::path path_;
-};
-
-bool is_exported_file(const fs::directory_entry& entry) {
-  std::error_code ignored;
-  if (!fs::is_regular_file(entry.symlink_status(ignored))) return false;
-  const fs::path path = target_of_temporary(entry.path()).value_or(entry.path());
-  const std::string name = path.filename().string();
-  return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
-         name == "config.json" ||
-         std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end();
-}
-
-/// A folder, no link to one, that holds nothing but files which export_model writes.
-bool holds_export(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::is_directory(fs::symlink_status(path, ignored))) return false;
-  const fs::directory_iterator entries(path, ignored);
-  return std::all_of(begin(entries), end(entries), is_exported_file);
-}
-
-/// The folder's path without a slash at its end.
-fs::path check_folder(const fs::path& folder) {
-  const fs::path path = folder.has_filename() ? folder : folder.parent_path();
-  std::error_code ignored;
-  if (is_present(path) && (!is_folder(path) || !fs::is_empty(path, ignored))) {
-    throw Error(fmt::format("{}: exists; accepted: a new folder or an empty one", folder.string()));
-  }
-  return path;
-}
-
 }  // namespace
+
+TensorBytes rounded_values(const ModelTensors& tensors, std::size_t index,
+                           const TensorHeader& header) {
+  const std::size_t width = size_of(header.type);
+  TensorBytes bytes(header.bytes());
+  std::vector<float> values;
+  for (std::int64_t first = 0; first < header.size(); first += kPiece) {
+    values.resize(static_cast<std::size_t>(std::min(kPiece, header.size() - first)));
+    tensors.read(index, first, values);
+    round_values(
+        header.name, header.type, values,
+        std::span(bytes).subspan(static_cast<std::size_t>(first) * width, values.size() * width));
+  }
+  return bytes;
+}
+
+float weight_amax(const ModelTensors& tensors, std::size_t index, const QuantSpec& spec) {
+  const std::int64_t size = tensors.headers()[index].size();
+  float amax = 0.0f;
+  std::vector<float> values;
+  for (std::int64_t first = 0; first < size; first += kPiece) {
+    values.resize(static_cast<std::size_t>(std::min(kPiece, size - first)));
+    tensors.read(index, first, values);
+    for (const float value : values) amax = std::max(amax, std::abs(value));
+  }
+  return is_rounded(spec) ? numerics::from_bf16(numerics::to_bf16(amax)) : amax;
+}
 
 std::vector<std::string> export_notes(const ModelConfig& model, const ExportOptions& options) {
   if (!options.recipe) return {};
@@ -337,7 +293,7 @@ QuantizedOperand quantize_weight(Backend& backend, const ModelTensors& tensors, 
 TensorView upload_weight(Backend& backend, const ModelTensors& tensors, std::size_t index,
                          const QuantSpec& spec) {
   const TensorHeader& header = tensors.headers()[index];
-  const bool rounded = !spec.is_cast() || spec.weight_source == WeightSource::bf16;
+  const bool rounded = is_rounded(spec);
   const TensorView weight =
       backend.allocate(rounded ? DType::bf16 : DType::f32, header.shape[0], header.shape[1]);
   const std::size_t mark = backend.memory_mark();
@@ -356,60 +312,21 @@ TensorView upload_weight(Backend& backend, const ModelTensors& tensors, std::siz
   return weight;
 }
 
-std::vector<fs::path> unfinished_exports(const fs::path& folder) {
-  std::vector<fs::path> found;
-  for (const fs::path& path : temporaries(folder)) {
-    if (holds_export(path)) found.push_back(path);
-  }
-  return found;
-}
-
-std::vector<fs::path> folders_with_unfinished_exports(const fs::path& directory) {
-  std::set<fs::path> found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    const std::optional<fs::path> target = target_of_temporary(entry.path());
-    if (target && holds_export(entry.path())) found.insert(*target);
-  }
-  return {found.begin(), found.end()};
-}
-
-void remove_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::remove_all(folder, error);
-  if (!error) return;
-  throw RuntimeFailure(fmt::format("{}: cannot remove what a killed process left: {}",
-                                   folder.string(), error.message()));
-}
-
 void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
                   const ExportOptions& options, const fs::path& folder, const PartReport& report) {
-  const fs::path path = check_folder(folder);
+  check_new_folder(folder);
   check_tokenizer(options);
   const Plan plan = make_plan(tensors, model, options);
-  const ordered_json config = make_config(model, options, plan);
-  std::vector<TensorHeader> headers;
-  for (const PlannedTensor& tensor : plan.tensors) headers.push_back(tensor.header);
-  make_directories(path.parent_path());
-  const std::optional<FileLock> lock = FileLock::try_acquire(path);
-  if (!lock) {
-    throw Error(fmt::format("{}: is being written by {}", folder.string(), FileLock::owner(path)));
-  }
-  for (const fs::path& left : unfinished_exports(path)) remove_folder(left);
-  TemporaryFolder temporary(path);
-  const auto megabytes = [](std::uint64_t bytes) {
-    return static_cast<std::size_t>(bytes / 1'000'000);
-  };
-  const std::string part = "writing " + folder.string();
-  std::uint64_t all = 0, done = 0;
-  for (const TensorHeader& header : headers) all += header.bytes();
-  write_tensor_store(temporary.path(), options.shard_bytes, headers, [&](std::size_t i) {
-    if (report) report(part, megabytes(done), std::max<std::size_t>(megabytes(all), 1), "MB");
-    done += headers[i].bytes();
+  ModelFolderContent content;
+  content.shard_bytes = options.shard_bytes;
+  for (const PlannedTensor& tensor : plan.tensors) content.headers.push_back(tensor.header);
+  content.produce = [&](std::size_t i) {
     return produce(backend, tensors, plan.tensors[i], options.seed);
-  });
-  copy_tokenizer(options.tokenizer, temporary.path());
-  write_file_atomically(temporary.path() / "config.json", config.dump(2) + "\n");
-  temporary.rename_to(path);
+  };
+  content.work = [&](std::size_t i) { return tensors.headers()[plan.tensors[i].source].bytes(); };
+  content.files["config.json"] = make_config(model, options, plan).dump(2) + "\n";
+  content.copied_from = options.tokenizer;
+  write_model_folder(folder, content, report);
 }
 
 }  // namespace fp8lab

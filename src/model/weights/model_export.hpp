@@ -10,6 +10,7 @@
 #include "emulation/backend.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "src/config/config.hpp"
+#include "src/io/tensors/safetensors.hpp"
 #include "src/model/part_report.hpp"
 #include "src/model/weights/model_tensors.hpp"
 
@@ -31,20 +32,11 @@ struct ExportOptions {
 /// at all. Values are rounded to nearest even. The lock of `folder` (FileLock) is held meanwhile,
 /// and what a killed process left of an earlier attempt removed. Throws Error when the folder
 /// exists and is not empty, when another process writes it, for values too large for `dtype`, for
-/// models and quantizers that no convention of files has (hugging_face_config, stored_scale_tile),
+/// models and quantizers that no convention of files has (hugging_face_config, layout_of_spec),
 /// for layers quantized in different tiles, and for a tokenizer that is not the weights' own.
 void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
                   const ExportOptions& options, const std::filesystem::path& folder,
                   const PartReport& report = {});
-
-/// The half-written folders beside `folder` that attempts to export to it, running or killed, have.
-std::vector<std::filesystem::path> unfinished_exports(const std::filesystem::path& folder);
-/// The folders in `directory`, there or not, that have some.
-std::vector<std::filesystem::path> folders_with_unfinished_exports(
-    const std::filesystem::path& directory);
-/// Removes one of them with all that it holds. The caller must hold the lock of the export's
-/// folder.
-void remove_folder(const std::filesystem::path& folder);
 
 /// What a user should know of the files that export_model writes: how many weights have other tiles
 /// than training gives them, which quantizes q, k and v, and gate and up, as one matrix each.
@@ -58,5 +50,13 @@ TensorView upload_weight(Backend& backend, const ModelTensors& tensors, std::siz
 /// upload_weight as the operand of fprop.w. Stochastic rounding draws from seed + index.
 QuantizedOperand quantize_weight(Backend& backend, const ModelTensors& tensors, std::size_t index,
                                  const QuantSpec& spec, std::uint64_t seed);
+
+/// The largest magnitude of a weight as quantize_weight quantizes it.
+float weight_amax(const ModelTensors& tensors, std::size_t index, const QuantSpec& spec);
+
+/// The bytes of a tensor in the type of `header`, rounded to nearest even. Throws Error naming the
+/// tensor for a value too large for that type.
+TensorBytes rounded_values(const ModelTensors& tensors, std::size_t index,
+                           const TensorHeader& header);
 
 }  // namespace fp8lab

@@ -124,6 +124,81 @@ class Generation(ctypes.Structure):
     ]
 
 
+class Module(ctypes.Structure):
+    """fp8lab_module."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("is_head", ctypes.c_int32)]
+
+
+class LinearDescription(ctypes.Structure):
+    """fp8lab_linear_description."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("activation", ctypes.c_char_p),
+        ("weight", ctypes.c_char_p),
+        ("in", ctypes.c_int64),
+        ("out", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("index", ctypes.c_uint32),
+        ("numerics", ctypes.c_int32),
+        ("has_backward", ctypes.c_int32),
+    ]
+
+
+class Moment(ctypes.Structure):
+    """fp8lab_moment."""
+
+    _fields_ = [
+        ("seed", ctypes.c_uint64),
+        ("step", ctypes.c_uint32),
+        ("micro_batch", ctypes.c_uint32),
+        ("is_measured", ctypes.c_int32),
+        ("is_training", ctypes.c_int32),
+    ]
+
+
+class LinearPass(ctypes.Structure):
+    """fp8lab_linear_pass."""
+
+    _fields_ = [
+        ("moment", Moment),
+        ("rows", ctypes.c_int64),
+        ("workspace", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+        ("x", ctypes.c_void_p),
+        ("w", ctypes.c_void_p),
+    ]
+
+
+class RunDescription(ctypes.Structure):
+    """fp8lab_run_description."""
+
+    _fields_ = [
+        ("path", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("stage", ctypes.c_char_p),
+        ("config", ctypes.c_char_p),
+        ("device", ctypes.c_char_p),
+        ("seed", ctypes.c_uint64),
+        ("steps", ctypes.c_int64),
+        ("parameters", ctypes.c_int64),
+    ]
+
+
+class RunStep(ctypes.Structure):
+    """fp8lab_run_step."""
+
+    _fields_ = [
+        ("step", ctypes.c_int64),
+        ("tokens", ctypes.c_int64),
+        ("loss", ctypes.c_double),
+        ("gradient_norm", ctypes.c_double),
+        ("learning_rate", ctypes.c_double),
+        ("seconds", ctypes.c_double),
+    ]
+
+
 class Status(ctypes.c_int32):
     """fp8lab_status: a type of its own, unlike other results that are int32."""
 
@@ -146,6 +221,8 @@ def _to(kind: Any) -> Any:
 
 
 _array = _to(Array)
+_floats = _to(ctypes.c_float)
+_memory = ctypes.c_void_p
 
 FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "interface_version": (ctypes.c_uint32, ()),
@@ -202,6 +279,32 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (_handle, _size, _to(_to(_int32)), _to(_to(_double)), _to(_size), _to(_int32)),
     ),
     "model_save": (_status, (_handle, _text, _text, _text)),
+    "device_new": (_status, (_int32, _int32, _int32, _to(_handle))),
+    "device_free": (None, (_handle,)),
+    "recipe_new": (_status, (_text, _to(_handle))),
+    "recipe_free": (None, (_handle,)),
+    "recipe_name": (_text, (_handle,)),
+    "recipe_text": (_text, (_handle,)),
+    "recipe_traits": (None, (_handle, _to(_int32), _to(_int32))),
+    "match_modules": (_status, (_to(_text), _size, _to(Module), _size, _to(_int32))),
+    "recipe_choose": (_status, (_handle, _to(Module), _size, _to(_int32))),
+    "linear_new": (_status, (_handle, _handle, _to(LinearDescription), _memory, _to(_handle))),
+    "linear_free": (None, (_handle,)),
+    "linear_workspace_bytes": (_int64, (_handle,)),
+    "linear_forward": (_status, (_handle, _to(LinearPass), _memory, _memory)),
+    "linear_backward": (_status, (_handle, _to(LinearPass), _memory, _memory, _memory, _memory)),
+    "linear_end_step": (_status, (_handle, _memory)),
+    "linear_state": (None, (_handle, _size, _to(_text), _to(_int64))),
+    "linear_read_state": (_status, (_handle, _size, _memory, _floats, _to(_int64))),
+    "linear_write_state": (_status, (_handle, _size, _memory, _floats, _int64)),
+    "linear_histories": (_size, (_handle,)),
+    "linear_read_amaxes": (_status, (_handle, _memory, _floats)),
+    "linear_write_amaxes": (_status, (_handle, _memory, _floats)),
+    "run_new": (_status, (_to(RunDescription), _handle, _to(_handle), _size, _to(_handle))),
+    "run_free": (None, (_handle,)),
+    "run_add_step": (_status, (_handle, _to(RunStep))),
+    "run_add_statistics": (_status, (_handle, _int64, _to(_handle), _size, _memory)),
+    "run_complete": (_status, (_handle,)),
 }
 """Result and argument types of every function of fp8lab.h, without the prefix fp8lab_."""
 

@@ -8,6 +8,7 @@ every dataset.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,7 +83,9 @@ class Run:
     events: dict[str, Any]
     """step, kind and message."""
     tensors: dict[str, Any]
-    """layer, slot, format, scale_bits_per_element of each logged operand; step: the logged steps.
+    """layer, slot, format, scale_bits_per_element of each logged operand; step: the logged steps;
+    recipe: the recipe of each of these. format is that of one recipe; quantizers maps every recipe
+    of the run to its format and scale_bits_per_element (older files: only that one).
 
     `read_statistic` returns their statistics, such as sqnr_db; `statistic_names` lists the names.
     """
@@ -264,6 +267,54 @@ def _tensor_steps(file: Any, statistics: list[str]) -> NDArray[Any]:
     return _values(file, "tensors/step")[:rows]
 
 
+def _recipe_of_step(stage: str, step: int, falls: list[int]) -> str:
+    """Returns the recipe of step `step` of a stage, counted from 1, by its entry in
+    extra.stage_recipes; `falls` are its steps with an event "fallback"."""
+    recipe = ""
+    for part in stage.partition("=")[2].split("+"):
+        name, _, when = part.partition("@")
+        if when == "fallback":
+            holds = any(0 < fall < step for fall in falls)
+        else:
+            holds = step > int(when or 0)
+        recipe = name if holds else recipe
+    return recipe
+
+
+def _recipes_of_steps(meta: Mapping[str, Any], events: dict[str, Any], steps: Any) -> list[str]:
+    """Returns the recipe of each logged step; that of the run in files that do not tell more."""
+    extra = meta["extra"]
+    stages = list(filter(None, extra.get("stage_recipes", "").split(",")))
+    lengths = [int(length) for length in filter(None, extra.get("stage_steps", "").split(","))]
+    if not stages or len(stages) != len(lengths):
+        return [meta["recipe_name"]] * len(steps)
+    ends = np.cumsum(lengths)
+    falls = [int(s) for s, kind in zip(events["step"], events["kind"]) if kind == "fallback"]
+    recipes = []
+    for step in map(int, steps):
+        stage = min(int(np.searchsorted(ends, step)), len(stages) - 1)
+        start = int(ends[stage]) - lengths[stage]
+        recipes.append(_recipe_of_step(stages[stage], step - start, [f - start for f in falls]))
+    return recipes
+
+
+def _quantizers(meta: Mapping[str, Any], tensors: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns format and scale_bits_per_element of every operand under every recipe of the run."""
+    extra, count = meta["extra"], len(tensors["layer"])
+    columns = ("format", "scale_bits_per_element")
+    found = {
+        extra.get("tensors_recipe", meta["recipe_name"]): {name: tensors[name] for name in columns}
+    }
+    for recipe, entries in json.loads(extra.get("quantizers", "{}")).items():
+        formats, bits = [""] * count, np.full(count, np.nan)
+        for entry in entries:
+            for operand in entry["operands"]:
+                formats[operand] = entry["format"]
+                bits[operand] = entry["scale_bits_per_element"]
+        found[recipe] = {"format": formats, "scale_bits_per_element": bits}
+    return found
+
+
 def _all_statistics(file: Any) -> list[str]:
     """Returns the columns of /tensors; files of the first schema lack `without_history`."""
     later = [name for name in ("without_history",) if name in file["tensors"]]
@@ -288,14 +339,17 @@ def read_run(path: str | PathLike[str]) -> Run:
         tensors["scale_bits_per_element"] = _values(file, "tensors/scale_bits_per_element")
         if len({len(column) for column in tensors.values()}) > 1:
             raise _Damage("the names of /tensors differ in number")
+        tensors["quantizers"] = _quantizers(meta, tensors)
         tensors["step"] = _tensor_steps(file, _all_statistics(file))
+        events = _rows(file, "events")
+        tensors["recipe"] = _recipes_of_steps(meta, events, tensors["step"])
         return Run(
             meta=meta,
             metrics=_rows(file, "metrics"),
             eval=_rows(file, "eval"),
             scores=_rows(file, "scores"),
             documents=_rows(file, "documents"),
-            events=_rows(file, "events"),
+            events=events,
             tensors=tensors,
             complete=bool(done.size),
             final_weight_hash=int(done[0]) if done.size else 0,

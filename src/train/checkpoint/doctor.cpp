@@ -14,7 +14,7 @@
 #include "src/io/hdf5/run_reader.hpp"
 #include "src/io/hdf5/run_schema.hpp"
 #include "src/io/hdf5/study_log.hpp"
-#include "src/model/weights/model_export.hpp"
+#include "src/model/dialects/folder_writer.hpp"
 #include "src/train/checkpoint/checkpoint.hpp"
 #include "src/train/checkpoint/identity.hpp"
 

@@ -21,7 +21,8 @@ namespace {
 
 constexpr double kLongEnough = 0.1;  // seconds of a step
 constexpr double kSettled = 0.7;     // share of the estimate at half the size
-constexpr double kTimedLong = 0.4;   // seconds of all timed steps of one size
+constexpr double kMostGrowth = 8;    // times that a step takes at twice the size, at most
+constexpr double kSizes = 8;         // sizes among which a limited time is divided
 constexpr int kRepeats = 3;
 constexpr int kMostRepeats = 100;
 constexpr std::int64_t kSmallest = 32;
@@ -179,7 +180,7 @@ WorkLog record_held_out(const RunConfig& config, const StageConfig& stage, const
 }
 
 WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                  Backend& backend, bool statistics) {
+                  Backend& backend, bool statistics, double seconds) {
   const std::size_t mark = backend.memory_mark();
   const std::unique_ptr<Backend> own = backend_with_exact_sources(config, backend);
   TimingBackend timing(own ? *own : backend);
@@ -191,7 +192,7 @@ WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recip
     take(step, config, batches, statistics);
     timing.clear_log();
     int steps = 0;
-    for (; steps < kRepeats || (steps < kMostRepeats && seconds_of(timing.log()) < kTimedLong);
+    for (; steps < kRepeats || (steps < kMostRepeats && seconds_of(timing.log()) < seconds);
          ++steps) {
       take(step, config, batches, statistics);
     }
@@ -216,7 +217,9 @@ TimePlan estimate(const WorkLog& step, const WorkLog& timed) {
 }
 
 StageTime plan_time(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                    Backend& backend) {
+                    Backend& backend, double within) {
+  const auto began = std::chrono::steady_clock::now();
+  const double timed_long = std::min(kTimedLong, within / kSizes);
   const WorkLog step = record_step(config, stage, recipe, backend);
   const std::int64_t largest = largest_extent(config.model, stage);
   TimePlan before;
@@ -230,19 +233,21 @@ StageTime plan_time(const RunConfig& config, const StageConfig& stage, const Rec
       if (whole) throw;
       continue;  // a transform or a range of K needs a larger size
     }
-    WorkLog timed = time_step(run, scaled, recipe, backend);
+    const auto size_began = std::chrono::steady_clock::now();
+    WorkLog timed = time_step(run, scaled, recipe, backend, false, timed_long);
+    const bool is_late = seconds_since(began) + kMostGrowth * seconds_since(size_began) > within;
     // The fixed cost of an operation loses weight as sizes grow. Rates are accepted if twice the
     // size gives nearly the same rate.
     StageTime time{estimate(step, timed)};
     const bool settled = time.step.total() >= kSettled * before.total() && before.total() > 0;
     before = time.step;
-    if (!whole && !(settled && seconds_of(timed) >= kLongEnough)) continue;
+    if (!whole && !is_late && !(settled && seconds_of(timed) >= kLongEnough)) continue;
     time.held_out = estimate(record_held_out(config, stage, recipe, backend), timed).total();
     const bool is_quantized =
         recipe.linear.slot(Slot::fprop_x).is_cast() || recipe.linear.slot(Slot::fprop_w).is_cast();
     if (stage.eval && stage.eval->weights_in_bf16 && is_quantized) time.in_bf16 = time.held_out;
     if (config.logging.statistics_every_steps > 0) {
-      timed.merge(time_step(run, scaled, recipe, backend, true));
+      timed.merge(time_step(run, scaled, recipe, backend, true, timed_long));
       time.with_statistics =
           estimate(record_step(config, stage, recipe, backend, true), timed).total();
     }

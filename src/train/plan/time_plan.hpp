@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "emulation/backend.hpp"
@@ -11,6 +12,9 @@
 #include "src/config/config.hpp"
 
 namespace fp8lab {
+
+/// Seconds of all timed steps of one size, as a rule.
+inline constexpr double kTimedLong = 0.4;
 
 /// Seconds of one optimizer step.
 struct TimePlan {
@@ -43,11 +47,11 @@ WorkLog record_held_out(const RunConfig& config, const StageConfig& stage, const
                         const Backend& backend);
 
 /// Times the operations of a step of one micro-batch a shard on `backend`: the mean of each kind
-/// over steps of some tenths of a second, at least three, after one warm-up step. A mean, since
+/// over steps of `seconds` together, at least three, after one warm-up step. A mean, since
 /// other load on the machine slows the run down as well. Weights and tokens are random, with one
 /// document a sequence. Frees its memory.
 WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                  Backend& backend, bool statistics = false);
+                  Backend& backend, bool statistics = false, double seconds = kTimedLong);
 
 /// Returns the seconds of the work of `step` at the rates of `timed`: the rate of the same kind,
 /// else of the same operation, else of its class.
@@ -64,9 +68,11 @@ struct StageTime {
 /// Estimates the recorded work at the rates of smaller steps. Their size grows until a step takes
 /// some tenths of a second or is a micro-batch of the stage itself. Generation, multiple choice,
 /// and the warm-up of delayed scales are not included. Assumes one document a sequence; attention
-/// within shorter documents takes less.
+/// within shorter documents takes less. The size also stops growing where the next one might exceed
+/// `within` seconds of timing: the estimate is then coarse, rather too high than too low, since the
+/// fixed cost of an operation weighs more in a smaller step.
 StageTime plan_time(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                    Backend& backend);
+                    Backend& backend, double within = std::numeric_limits<double>::infinity());
 
 /// Estimates the seconds from the start of the program to the first step: memory, initial weights,
 /// their hash. Measured with a smaller model on `backend`. Does not include reading weights from a

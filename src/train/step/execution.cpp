@@ -128,6 +128,7 @@ void Execution::go_on_from(OpenCheckpoint checkpoint, const RunPosition& positio
   FP8LAB_ASSERT(transformer_ == nullptr);
   checkpoint_ = std::move(checkpoint);
   position_ = position;
+  muon_overflow_.look_again();
 }
 
 StreamPosition Execution::first_position() const {
@@ -327,6 +328,11 @@ StepTaken Execution::step(const InspectStep& inspect) {
   if (!inspected) taken.statistics = std::move(results.statistics);
   taken.record = record_of(results, taken.trained_tokens);
   taken.record.objective = metrics_of_step(batches);
+  if (updates && taken.trained_tokens > 0) {
+    const std::optional<EventRecord> overflow =
+        muon_overflow_.look(backend_, memory_->parameters, update, taken.record);
+    if (overflow) taken.events.push_back(*overflow);
+  }
   if (may_fall) fall_back(taken);
 
   ++position_.step;

@@ -21,6 +21,7 @@
 #include "src/train/run_check.hpp"
 #include "src/train/step/amax_history.hpp"
 #include "src/train/step/fallback.hpp"
+#include "src/train/step/muon_overflow.hpp"
 #include "src/train/step/run_memory.hpp"
 #include "src/train/step/update_errors.hpp"
 
@@ -49,7 +50,7 @@ struct StepTaken {
   std::vector<std::uint8_t>
       without_history;  ///< as `statistics`: 1 for a delayed scale without history
   std::optional<UpdateErrors> update_errors;  ///< in steps that measure them
-  std::vector<EventRecord> events;            ///< of stress tests applied in this step
+  std::vector<EventRecord> events;            ///< of stress tests, and overflow of muon's norms
   std::optional<EventRecord> fallback;        ///< why the stage switches to its fallback recipe
 };
 
@@ -165,6 +166,7 @@ class Execution {
   RunPosition position_;
   AmaxHistories histories_;  ///< of the previous stage, or of the initial checkpoint
   Identity identity_;
+  MuonOverflow muon_overflow_;
 };
 
 }  // namespace fp8lab

@@ -11,6 +11,7 @@
 #include "src/config/key_help.hpp"
 #include "src/config/reading/experiments.hpp"
 #include "src/config/tables/table.hpp"
+#include "src/config/value_help.hpp"
 
 namespace fp8lab {
 namespace {
@@ -227,3 +228,10 @@ TEST_CASE("a default that follows from other keys has their bounds") {
 
 }  // namespace
 }  // namespace fp8lab
+
+TEST_CASE("every word that a key accepts is explained") {
+  CHECK(unexplained_values() == std::vector<std::string>{});
+  CHECK(value_help("no such word").empty());
+  CHECK(value_help("nearest").find("scale_rounding") != std::string::npos);  // and of rounding
+  CHECK(value_help("nearest").find("ties to the even one") != std::string::npos);
+}

@@ -397,6 +397,14 @@ TEST_CASE("a malformed table of token bytes is one line") {
     return Vocabulary::read(scratch / "shard.json");
   };
   CHECK(read("41", "42").decode({0, 2, 3, 9, -1}) == "B\xe2\x82\xac");
+  const std::string named = "\"begin\":0,\"special\":{\"0\":\"<s>\"}";
+  CHECK(read("\"begin\":0", named).decode({0, 2, 1}) == "A");
+  CHECK(read("\"begin\":0", named).spell({0, 2, 1, 9, -1}) == "<s>A<id 1><id 9><id -1>");
+  CHECK(read("41", "42").spell({0, 2}) == "<id 0>B");
+  for (const char* wrong : {"[\"<s>\"]", "{\"4\":\"<s>\"}", "{\"x\":\"<s>\"}", "{\"0\":1}"}) {
+    CHECK_THROWS_WITH(read("\"begin\":0", "\"begin\":0,\"special\":" + std::string(wrong)),
+                      Catch::Contains("\"special\""));
+  }
   CHECK_THROWS_WITH(read("{", "["), Catch::Contains("malformed JSON"));
   CHECK_THROWS_WITH(read("\"begin\":0", "\"begin\":0,\"begin\":2"), Catch::Contains("given twice"));
   CHECK_THROWS_WITH(read("\"end\":1", "\"end\":18446744073709551615"), Catch::Contains("\"end\""));

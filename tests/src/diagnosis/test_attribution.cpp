@@ -6,6 +6,7 @@
 #include "src/diagnosis/attribution.hpp"
 #include "src/diagnosis/diagnosis_time.hpp"
 #include "src/error_sources/switches.hpp"
+#include "tests/device_memory.hpp"
 #include "tests/src/diagnosis/diagnosed_run.hpp"
 
 using namespace fp8lab;
@@ -25,8 +26,8 @@ const std::vector<Assignment> kShort = {{"stages.s.sequence_length", "64"},
 const std::vector<std::string> kGroups = {"source", "scale", "slot", "GEMM", "layer"};
 
 Attribution attributed(DiagnosedRun& run, const CheckpointedRun& at, const Recipe& recipe) {
-  return attribute_gradient(run.backend(), at, run.next_step(), recipe, {kGroups, {}}, 2,
-                            [](const std::string&, std::size_t, std::size_t) {});
+  return attribute_gradient(run.backend(), run.backend(), at, run.next_step(), recipe,
+                            {kGroups, {}}, 2, [](const std::string&, std::size_t, std::size_t) {});
 }
 
 /// At the checkpoint of a run in bf16.
@@ -88,8 +89,8 @@ TEST_CASE("an estimator is said to be no error of arithmetic") {
   DiagnosedRun run("bf16", kShort);
   const CheckpointedRun at = run.at_checkpoint();
   const auto remarks_of = [&](const char* recipe) {
-    return attribute_gradient(run.backend(), at, run.next_step(), load_recipe(recipe),
-                              {{"scale"}, {}}, 2,
+    return attribute_gradient(run.backend(), run.backend(), at, run.next_step(),
+                              load_recipe(recipe), {{"scale"}, {}}, 2,
                               [](const std::string&, std::size_t, std::size_t) {})
         .remarks;
   };
@@ -108,7 +109,8 @@ TEST_CASE("only what is named is attributed, layers when asked for, and the unkn
   const auto of = [&](const std::vector<std::string>& groups,
                       const std::vector<std::string>& layers) {
     told.clear();
-    return attribute_gradient(run.backend(), at, run.next_step(), recipe, {groups, layers}, 2,
+    return attribute_gradient(run.backend(), run.backend(), at, run.next_step(), recipe,
+                              {groups, layers}, 2,
                               [&](const std::string& part, std::size_t done, std::size_t total) {
                                 CHECK(done == told.size());
                                 told.push_back(part);
@@ -310,6 +312,29 @@ TEST_CASE("the lag of an amax history is named") {
   CHECK(share(late, "scale", "amax history") > 0.5);
   CHECK(part(late, "scale", "amax history").without ==
         part(present, "scale", "amax history").without);
+}
+
+TEST_CASE("a device has the attribution of the CPU, to the bit") {
+  const char* name = GENERATE("te_delayed", "nvfp4", "fp4_occ", "fp4_dge");
+  INFO(name);
+  DiagnosedRun run("bf16", kShort);
+  const CheckpointedRun at = run.at_checkpoint();
+  test::DeviceMemory device(run.backend());
+  const auto of = [&](Backend& backend) {
+    return attribute_gradient(backend, run.backend(), at, run.next_step(), load_recipe(name),
+                              {{"source", "scale"}, {}}, 2,
+                              [](const std::string&, std::size_t, std::size_t) {});
+  };
+  const Attribution here = of(run.backend()), there = of(device);
+  CHECK(there.whole == here.whole);
+  CHECK(there.nothing == here.nothing);
+  for (const char* group_name : {"source", "scale"}) {
+    for (const Part& one : group(here, group_name).parts) {
+      INFO(one.name);
+      CHECK(part(there, group_name, one.name).alone == one.alone);
+      CHECK(part(there, group_name, one.name).without == one.without);
+    }
+  }
 }
 
 TEST_CASE("a history that the checkpoint lacks, and what runs elsewhere") {

@@ -46,7 +46,7 @@ struct Fixture {
         backend(make_backend("cpu", 2)),
         parameters(*backend, model, OptimizerConfig{}, recipe.activation_dtype),
         data(open_sources(eval.data, model.vocab_size, "test")),
-        inputs(read_evaluation_inputs(eval, data, model, kLength)) {
+        inputs(read_evaluation_inputs(eval, data, model, kLength, "eval")) {
     parameters.initialize(7);
     transformer = std::make_unique<Transformer>(*backend, parameters, model, recipe,
                                                 BatchShape{2, kLength, {}});

@@ -42,7 +42,7 @@ RunConfig run_of(const ModelConfig& model) {
 
 Batch first_batch(const StageConfig& stage) {
   Dataset dataset(make_corpus(fp8lab::test::sample_documents()), DataForm::running_text, 3, 0);
-  return dataset.next(stage.micro_batch_sequences, stage.sequence_length);
+  return dataset.next(stage.micro_batch_sequences, stage.sequence_length, "eval");
 }
 
 /// Makes what Trainer holds for the stage and takes a step: the plan has every byte of it.
@@ -73,7 +73,8 @@ void check_memory(const RunConfig& config, const StageConfig& stage, const Recip
   std::unique_ptr<Evaluator> evaluator;
   EvaluationInputs inputs;
   if (stage.eval) {
-    inputs = read_evaluation_inputs(*stage.eval, *data, config.model, stage.sequence_length);
+    inputs =
+        read_evaluation_inputs(*stage.eval, *data, config.model, stage.sequence_length, "eval");
     evaluator = std::make_unique<Evaluator>(*backend, run.parameters, *transformer, *stage.eval,
                                             *data, inputs);
   }

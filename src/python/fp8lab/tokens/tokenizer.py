@@ -341,8 +341,8 @@ def _spelling(decoder: Any) -> Callable[[str], bytes | None] | None:
 
 def token_bytes(encoder: Encoder) -> bytes | None:
     """Returns token_bytes.json: the bytes of each id in hexadecimal, empty for special tokens and
-    unused ids. None if a single id has no bytes: if the tokenizer is neither byte-level nor a
-    SentencePiece BPE with byte fallback."""
+    unused ids, and the spellings of special tokens. None if a single id has no bytes: if the
+    tokenizer is neither byte-level nor a SentencePiece BPE with byte fallback."""
     document = json.loads(encoder.json_bytes)
     spelled = _spelling(document.get("decoder"))
     if spelled is None or not isinstance(document["model"].get("vocab"), dict):
@@ -363,6 +363,7 @@ def token_bytes(encoder: Encoder) -> bytes | None:
         "tokenizer_hash": f"{encoder.tokenization.tokenizer_hash:016x}",
         "begin": encoder.tokenization.begin,
         "end": encoder.tokenization.end,
+        "special": {str(i): t["content"] for i, t in sorted(added.items()) if t["special"]},
         "tokens": texts,
     }
     return (json.dumps(table, separators=(",", ":")) + "\n").encode()

@@ -1,0 +1,156 @@
+// fp8lab.h: run files of trainings of other frameworks.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "emulation/cpu/simd/target.hpp"
+#include "src/interface/guard.hpp"
+#include "src/interface/handles.hpp"
+#include "src/interface/layer_handles.hpp"
+#include "src/interface/module_names.hpp"
+#include "src/io/hash.hpp"
+#include "src/io/hdf5/run_log.hpp"
+
+struct fp8lab_run {
+  std::unique_ptr<fp8lab::RunLog> log;
+  std::vector<std::string> layers;  ///< names
+};
+
+namespace fp8lab::interface {
+namespace {
+
+std::vector<LinearLayer*> layers_from(fp8lab_linear* const* layers, std::size_t count) {
+  std::vector<LinearLayer*> result;
+  for (std::size_t i = 0; i < count; ++i) result.push_back(given(layers[i], "layers").layer.get());
+  return result;
+}
+
+/// The names of the layers, with their stack named as in recipes where all stay different.
+std::vector<std::string> names_in_run(const std::vector<LinearLayer*>& layers) {
+  std::vector<std::string> own, in_stack;
+  for (const LinearLayer* layer : layers) {
+    const std::vector<std::string> names = names_of({layer->name()});
+    own.push_back(layer->name());
+    in_stack.push_back(names.size() > 1 ? names[1] : names[0]);
+  }
+  const std::set<std::string> different(in_stack.begin(), in_stack.end());
+  return different.size() == in_stack.size() ? in_stack : own;
+}
+
+std::vector<TensorName> tensor_names(const std::vector<LinearLayer*>& layers) {
+  const std::vector<std::string> of_layers = names_in_run(layers);
+  std::vector<TensorName> names;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const OperandSet& operands = layers[i]->operands();
+    for (const OperandId id : operands.ids()) {
+      const OperandDeclaration& row = operands.declaration(id);
+      names.push_back({of_layers[i], row.name, label(row.spec),
+                       scale_bits_per_element(row.spec, row.rows(), row.k())});
+    }
+  }
+  return names;
+}
+
+RunMeta meta_of(const fp8lab_run_description& run, const Recipe& recipe) {
+  RunMeta meta;
+  meta.run_name = text_of(run.name, "name");
+  meta.recipe_name = recipe.name;
+  meta.recipe_text = recipe.text;
+  meta.recipe_resolved = describe(recipe);
+  meta.recipe_hash = recipe.hash;
+  meta.config_text = text_of(run.config, "config");
+  meta.config_hash = hex16(xxh3(meta.config_text));
+  meta.code_version = FP8LAB_VERSION;
+  meta.device = text_of(run.device, "device");
+  meta.backend = meta.device.starts_with("NVIDIA") ? "cuda" : "cpu";
+  meta.math_profile = "exact";
+  meta.simd_target = std::string(cpu::name_of(cpu::active_target()));
+  meta.seed = run.seed;
+  meta.parameter_count = run.parameters;
+  const std::string stage = text_of(run.stage, "stage");
+  meta.stage_names = {stage};
+  meta.extra["stage_recipes"] = stage + "=" + recipe.name;
+  meta.extra["stage_steps"] = std::to_string(run.steps);
+  meta.extra["tensors_recipe"] = recipe.name;
+  return meta;
+}
+
+}  // namespace
+}  // namespace fp8lab::interface
+
+namespace interface = fp8lab::interface;
+using interface::given, interface::guarded, interface::text_of;
+
+fp8lab_status fp8lab_run_new(const fp8lab_run_description* description, const fp8lab_recipe* recipe,
+                             fp8lab_linear* const* layers, size_t count, fp8lab_run** run) {
+  return guarded([&] {
+    const fp8lab_run_description& described = given(description, "description");
+    fp8lab_run*& result = given(run, "run");
+    const auto all = interface::layers_from(layers, count);
+    const fp8lab::RunMeta meta = interface::meta_of(described, given(recipe, "recipe").recipe);
+    const std::string path = text_of(described.path, "path");
+    if (std::filesystem::exists(path)) {
+      throw fp8lab::Error(path + ": exists; accepted: the path of a new file");
+    }
+    auto made = std::make_unique<fp8lab_run>();
+    made->log = fp8lab::RunLog::create(path, meta, interface::tensor_names(all));
+    for (const interface::LinearLayer* layer : all) made->layers.push_back(layer->name());
+    result = made.release();
+  });
+}
+
+void fp8lab_run_free(fp8lab_run* run) {
+  (void)guarded([&] { delete run; });
+}
+
+fp8lab_status fp8lab_run_add_step(fp8lab_run* run, const fp8lab_run_step* step) {
+  return guarded([&] {
+    const fp8lab_run_step& row = given(step, "step");
+    fp8lab::StepRecord record;
+    record.step = row.step;
+    record.tokens = row.tokens;
+    record.loss = row.loss;
+    record.grad_norm = row.gradient_norm;
+    record.learning_rate = row.learning_rate;
+    record.seconds = row.seconds;
+    fp8lab::RunLog& log = *given(run, "run").log;
+    log.append(record);
+    log.flush();
+  });
+}
+
+fp8lab_status fp8lab_run_add_statistics(fp8lab_run* run, int64_t step, fp8lab_linear* const* layers,
+                                        size_t count, void* stream) {
+  return guarded([&] {
+    const fp8lab_run& whole = given(run, "run");
+    const auto all = interface::layers_from(layers, count);
+    std::vector<fp8lab::OperandStatistics> statistics;
+    std::vector<std::uint8_t> without_history;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (i >= whole.layers.size() || all[i]->name() != whole.layers[i]) {
+        throw fp8lab::Error(all[i]->name() + ": is not layer " + std::to_string(i) + " of the run");
+      }
+      const fp8lab::OperandSet& operands = all[i]->operands();
+      statistics.resize(statistics.size() + operands.ids().size());
+      all[i]->read_statistics(statistics.data() + statistics.size() - operands.ids().size(),
+                              stream);
+      for (const fp8lab::OperandId id : operands.ids()) {
+        without_history.push_back(operands.is_without_history(id) ? 1 : 0);
+      }
+    }
+    if (all.size() != whole.layers.size()) {
+      throw fp8lab::Error(
+          fmt::format("{} layers; accepted: the {} of the run", all.size(), whole.layers.size()));
+    }
+    whole.log->append_tensors(step, statistics, without_history);
+    whole.log->flush();
+  });
+}
+
+fp8lab_status fp8lab_run_complete(fp8lab_run* run) {
+  return guarded([&] { given(run, "run").log->complete(0); });
+}

@@ -1,0 +1,118 @@
+"""Run files of trainings in PyTorch, which `fp8lab report` and fp8lab.read_run read."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fp8lab._library import Handle, RunDescription, RunStep, call, text
+from fp8lab.errors import Error
+from fp8lab.torch.conversion import converted
+from fp8lab.torch.layer import MEASURED, SEED, Layer
+from fp8lab.torch.steps import clock_of
+
+
+class RunFile:
+    """Writes the steps of a converted model, and the statistics of all its operands, to a run file.
+
+        with fp8lab.torch.RunFile(model, "runs/mine/run.h5", every=10) as file:
+            for batch in batches:
+                loss = ...                     # forward and backward pass
+                optimizer.step()
+                file.step(loss, tokens=batch.size)
+                fp8lab.torch.end_step(model)
+
+    Operands are measured in the first step and in every `every`th one: those of the last
+    micro-batch, of weights in the first. The file holds the layers that ran in the first step. It
+    is complete when the block ends without an exception.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        path: str | Path,
+        *,
+        every: int = 10,
+        name: str = "",
+        config: str = "",
+        steps: int = 0,
+    ) -> None:
+        """`name` is that of the run, by default of its folder. `config` is TOML that a report
+        shows; `steps` is how many the run will have, if that is known."""
+        if every < 1:
+            raise Error(f"every: {every}; accepted: at least 1")
+        self._model, self._path, self._every = model, Path(path), every
+        self._name = name or self._path.resolve().parent.name
+        self._config, self._planned = config, steps
+        self._clock = clock_of(model)
+        self._run: Handle | None = None
+        self._layers: list[Layer] = []
+        self._began = time.monotonic()
+        self._steps = self._tokens = 0
+        self._clock[MEASURED] = 1
+
+    def __enter__(self) -> RunFile:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._clock[MEASURED] = 0
+        if kind is None and self._run is not None:
+            call("run_complete", self._run)
+
+    def step(
+        self,
+        loss: Any,
+        *,
+        tokens: int = 0,
+        gradient_norm: float = float("nan"),
+        learning_rate: float = float("nan"),
+    ) -> None:
+        """Adds a step: its loss in nats per token, and the tokens that it trained on."""
+        if self._run is None:
+            self._begin()
+        assert self._run is not None
+        self._steps += 1
+        self._tokens += tokens
+        seconds = time.monotonic() - self._began
+        row = RunStep(
+            self._steps, self._tokens, float(loss), float(gradient_norm), learning_rate, seconds
+        )
+        call("run_add_step", self._run, ctypes.byref(row))
+        if self._clock[MEASURED]:
+            handles, count = self._handles()
+            stream = self._layers[0].stream() if count else 0
+            call("run_add_statistics", self._run, self._steps, handles, count, stream)
+        self._clock[MEASURED] = int((self._steps + 1) % self._every == 0)
+
+    def _begin(self) -> None:
+        self._layers = [layer for layer in converted(self._model).values() if layer.has_run]
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        recipe = max((layer.recipe for layer in self._layers), key=self._count, default=None)
+        if recipe is None:
+            raise Error("no converted layer has run; accepted: step() after a forward pass")
+        where = next(self._model.parameters()).device
+        device = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
+        description = RunDescription(
+            text(str(self._path)),
+            text(self._name),
+            b"train",
+            text(self._config),
+            text(f"{device}, torch {torch.__version__}"),
+            int(self._clock[SEED]),
+            self._planned,
+            sum(parameter.numel() for parameter in self._model.parameters()),
+        )
+        handles, count = self._handles()
+        self._run = Handle("run_new", ctypes.byref(description), recipe.handle, handles, count)
+
+    def _count(self, recipe: Any) -> int:
+        return sum(layer.recipe is recipe for layer in self._layers)
+
+    def _handles(self) -> tuple[Any, int]:
+        pointers = [layer.address for layer in self._layers]
+        return (ctypes.c_void_p * len(pointers))(*pointers), len(pointers)

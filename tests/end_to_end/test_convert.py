@@ -1,0 +1,269 @@
+"""fp8lab convert: every dialect, read back with NumPy; losses, codes that are kept, refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from model_files import e4m3_codes, read_folder, stored, write_folder
+from program import PROGRAM, refused, run
+from quantized_files import (
+    CONFIG,
+    TARGETS,
+    Floats,
+    gaussian_model,
+    numbers,
+    read_weights,
+    sqnr,
+)
+
+# Decibels that rounding to the format costs normal deviates, at least and at most.
+EXPECTED = {"F8": (29.0, 34.0), "mxfp4": (16.0, 21.0), "nvfp4": (18.0, 23.0)}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("models") / "bf16", gaussian_model(CONFIG), CONFIG)
+
+
+@pytest.fixture(scope="module")
+def converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("converted")
+    out: dict[str, Path] = {}
+    for target, options in TARGETS.items():
+        out[target] = folder / target.replace(":", "_")
+        convert(source, out[target], target, *options)
+    return out
+
+
+def convert(source: Path, out: Path, target: str, *options: object) -> dict[str, Any]:
+    result = run("convert", source, out, "--to", target, "--json", *options)
+    assert result.returncode == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def values_of(folder: Path) -> dict[str, Floats]:
+    return {name: numbers(tensor) for name, tensor in read_folder(folder).items()}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_independent_reader_finds_the_stated_loss(
+    tmp_path: Path, source: Path, target: str
+) -> None:
+    document = convert(source, tmp_path / "out", target, *TARGETS[target])
+    read = read_weights(tmp_path / "out", target)
+    original = values_of(source)
+    assert read.keys() == original.keys()
+    losses = {one["tensor"]: one for one in document["tensors"]}
+    assert len(losses) == 28 and document["copied"] + 28 == len(original)
+    low, high = next((value for key, value in EXPECTED.items() if key in target), EXPECTED["F8"])
+    for name, values in original.items():
+        if name not in losses:
+            assert np.array_equal(values, read[name]), name
+            continue
+        found = sqnr(values, read[name])
+        assert low < found < high, (name, found)
+        assert abs(found - losses[name]["sqnr_db"]) < 1e-3
+        largest = float(np.max(np.abs(values - read[name])))
+        assert largest == pytest.approx(losses[name]["max_error"], rel=1e-5)
+
+
+def test_codes_and_scales_of_blocks_are_those_of_the_definition(
+    source: Path, converted: dict[str, Path]
+) -> None:
+    """Scale RN(amax / 448), codes nearest to x / scale: NumPy's, for ragged blocks too."""
+    name = "model.layers.1.mlp.down_proj.weight"
+    weight = values_of(source)[name]
+    tensors = read_folder(converted["fp8"])
+    scales = numbers(tensors[name + "_scale_inv"])
+    assert scales.shape == (2, 3)
+    for row in range(2):
+        for col in range(3):
+            block = np.s_[128 * row : 128 * row + 128, 128 * col : 128 * col + 128]
+            scale = np.max(np.abs(weight[block])) / np.float32(448)
+            assert scales[row, col] == scale
+            codes = np.frombuffer(tensors[name][2], np.uint8).reshape(weight.shape)[block]
+            assert np.array_equal(codes, e4m3_codes(weight[block] / scale))
+
+
+def test_what_a_dialect_keeps_has_the_same_codes(
+    tmp_path: Path, converted: dict[str, Path]
+) -> None:
+    """Between layouts of one tile and format, only names and the type of the scales change."""
+    for first, second, exact in [
+        ("fp8", "compressed-tensors:128x128", True),
+        ("compressed-tensors:128x128", "modelopt:128x128", True),
+        ("compressed-tensors", "torchao", True),
+        ("compressed-tensors:mxfp8", "torchao:mxfp8", True),
+        ("compressed-tensors:tensor", "fp8:tensor", True),
+        ("fp8:128x128:e8m0", "fp8:128x128:ue8m0", True),
+        ("fp8", "fp8:fnuz", True),
+        ("fp8:tensor", "fp8:tensor:fnuz", True),
+        ("modelopt:nvfp4", "torchao:nvfp4", True),
+        ("compressed-tensors:nvfp4", "modelopt:nvfp4", False),  # 1 / S is rounded
+    ]:
+        out = tmp_path / f"{first}-{second}".replace(":", "_")
+        document = convert(converted[first], out, second)
+        assert all(one["codes_kept"] for one in document["tensors"]), (first, second)
+        assert not exact or all(one["exact"] for one in document["tensors"]), (first, second)
+        assert exact or all(one["exact"] or one["sqnr_db"] > 120 for one in document["tensors"])
+        there, back = read_weights(converted[first], first), read_weights(out, second)
+        for name, values in there.items():
+            assert sqnr(values, back[name]) > (1e6 if exact else 120), (first, second, name)
+
+
+def test_fnuz_and_back_is_exact_and_minus_zero_is_zero(
+    tmp_path: Path, converted: dict[str, Path]
+) -> None:
+    convert(converted["fp8"], tmp_path / "fnuz", "fp8:fnuz")
+    codes = b"".join(
+        data for dtype, _, data in read_folder(tmp_path / "fnuz").values() if "FNUZ" in dtype
+    )
+    assert 0x80 not in codes and 0x7E in codes
+    document = convert(tmp_path / "fnuz", tmp_path / "back", "fp8")
+    assert all(one["exact"] and one["codes_kept"] for one in document["tensors"])
+
+
+def test_codes_that_the_other_format_lacks_are_quantized_anew(
+    tmp_path: Path, converted: dict[str, Path]
+) -> None:
+    """FNUZ quantized from BF16 reaches 0x7F, 240, which is NaN in E4M3."""
+    document = convert(converted["fp8:fnuz"], tmp_path / "out", "fp8")
+    assert not any(one["codes_kept"] for one in document["tensors"])
+    assert all(30 < one["sqnr_db"] < 60 or one["exact"] for one in document["tensors"])
+
+
+@pytest.mark.parametrize("target", ["fp8", "compressed-tensors:nvfp4", "torchao:mxfp8"])
+@pytest.mark.parametrize("plain", ["bf16", "f32"])
+def test_back_to_values(
+    tmp_path: Path, converted: dict[str, Path], target: str, plain: str
+) -> None:
+    document = convert(converted[target], tmp_path / "out", plain)
+    read, expected = values_of(tmp_path / "out"), read_weights(converted[target], target)
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert "quantization_config" not in config
+    assert config["torch_dtype"] == {"bf16": "bfloat16", "f32": "float32"}[plain]
+    losses = {one["tensor"]: one for one in document["tensors"]}
+    for name, values in expected.items():
+        if plain == "f32":
+            assert sqnr(values, read[name]) > 120
+            assert name not in losses or losses[name]["exact"]
+        else:
+            assert (
+                np.array_equal(read[name], numbers(stored(values))) or sqnr(values, read[name]) > 45
+            ), name
+
+
+def test_export_and_convert_write_the_same_bytes(tmp_path: Path, source: Path) -> None:
+    """One writer: the recipe's quantizer of the weights gives the same tensors by both ways."""
+    for recipe, target in [
+        ("fp8_block128", "fp8"),
+        ("mxfp8", "compressed-tensors:mxfp8"),
+        ("nvfp4", "compressed-tensors:nvfp4"),
+    ]:
+        exported, out = tmp_path / f"export-{recipe}", tmp_path / f"convert-{recipe}"
+        result = run("export", source, exported, "--recipe", recipe)
+        assert result.returncode == 0, result.stderr
+        convert(source, out, target, "--spec", f"{recipe}:fprop.w")
+        left, right = read_folder(exported), read_folder(out)
+        # A recipe may leave layers in BF16.
+        quantized = [
+            name for name in left if "_scale" in name or left[name][0] in ("U8", "F8_E4M3")
+        ]
+        assert len(quantized) >= 14
+        for name in quantized:
+            assert left[name] == right[name], (recipe, name)
+
+
+def test_shards_companions_and_notes(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "source", gaussian_model(CONFIG), CONFIG, shards=3)
+    (source / "tokenizer_config.json").write_text("{}")
+    (source / "modeling_own.py").write_text("")
+    result = run("convert", source, tmp_path / "out", "--to", "torchao", "--shard-bytes", 500_000)
+    assert result.returncode == 0, result.stderr
+    assert "not copied: modeling_own.py" in result.stderr
+    assert (tmp_path / "out/tokenizer_config.json").exists()
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) > 3
+    assert run("doctor", tmp_path / "out").returncode == 0
+    for line in result.stdout.splitlines()[:-1]:
+        assert "SQNR" in line and "largest error" in line
+    assert "28 tensors converted" in result.stdout.splitlines()[-1]
+
+
+def test_ignored_modules_stay_and_are_listed(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out, "fp8", "--ignore", "re:.*layers\\.0\\.", "--ignore", "*o_proj")
+    tensors = read_folder(out)
+    config = json.loads((out / "config.json").read_text())["quantization_config"]
+    kept = config["modules_to_not_convert"]
+    for name in ("model.layers.0.mlp.up_proj", "model.layers.3.self_attn.o_proj", "lm_head"):
+        assert tensors[name + ".weight"][0] == "BF16" and name in kept
+    assert tensors["model.layers.1.mlp.up_proj.weight"][0] == "F8_E4M3"
+    assert run("doctor", out).returncode == 0
+
+
+def test_a_killed_conversion_leaves_no_folder(tmp_path: Path) -> None:
+    sizes = CONFIG | {"hidden_size": 1024, "intermediate_size": 4096}
+    source = write_folder(tmp_path / "source", gaussian_model(sizes), sizes)
+    out = tmp_path / "out"
+    words = [PROGRAM, "convert", str(source), str(out), "--to", "compressed-tensors:nvfp4"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not list(tmp_path.glob(f".out.tmp-{process.pid}-*/*")):
+        assert process.poll() is None, "ended before it could be killed"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not out.exists()
+    assert run("doctor", tmp_path).returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def test_refusals(tmp_path: Path, source: Path, converted: dict[str, Path]) -> None:
+    out = tmp_path / "out"
+
+    def message(*words: object) -> str:
+        text = refused("convert", *words)
+        assert not out.exists()
+        return text
+
+    assert "--to" in message(source, out)
+    assert "unknown word 'fp9'; accepted: bf16" in message(source, out, "--to", "fp9")
+    assert "unknown word 'nvfp4'" in message(source, out, "--to", "fp8:nvfp4")
+    assert "given twice" in message(source, out, "--to", "fp8:ue8m0:e8m0")
+    assert "is for quantized targets" in message(
+        source, out, "--to", "bf16", "--ignore", "model.norm"
+    )
+    assert "its tile is 1x128, not 128x128" in message(
+        source, out, "--to", "fp8", "--spec", "e4m3fn/1x128"
+    )
+    assert "its scales are no powers of two" in message(
+        source, out, "--to", "compressed-tensors:mxfp8", "--spec", "e4m3fn/1x32"
+    )
+    assert "--input-scale NUMBER" in message(source, out, "--to", "modelopt")
+    assert "--input-scale is for" in message(source, out, "--to", "fp8", "--input-scale", "1")
+    assert "exists" in message(source, converted["fp8"], "--to", "fp8")
+    assert "holds no model" in message(tmp_path, out, "--to", "fp8")
+    narrow = CONFIG | {"hidden_size": 248, "num_hidden_layers": 1}
+    ragged = write_folder(tmp_path / "ragged", gaussian_model(narrow), narrow)
+    assert "K = 248 is no multiple of 32" in message(
+        ragged, out, "--to", "compressed-tensors:mxfp8"
+    )
+    tensors = gaussian_model(CONFIG)
+    name = "model.layers.2.self_attn.v_proj.weight"
+    bad = numbers(tensors[name]).copy()
+    bad[3, 5] = np.inf
+    broken = write_folder(tmp_path / "infinite", tensors | {name: stored(bad, "F32")}, CONFIG)
+    assert f"tensor '{name}' is infinite at (3, 5)" in message(broken, out, "--to", "fp8")
+    tensors = read_folder(converted["fp8"])
+    del tensors[name + "_scale_inv"]
+    config = json.loads((converted["fp8"] / "config.json").read_text())
+    broken = write_folder(tmp_path / "no-scale", tensors, config)
+    assert f"there is no '{name}_scale_inv'" in message(broken, out, "--to", "bf16")
