@@ -1,10 +1,10 @@
 #include "kernels/pointwise/rmsnorm.hpp"
 
 #include <cuda_pipeline_primitives.h>
-#include "kernels/plan/fusion.hpp"
 
 #include <cstdint>
 
+#include "kernels/plan/fusion.hpp"
 #include "kernels/pointwise/column_sum.cuh"
 #include "kernels/pointwise/rmsnorm_rows.cuh"
 #include "kernels/pointwise/warp_rows.cuh"
