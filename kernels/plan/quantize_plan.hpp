@@ -83,7 +83,8 @@ struct QuantizeBothPlan {
 };
 
 /// Returns the plan of ops::Quantize for a source (rows, cols), which is quantized by `spec` or,
-/// with `transpose`, whose transpose is. Precondition: supports_quantization(spec).
+/// with `transpose`, whose transpose is. Preconditions: supports_quantization(spec), and the source
+/// has elements.
 QuantizePlan plan_quantize(const QuantSpec& spec, std::int64_t rows, std::int64_t cols,
                            bool transpose);
 

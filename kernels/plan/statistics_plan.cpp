@@ -56,7 +56,7 @@ StatisticsReader plan_measure(const TensorView& source, bool transpose,
 }
 
 bool is_one_pass(const ops::MeasureBoth& op) {
-  if (is_moved(op.first) || is_moved(op.second)) return false;
+  if (op.source.size() == 0 || is_moved(op.first) || is_moved(op.second)) return false;
   const StatisticsReader first = plan_measure(op.source, false, op.first);
   const StatisticsReader second = plan_measure(op.source, true, op.second);
   if (first == StatisticsReader::source_rows) return second == StatisticsReader::source_columns;

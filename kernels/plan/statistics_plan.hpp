@@ -21,13 +21,15 @@ enum class StatisticsReader : std::uint8_t {
 /// Returns true if the operand was quantized in another space than that of the unquantized tensor.
 bool is_moved(const QuantizedOperand& operand);
 
-/// Returns the reader for an operand, or the transpose of one, that was quantized from `source`.
+/// Returns the reader for an operand, or the transpose of one, that was quantized from `source`,
+/// which has elements.
 StatisticsReader plan_measure(const TensorView& source, bool transpose,
                               const QuantizedOperand& operand);
 
 /// Returns true if one pass over the source measures both operands: if both are the source itself,
 /// or hold codes of one format, the first in rows of the source and the second in columns. Operands
-/// of which is_moved() is true are measured one by one.
+/// of which is_moved() is true are measured one by one, and so are those of an empty source, which
+/// the parts refuse.
 bool is_one_pass(const ops::MeasureBoth& op);
 
 }  // namespace fp8lab::cuda

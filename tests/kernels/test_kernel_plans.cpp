@@ -159,6 +159,22 @@ TEST_CASE("a producer is fused by types, shapes and specs") {
   CHECK(kernel(gradient(256), tiles, nullptr, true).empty());
 }
 
+TEST_CASE(
+    "operands are measured together from a source in rows and in columns, if it has elements") {
+  const QuantSpec tiles = spec_of(numerics::kE4M3, {1, 128});
+  const auto is_fused = [&](std::int64_t rows, std::int64_t cols, const QuantSpec& second) {
+    const QuantizedOperand a = QuantizedOperand::without_memory(tiles, rows, cols);
+    const QuantizedOperand b = QuantizedOperand::without_memory(second, cols, rows);
+    const ops::MeasureBoth op{view(DType::bf16, rows, cols), a, b, {}, {}};
+    return fusion_of(op) != nullptr;
+  };
+  CHECK(is_fused(128, 256, tiles));
+  CHECK_FALSE(is_fused(128, 250, tiles));
+  CHECK_FALSE(is_fused(0, 256, tiles));
+  CHECK_FALSE(is_fused(128, 256, spec_of(numerics::kE5M2, {1, 128})));
+  CHECK_FALSE(is_fused(128, 256, transformed(tiles, "hadamard:16")));
+}
+
 TEST_CASE("each row of the table of fusions stands there once") {
   for (const Fusion& fusion : fusions()) {
     INFO(fusion.producer);
