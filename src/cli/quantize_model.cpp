@@ -16,6 +16,7 @@
 #include "src/architecture/layer_names.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/finite_json.hpp"
 #include "src/cli/inputs/model_source.hpp"
 #include "src/cli/options/output_path.hpp"
 #include "src/cli/options/seed_option.hpp"
@@ -255,37 +256,32 @@ void print_worst(const std::vector<MeasuredWeight>& weights, std::int64_t count)
   for (std::int64_t i = 0; i < count; ++i) print_weight(*order[static_cast<std::size_t>(i)]);
 }
 
-/// Returns null for infinity and NaN, which JSON lacks; `exact` distinguishes them.
-ordered_json finite(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json();
-}
-
 ordered_json to_json(const MeasuredWeight& weight) {
   ordered_json object;
   object["tensor"] = weight.header.name;
   object["layer"] = weight.layer;
   object["shape"] = weight.header.shape;
   const OperandStatistics& first = weight.measurements.front().statistics;
-  object["amax"] = finite(first.amax);
-  object["rms"] = finite(first.rms);
-  object["crest_factor"] = finite(first.crest_factor);
-  object["kurtosis"] = finite(first.kurtosis);
-  object["channel_outlier_ratio"] = finite(first.channel_outlier_ratio);
+  object["amax"] = finite_json(first.amax);
+  object["rms"] = finite_json(first.rms);
+  object["crest_factor"] = finite_json(first.crest_factor);
+  object["kurtosis"] = finite_json(first.kurtosis);
+  object["channel_outlier_ratio"] = finite_json(first.channel_outlier_ratio);
   object["top_channels"] = top_channels(first, weight.header.shape[1]);
-  object["nonfinite_count"] = finite(first.nonfinite_count);
+  object["nonfinite_count"] = finite_json(first.nonfinite_count);
   for (const Measurement& one : weight.measurements) {
     const OperandStatistics& s = one.statistics;
     object["quantizers"].push_back({{"quantizer", one.quantizer},
                                     {"of_recipe", one.of_recipe},
-                                    {"sqnr_db", finite(s.sqnr_db)},
+                                    {"sqnr_db", finite_json(s.sqnr_db)},
                                     {"exact", is_exact(s)},
-                                    {"mse", finite(s.mse)},
-                                    {"cosine", finite(s.cosine)},
-                                    {"underflow_fraction", finite(s.underflow_fraction)},
-                                    {"saturation_fraction", finite(s.saturation_fraction)},
-                                    {"scale_min", finite(s.scale_min)},
-                                    {"scale_max", finite(s.scale_max)},
-                                    {"zero_tile_fraction", finite(s.zero_tile_fraction)},
+                                    {"mse", finite_json(s.mse)},
+                                    {"cosine", finite_json(s.cosine)},
+                                    {"underflow_fraction", finite_json(s.underflow_fraction)},
+                                    {"saturation_fraction", finite_json(s.saturation_fraction)},
+                                    {"scale_min", finite_json(s.scale_min)},
+                                    {"scale_max", finite_json(s.scale_max)},
+                                    {"zero_tile_fraction", finite_json(s.zero_tile_fraction)},
                                     {"scale_bits_per_element", one.scale_bits}});
   }
   return object;
@@ -304,11 +300,11 @@ void print_json(const std::vector<MeasuredWeight>& weights, const std::string& m
          {"weights", summary.weights},
          {"exact", summary.sqnr.exact()},
          {"without_sqnr", summary.sqnr.undefined()},
-         {"mean_sqnr_db", finite(summary.sqnr.mean())},
-         {"lowest_sqnr_db", finite(summary.sqnr.lowest())},
+         {"mean_sqnr_db", finite_json(summary.sqnr.mean())},
+         {"lowest_sqnr_db", finite_json(summary.sqnr.lowest())},
          {"lowest_tensor", summary.sqnr.lowest_name()},
-         {"largest_underflow_fraction", finite(summary.most_underflow)},
-         {"largest_saturation_fraction", finite(summary.most_saturation)}});
+         {"largest_underflow_fraction", finite_json(summary.most_underflow)},
+         {"largest_saturation_fraction", finite_json(summary.most_saturation)}});
   }
   fmt::print("{}\n", json_text(document));
 }

@@ -140,12 +140,14 @@ const char* fp8lab_recipe_text(const fp8lab_recipe* recipe) { return recipe->rec
 
 void fp8lab_recipe_traits(const fp8lab_recipe* recipe, int32_t* has_state, int32_t* is_random) {
   *has_state = interface::any_quantizer(recipe->recipe, [](const fp8lab::QuantSpec& spec) {
+    const auto* const smoothing = spec.transform.as<fp8lab::Smoothing>();
     return spec.scale_source == fp8lab::ScaleSource::delayed ||
-           (spec.transform.is_smoothing() && spec.transform.is_static);
+           (smoothing != nullptr && smoothing->is_static);
   });
   *is_random = interface::any_quantizer(recipe->recipe, [](const fp8lab::QuantSpec& spec) {
+    const auto* const hadamard = spec.transform.as<fp8lab::Hadamard>();
     return spec.rounding == fp8lab::numerics::Rounding::stochastic ||
-           spec.transform.signs == fp8lab::SignSource::drawn;
+           (hadamard != nullptr && hadamard->signs == fp8lab::SignSource::drawn);
   });
 }
 

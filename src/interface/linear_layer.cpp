@@ -81,8 +81,8 @@ void LinearLayer::find_states() {
   for (const GemmRole role : kGemmRoles) {
     const OperandId left = id_of(a_slot(role));
     const TensorView& factors = operands_.smoothing_factors(left);
-    const bool is_carried = operands_.declaration(left).spec.transform.is_static;
-    if (is_carried && !factors.empty()) {
+    const auto* const smoothing = operands_.declaration(left).spec.transform.as<Smoothing>();
+    if (smoothing != nullptr && smoothing->is_static && !factors.empty()) {
       states_.push_back({gemm_role_name(role) + ".factors", factors, std::nullopt});
     }
   }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,6 +22,7 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/analysis_package.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/finite_json.hpp"
 #include "src/cli/inputs/checkpoint_source.hpp"
 #include "src/cli/inputs/evaluation_data.hpp"
 #include "src/cli/inputs/loaded_model.hpp"

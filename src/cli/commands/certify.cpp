@@ -9,6 +9,7 @@
 
 #include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/finite_json.hpp"
 #include "src/cli/inputs/checkpoint_source.hpp"
 #include "src/cli/inputs/evaluation_data.hpp"
 #include "src/cli/inputs/loaded_model.hpp"

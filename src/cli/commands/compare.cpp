@@ -10,6 +10,7 @@
 
 #include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/finite_json.hpp"
 #include "src/cli/inputs/checkpoint_source.hpp"
 #include "src/cli/inputs/located.hpp"
 #include "src/cli/inputs/model_source.hpp"

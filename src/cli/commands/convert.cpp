@@ -11,6 +11,7 @@
 #include "emulation/base/error.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/finite_json.hpp"
 #include "src/cli/options/backend_option.hpp"
 #include "src/cli/options/output_path.hpp"
 #include "src/cli/options/seed_option.hpp"
@@ -104,7 +105,7 @@ ordered_json to_json(const ConvertedTensor& one) {
           {"to", one.to},
           {"codes_kept", one.is_copied},
           {"exact", is_exact},
-          {"sqnr_db", std::isfinite(one.sqnr_db) ? ordered_json(one.sqnr_db) : ordered_json()},
+          {"sqnr_db", finite_json(one.sqnr_db)},
           {"max_error", one.max_error},
           {"amax", one.largest}};
 }

@@ -7,6 +7,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/finite_json.hpp"
 #include "src/cli/inputs/model_source.hpp"
 #include "src/cli/options/output_path.hpp"
 #include "src/cli/progress.hpp"
@@ -60,10 +61,6 @@ int examine_runs(const Values& values, const std::string& directory) {
   return damaged ? ExitCode::kMismatch : ExitCode::kSuccess;
 }
 
-ordered_json finite(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json();
-}
-
 void print_json(const std::string& model, const ModelExamination& result) {
   ordered_json document;
   document["model"] = model;
@@ -80,10 +77,10 @@ void print_json(const std::string& model, const ModelExamination& result) {
   }
   for (const ComparedWeight& one : result.compared) {
     document["compared"].push_back({{"tensor", one.name},
-                                    {"sqnr_db", finite(one.sqnr_db)},
+                                    {"sqnr_db", finite_json(one.sqnr_db)},
                                     {"exact", std::isinf(one.sqnr_db)},
-                                    {"max_error", finite(one.max_error)},
-                                    {"worst_block_db", finite(one.worst_block_db)},
+                                    {"max_error", finite_json(one.max_error)},
+                                    {"worst_block_db", finite_json(one.worst_block_db)},
                                     {"worst_block", one.worst_block}});
   }
   fmt::print("{}\n", json_text(document));

@@ -14,6 +14,7 @@
 #include "emulation/spec/recipe.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/finite_json.hpp"
 #include "src/cli/inputs/checkpoint_source.hpp"
 #include "src/cli/inputs/matrix_files.hpp"
 #include "src/cli/options/backend_option.hpp"
@@ -241,7 +242,7 @@ int quantize(const std::vector<std::string>& arguments) {
   const auto backend =
       make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
   NpyArray array = read_matrix(file);
-  const TensorView x = upload(*backend, array);
+  const TensorView x = upload(*backend, array.view());
   check_seed(values, "quantize", std::array{plan.spec, plan.first.value_or(plan.spec)});
   const auto seed = values["seed"].as<std::uint64_t>();
   TensorView source = x;
@@ -260,7 +261,8 @@ int quantize(const std::vector<std::string>& arguments) {
           {.where = "quantize", .key = "--partner", .reason = "is for smooth transforms"});
     }
     partner_array = read_matrix(values["partner"].as<std::string>());
-    partner = Partner{upload(*backend, *partner_array), plan.partner_transpose, plan.is_right};
+    partner =
+        Partner{upload(*backend, partner_array->view()), plan.partner_transpose, plan.is_right};
   }
   QuantizedOperand operand =
       quantize_values(*backend, source, plan.transpose, plan.spec, seed, file, partner);

@@ -13,6 +13,7 @@
 #include "src/architecture/layer_names.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/finite_json.hpp"
 #include "src/cli/inputs/checkpoint_source.hpp"
 #include "src/cli/options/backend_option.hpp"
 #include "src/cli/options/output_path.hpp"

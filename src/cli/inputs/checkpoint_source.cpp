@@ -132,8 +132,4 @@ ordered_json step_json(const CheckpointSource& source, const Backend& backend) {
           {"device", backend.device()}};
 }
 
-ordered_json finite_json(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json();
-}
-
 }  // namespace fp8lab::cli

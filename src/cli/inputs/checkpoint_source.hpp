@@ -35,7 +35,4 @@ DataSources open_evaluation_data(const CheckpointSource& source);
 void print_step(const CheckpointSource& source, const Backend& backend);
 nlohmann::ordered_json step_json(const CheckpointSource& source, const Backend& backend);
 
-/// Returns null for infinity and NaN, which JSON cannot represent.
-nlohmann::ordered_json finite_json(double value);
-
 }  // namespace fp8lab::cli

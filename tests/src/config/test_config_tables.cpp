@@ -226,12 +226,12 @@ TEST_CASE("a default that follows from other keys has their bounds") {
   CHECK(with({{"stages.one.steps", "3"}}).stages[0].learning_rate.warmup_steps == 3);
 }
 
-}  // namespace
-}  // namespace fp8lab
-
 TEST_CASE("every word that a key accepts is explained") {
   CHECK(unexplained_values() == std::vector<std::string>{});
   CHECK(value_help("no such word").empty());
   CHECK(value_help("nearest").find("scale_rounding") != std::string::npos);  // and of rounding
   CHECK(value_help("nearest").find("ties to the even one") != std::string::npos);
 }
+
+}  // namespace
+}  // namespace fp8lab

@@ -42,7 +42,7 @@ RunConfig run_of(const ModelConfig& model) {
 
 Batch first_batch(const StageConfig& stage) {
   Dataset dataset(make_corpus(fp8lab::test::sample_documents()), DataForm::running_text, 3, 0);
-  return dataset.next(stage.micro_batch_sequences, stage.sequence_length, "eval");
+  return dataset.next(stage.micro_batch_sequences, stage.sequence_length);
 }
 
 /// Makes what Trainer holds for the stage and takes a step: the plan has every byte of it.

@@ -136,7 +136,10 @@ def _device(where: _Where) -> Handle:
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
     """Restores the current device of the thread, which a call makes that of its tensors."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    guard: AbstractContextManager[Any] = nullcontext()
+    if device.type == "cuda":
+        guard = torch.cuda.device(device)
+    return guard
 
 
 def _stream(device: torch.device) -> int:
