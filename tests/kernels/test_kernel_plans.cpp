@@ -144,6 +144,15 @@ TEST_CASE("a producer is fused by types, shapes and specs") {
     return ops::SwigluBackward{view(DType::bf16, 64, 2 * cols), view(DType::bf16, 64, cols),
                                view(DType::bf16, 64, 2 * cols)};
   };
+  const auto sum = [&](DType type) {
+    return ops::AddRmsNormForward{view(type, 64, 256), view(type, 64, 256), norm(type, 256)};
+  };
+  const auto gelu = [](DType type) {
+    return ops::GeluForward{view(type, 64, 256), view(type, 64, 256)};
+  };
+  const auto gelu_gradient = [](DType type) {
+    return ops::GeluBackward{view(type, 64, 256), view(type, 64, 256), view(type, 64, 256)};
+  };
   CHECK(kernel(norm(DType::bf16, 256), tiles, nullptr, true) == "rows in registers");
   CHECK(kernel(norm(DType::f32, 256), tiles, nullptr, true) == "rows in registers");
   CHECK(kernel(norm(DType::f32, 10248), tiles, nullptr, true).empty());  // of 40 992 bytes
@@ -157,6 +166,56 @@ TEST_CASE("a producer is fused by types, shapes and specs") {
   CHECK(kernel(gradient(256), tiles, &tiles, true) == "blocks computed in registers");
   CHECK(kernel(gradient(192), tiles, &tiles, true).empty());  // a tile reaches over the halves
   CHECK(kernel(gradient(256), tiles, nullptr, true).empty());
+  CHECK(kernel(sum(DType::bf16), tiles, nullptr, true) == "rows in registers");
+  CHECK(kernel(sum(DType::f32), tiles, nullptr, true).empty());
+  CHECK(kernel(sum(DType::bf16), tiles, &tiles, false) ==
+        "a pass for rstd, then blocks computed in registers");
+  CHECK(kernel(sum(DType::bf16), tiles, &tiles, true).empty());
+  CHECK(kernel(swiglu(DType::f32, 256), tiles, nullptr, true) == "rows in registers");
+  CHECK(kernel(swiglu(DType::bf16, kLongestRow + 8), tiles, nullptr, true).empty());
+  CHECK(kernel(gelu(DType::bf16), tiles, &tiles, true) == "blocks computed in registers");
+  CHECK(kernel(gelu(DType::f32), tiles, &tiles, true).empty());
+  CHECK(kernel(gelu(DType::bf16), tiles, nullptr, true).empty());
+  CHECK(kernel(gelu_gradient(DType::bf16), tiles, &tiles, true) == "blocks computed in registers");
+  CHECK(kernel(gelu_gradient(DType::f32), tiles, &tiles, true).empty());
+}
+
+TEST_CASE("sums with norms, their gradients and pairs of operands are fused by types and shapes") {
+  const auto norm = [](DType type, std::int64_t cols) {
+    const TensorView rows = view(type, 64, cols);
+    const ops::AddRmsNormForward op{
+        rows,
+        rows,
+        {.x = rows, .weight = view(type, 1, cols), .y = rows, .rstd = view(DType::f32, 1, 64)}};
+    const Fusion* const fusion = fusion_of(op);
+    return fusion == nullptr ? "" : std::string(fusion->name());
+  };
+  CHECK(norm(DType::bf16, 20480) == "rows in registers");
+  CHECK(norm(DType::bf16, 20488).empty());  // of 40 976 bytes
+  CHECK(norm(DType::f32, 256).empty());
+  const auto gradient = [](DType type, std::int64_t cols) {
+    const TensorView rows = view(type, 64, cols);
+    const ops::RmsNormBackwardAdd op{{.dy = rows,
+                                      .x = rows,
+                                      .weight = view(type, 1, cols),
+                                      .rstd = view(DType::f32, 1, 64),
+                                      .dx = rows,
+                                      .dweight = view(DType::f32, 1, cols)},
+                                     rows};
+    const Fusion* const fusion = fusion_of(op);
+    return fusion == nullptr ? "" : std::string(fusion->name());
+  };
+  CHECK(gradient(DType::bf16, 256) == "rows with sums of columns in registers");
+  CHECK(gradient(DType::bf16, 252).empty());  // rows do not begin on 16 bytes
+  CHECK(gradient(DType::bf16, 0).empty());
+  CHECK(gradient(DType::f32, 256).empty());
+  const QuantSpec row = spec_of(numerics::kE4M3, {1, 0});
+  const QuantizedOperand first = QuantizedOperand::without_memory(row, 64, 256);
+  const QuantizedOperand second = QuantizedOperand::without_memory(row, 256, 64);
+  const Fusion* const both = fusion_of(
+      ops::QuantizeBoth{.source = view(DType::bf16, 64, 256), .first = first, .second = second});
+  REQUIRE(both != nullptr);
+  CHECK(both->name() == "one reading for both orientations");
 }
 
 TEST_CASE(
