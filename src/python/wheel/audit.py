@@ -30,7 +30,7 @@ NEEDED_MEMBERS = (
     "fp8lab/experiments/recipes/infir2/infir2.toml",
     "fp8lab/experiments/presets/quickstart.toml",
     "fp8lab_analysis/report.py",
-    "fp8lab_analysis/page/report.html",
+    "fp8lab_analysis/page/templates/report.html",
 )
 TAG = re.compile(r"-py3-none-manylinux_2_(\d+)_x86_64\.whl$")
 
