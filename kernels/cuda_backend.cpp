@@ -7,6 +7,7 @@
 #include "emulation/ops/gemm/gemm_plan.hpp"
 #include "emulation/ops/quantize/operand_checks.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "kernels/plan/fusion.hpp"
 #include "kernels/pointwise/rmsnorm.hpp"
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_fused.hpp"
@@ -48,30 +49,27 @@ Support refusal(const ops::Gemm& op) {
   return {device_gemm_refusal(op.spec, op.a.spec, op.b.spec)};
 }
 
-// The composites with a fused kernel: each function runs `op` by it, or returns false and does
-// nothing, if there is none for its types, shapes and specs.
+// The composites with a fused kernel: runs `op` by it. Precondition: fusion_of(op).
+
+void run_fused(Context& context, const ops::AddRmsNormForward& op) { add_rmsnorm(context, op); }
+
+void run_fused(Context& context, const ops::RmsNormBackwardAdd& op) {
+  rmsnorm_backward_add(context, op);
+}
+
+void run_fused(Context& context, const ops::QuantizeBoth& op) {
+  quantize_both(context, op, plan_quantize_both(op.first.spec, op.second.spec).value());
+}
+
+void run_fused(Context& context, const ops::MeasureBoth& op) { measure_both(context, op); }
+
+void run_fused(Context& context, const ops::ProduceQuantize& op) {
+  produce_quantize(context, op, plan_fusion(op).value());
+}
 
 template <class Op>
-bool fuse(Context&, const Op&) {
-  return false;
-}
-
-bool fuse(Context& context, const ops::AddRmsNormForward& op) { return add_rmsnorm(context, op); }
-
-bool fuse(Context& context, const ops::RmsNormBackwardAdd& op) {
-  return rmsnorm_backward_add(context, op);
-}
-
-bool fuse(Context& context, const ops::QuantizeBoth& op) {
-  if (!can_quantize_both(op.first.spec, op.second.spec)) return false;
-  quantize_both(context, op);
-  return true;
-}
-
-bool fuse(Context& context, const ops::MeasureBoth& op) { return measure_both(context, op); }
-
-bool fuse(Context& context, const ops::ProduceQuantize& op) {
-  return produce_quantize(context, op);
+void run_fused(Context&, const Op&) {
+  FP8LAB_ASSERT(false);  // no row of the table of fusions
 }
 
 }  // namespace
@@ -188,9 +186,15 @@ void CudaBackend::repeat(std::unique_ptr<Recorded>& recorded,
 FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 #undef FP8LAB_OPERATION
 
-#define FP8LAB_COMPOSITE(Name)                 \
-  void CudaBackend::run(const ops::Name& op) { \
-    if (!fuse(context_, op)) Backend::run(op); \
+#define FP8LAB_COMPOSITE(Name)                                             \
+  Support CudaBackend::supports(const ops::Name& op) const {               \
+    Support support = Backend::supports(op);                               \
+    const Fusion* const fusion = support ? fusion_of(op) : nullptr;        \
+    if (fusion != nullptr) support.fused_by = fusion->name();              \
+    return support;                                                        \
+  }                                                                        \
+  void CudaBackend::run(const ops::Name& op) {                             \
+    fusion_of(op) != nullptr ? run_fused(context_, op) : Backend::run(op); \
   }
 FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_COMPOSITE)
 #undef FP8LAB_COMPOSITE

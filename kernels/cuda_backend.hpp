@@ -55,7 +55,9 @@ class CudaBackend : public Backend {
   void run(const ops::Name& op) override;
   FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 #undef FP8LAB_OPERATION
-#define FP8LAB_COMPOSITE(Name) void run(const ops::Name& op) override;
+#define FP8LAB_COMPOSITE(Name)                          \
+  Support supports(const ops::Name& op) const override; \
+  void run(const ops::Name& op) override;
   FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_COMPOSITE)
 #undef FP8LAB_COMPOSITE
 

@@ -8,8 +8,7 @@ namespace fp8lab::cuda {
 
 inline constexpr int kHeldGroups = 4;  ///< groups of a thread
 inline constexpr int kFewRowThreads = 256, kMostRowThreads = 1024;
-/// Largest number of columns that the threads of a block can hold.
-inline constexpr std::int64_t kLongestRow = std::int64_t{kMostRowThreads} * kHeldGroups * kGroup;
+static_assert(kLongestRow == std::int64_t{kMostRowThreads} * kHeldGroups * kGroup);
 
 /// Returns the column of group h of the thread; consecutive groups are one block width apart.
 __device__ inline int held_col(int h) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/plan/fusion.hpp"
 #include "kernels/pointwise/column_sum.cuh"
 #include "kernels/pointwise/rmsnorm_rows.cuh"
 #include "kernels/pointwise/warp_rows.cuh"
@@ -355,15 +356,6 @@ void launch_backward_of_rows(Context& context, const RowGradients& of, const Row
   }
 }
 
-/// Returns true if backward_of_rows supports the operation.
-bool has_whole_rows(const ops::RmsNormBackward& op, const TensorView& result) {
-  const auto is_wide = [](const TensorView& view) {
-    return view.dtype == DType::bf16 && rows_of<Bf16>(view).wide;
-  };
-  return op.weight.cols == op.x.cols && op.x.size() > 0 && op.x.cols % kQuad == 0 &&
-         op.x.cols <= numerics::kSumChunk && is_wide(op.dy) && is_wide(op.x) && is_wide(result);
-}
-
 template <bool kAdds>
 void backward_by_rows(Context& context, const ops::RmsNormBackward& op, const TensorView& result) {
   const RowGradients of{op.x.rows,
@@ -382,7 +374,7 @@ void backward_by_rows(Context& context, const ops::RmsNormBackward& op, const Te
 
 void run(Context& context, const ops::RmsNormForward& op) {
   op.check();
-  if (has_held_rows<Bf16>(op)) {
+  if (has_held_rows(op, DType::bf16)) {
     return launch_forward_of_rows<false, true>(context, NormRows<Bf16, false>(op), op.x);
   }
   if (op.x.rows == 0) return;
@@ -398,33 +390,24 @@ void run(Context& context, const ops::RmsNormForward& op) {
       op.x, op.weight, op.y);
 }
 
-bool add_rmsnorm(Context& context, const ops::AddRmsNormForward& op) {
-  if (!has_held_rows<Bf16>(op)) return false;
+void add_rmsnorm(Context& context, const ops::AddRmsNormForward& op) {
   op.check();
   launch_forward_of_rows<true, true>(context, NormRows<Bf16, true>(op), op.norm.x);
-  return true;
 }
 
-bool find_rstd(Context& context, const ops::RmsNormForward& op) {
-  if (!has_held_rows<Bf16>(op)) return false;
+void find_rstd(Context& context, const ops::RmsNormForward& op) {
   op.check();
   launch_forward_of_rows<false, false>(context, NormRows<Bf16, false>(op), op.x);
-  return true;
 }
 
-bool find_rstd(Context& context, const ops::AddRmsNormForward& op) {
-  if (!has_held_rows<Bf16>(op)) return false;
+void find_rstd(Context& context, const ops::AddRmsNormForward& op) {
   op.check();
   launch_forward_of_rows<true, false>(context, NormRows<Bf16, true>(op), op.norm.x);
-  return true;
 }
 
-bool rmsnorm_backward_add(Context& context, const ops::RmsNormBackwardAdd& op) {
-  // dx is rounded but not stored; its type is that of the sum.
-  if (op.norm.dx.dtype != DType::bf16 || !has_whole_rows(op.norm, op.gradient)) return false;
+void rmsnorm_backward_add(Context& context, const ops::RmsNormBackwardAdd& op) {
   op.check();
   backward_by_rows<true>(context, op.norm, op.gradient);
-  return true;
 }
 
 void run(Context& context, const ops::RmsNormBackward& op) {

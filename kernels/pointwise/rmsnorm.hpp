@@ -6,16 +6,16 @@
 
 namespace fp8lab::cuda {
 
-// Each function returns false, and does nothing, if there is no kernel for the operation.
+// The preconditions are the table of fusions (kernels/plan/fusion.hpp).
 
 /// Computes ops::AddRmsNormForward for whole rows of bf16 that a block can hold.
-bool add_rmsnorm(Context& context, const ops::AddRmsNormForward& op);
+void add_rmsnorm(Context& context, const ops::AddRmsNormForward& op);
 /// Compute rstd but not y, under the same conditions; the second one also stores the sum.
-bool find_rstd(Context& context, const ops::RmsNormForward& op);
-bool find_rstd(Context& context, const ops::AddRmsNormForward& op);
+void find_rstd(Context& context, const ops::RmsNormForward& op);
+void find_rstd(Context& context, const ops::AddRmsNormForward& op);
 
 /// Computes ops::RmsNormBackwardAdd for whole aligned rows of bf16 with at most numerics::kSumChunk
 /// columns. Does not store dx.
-bool rmsnorm_backward_add(Context& context, const ops::RmsNormBackwardAdd& op);
+void rmsnorm_backward_add(Context& context, const ops::RmsNormBackwardAdd& op);
 
 }  // namespace fp8lab::cuda

@@ -116,20 +116,4 @@ struct NormRows {
   }
 };
 
-/// Returns true if NormRows<T, false> supports `norm`: whole rows of T that a block can hold.
-template <class T>
-bool has_held_rows(const ops::RmsNormForward& norm) {
-  constexpr std::size_t kMostShared = 40960;
-  const DType type = sizeof(T) == 2 ? DType::bf16 : DType::f32;
-  return norm.x.dtype == type && norm.y.dtype == type && norm.weight.dtype == type &&
-         norm.x.size() > 0 && norm.weight.cols == norm.x.cols && norm.x.cols <= kLongestRow &&
-         NormRows<T, false>::shared_bytes(norm.x.cols) <= kMostShared;
-}
-/// Returns true if NormRows<T, true> supports `op`.
-template <class T>
-bool has_held_rows(const ops::AddRmsNormForward& op) {
-  return op.a.dtype == op.norm.x.dtype && op.b.dtype == op.norm.x.dtype &&
-         has_held_rows<T>(op.norm);
-}
-
 }  // namespace fp8lab::cuda

@@ -9,12 +9,10 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "kernels/plan/limits.hpp"
 #include "kernels/runtime/context.hpp"
 
 namespace fp8lab::cuda {
-
-/// Number of consecutive columns that a thread processes together: 16 bytes of bf16.
-inline constexpr int kGroup = 8;
 
 __device__ inline float widen(std::uint16_t bf16) { return numerics::from_bf16(bf16); }
 __device__ inline float widen(float value) { return value; }

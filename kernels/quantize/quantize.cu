@@ -1,16 +1,8 @@
-// Quantization of one tensor: the choice of kernels, and the general kernels.
+// Quantization of one tensor by its plan (kernels/plan/quantize_plan.hpp), and the general kernels.
 //
-//   source --> transform, if there is one: an FP32 tensor that the rest reads
-//     more than 8 bits                            quantize_values      one rounding an element
-//     tiles with codebooks                        quantize_codebooks   a warp or a block a tile
-//     signed formats, nearest, and stochastic into tiles:
-//       tiles 1xG and GxG, G = 16 ... 128         quantize_blocks      one pass over the source,
-//                                                  for two-level scales after a pass for its amax
-//       rows, not transposed, up to kLongestRow   quantize_rows        one pass
-//       tensor and other rows, current scales     amax --> scales --> quantize_blocks
-//       one scale that is known                   quantize_blocks, which raises a delayed amax
-//     every other format, rounding and tile       amax --> scales, or known scales
-//                                                      --> encode_kernel
+//   source --> transform: an FP32 tensor that the rest reads
+//          --> passes for amaxes --> scales --> codes: quantize_values, quantize_codebooks,
+//                                               quantize_blocks, quantize_rows or encode_kernel
 //
 // amax --> scales: first the maxima of tiles as bits, whose order does not matter
 // (tensor_amax_kernel, line_amax_kernel or amax_kernel), then scale_kernel, one thread for each
@@ -26,7 +18,6 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/ops/quantize/operand_checks.hpp"
-#include "kernels/pointwise/held_rows.cuh"
 #include "kernels/quantize/quantize_blocks.hpp"
 #include "kernels/quantize/quantize_rows.hpp"
 #include "kernels/quantize/quantize_scales.hpp"
@@ -40,8 +31,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-/// How elements are encoded: by the conversion instruction, which `validate codec` proves equal to
-/// numerics::encode on all 2^32 inputs, or by Cast.
+/// How encode_kernel encodes elements: by the conversion instruction or by Cast.
 enum class Codec { e4m3_instruction, e5m2_instruction, cast };
 
 template <Codec kCodec>
@@ -53,14 +43,6 @@ __device__ std::uint8_t encode(const Cast& cast, float x, float factor, RandomWo
     return __nv_cvt_float_to_fp8(scaled, __NV_SATFINITE,
                                  kCodec == Codec::e4m3_instruction ? __NV_E4M3 : __NV_E5M2);
   }
-}
-
-Codec codec_of(const QuantSpec& spec) {
-  const bool plain =
-      spec.rounding == numerics::Rounding::nearest && spec.overflow == numerics::Overflow::saturate;
-  if (plain && spec.format == numerics::kE4M3) return Codec::e4m3_instruction;
-  if (plain && spec.format == numerics::kE5M2) return Codec::e5m2_instruction;
-  return Codec::cast;
 }
 
 /// Rows of codes; groups on 8-byte boundaries are written in one access.
@@ -139,11 +121,11 @@ void write_blocks(Context& context, const TensorView& source, bool transpose,
                   transpose ? codes : BlockOperand{}, amax);
 }
 
-/// Quantizes one operand with has_block_scales.
+/// Quantizes one operand whose block kernel finds the scales.
 void quantize_tiles(Context& context, const TensorView& source, bool transpose,
-                    const QuantizedOperand& operand) {
+                    const QuantizedOperand& operand, const QuantizePlan& plan) {
   TwoLevelFactors* factors = nullptr;
-  if (needs_tensor_amax(operand.spec)) {
+  if (plan.scales == ScaleStep::two_level) {
     auto* const memory = static_cast<std::byte*>(context.workspace(2 * kAlignment));
     auto* const amax = reinterpret_cast<std::uint32_t*>(memory);
     factors = reinterpret_cast<TwoLevelFactors*>(memory + kAlignment);
@@ -155,17 +137,18 @@ void quantize_tiles(Context& context, const TensorView& source, bool transpose,
                nullptr);
 }
 
-/// Quantizes one operand to codes of at most 8 bits with ordinary scales: first the scales of
-/// all tiles, then the codes.
+/// Quantizes one operand to codes of at most 8 bits whose scales a kernel writes to memory before
+/// another one writes the codes.
 class Quantizer {
  public:
   Quantizer(Context& context, const TensorView& source, bool transpose,
-            const QuantizedOperand& operand)
+            const QuantizedOperand& operand, const QuantizePlan& plan)
       : context_(context),
         source_(source),
         transpose_(transpose),
         cast_(cast_of(operand.spec, operand.key)),
         operand_(operand),
+        plan_(plan),
         grid_(tile_grid(source, operand.spec.scale_tile(), transpose)) {
     const auto tiles = static_cast<std::size_t>(grid_.count());
     amax_bytes_ = kAlignment + aligned(tiles * sizeof(std::uint32_t));
@@ -176,56 +159,46 @@ class Quantizer {
     factors_ = reinterpret_cast<float*>(memory + amax_bytes_);
   }
 
-  void current() {
-    check(cudaMemsetAsync(tensor_amax_, 0, amax_bytes_, context_.stream()), "cudaMemsetAsync");
-    measure();
-    if (operand_.spec.scale.format == numerics::ScaleFormat::nv_two_level) {
-      measure_tensor(context_, source_, tensor_amax_);
-    }
-    find_tile_scales(context_, source_, grid_, operand_.spec, tensor_amax_, tile_amax_, factors_,
-                     scales_of(operand_, transpose_));
-    if (!encode_in_blocks(nullptr)) encode();
-  }
-
-  /// Quantizes with a scale that is known beforehand; if it is a delayed one, also
-  /// raises the amax in `state`.
-  void known(const TensorView& state) {
-    find_known_scale(context_, operand_.spec, state, factors_, scales_of(operand_, transpose_));
-    std::uint32_t* const amax =
+  /// Finds the scales and writes the codes. A delayed scale is read from `state`, whose amax is
+  /// raised.
+  void run(const TensorView& state) {
+    std::uint32_t* const delayed =
         operand_.spec.scale_source == ScaleSource::delayed ? amax_of(state) : nullptr;
-    if (encode_in_blocks(amax)) return;
-    if (amax != nullptr) measure_tensor(context_, source_, amax);
-    encode();
+    if (plan_.scales == ScaleStep::known) {
+      find_known_scale(context_, operand_.spec, state, factors_, scales_of(operand_, transpose_));
+      if (plan_.amaxes.tensor) measure_tensor(context_, source_, delayed);
+    } else {
+      check(cudaMemsetAsync(tensor_amax_, 0, amax_bytes_, context_.stream()), "cudaMemsetAsync");
+      const std::uint32_t* const amaxes = measure();
+      find_tile_scales(context_, source_, grid_, operand_.spec, tensor_amax_, amaxes, factors_,
+                       scales_of(operand_, transpose_));
+    }
+    if (plan_.codes == CodeKernel::element) return encode();
+    write_blocks(context_, source_, transpose_, operand_,
+                 block_factors(operand_, factors_, grid_.count() == 1 ? 0 : 1),
+                 plan_.raises_amax ? delayed : nullptr);
   }
 
  private:
-  bool one_tile_a_row() const { return grid_.wide == 1 && grid_.height == 1; }
-  bool one_tile_a_column() const { return grid_.high == 1 && grid_.width == 1; }
-
-  void measure() {
-    if (grid_.count() == 1) return measure_tensor(context_, source_, tile_amax_);
-    if (one_tile_a_row()) return measure_lines(context_, source_, tile_amax_, nullptr);
-    if (one_tile_a_column()) return measure_lines(context_, source_, nullptr, tile_amax_);
-    measure_tiles(context_, source_, grid_, tile_amax_);
-  }
-
-  /// Writes the codes, and raises *amax, in one pass over the source if the block kernels can: with
-  /// one factor for the tensor, or one for each row of the operand. Returns false if they cannot.
-  bool encode_in_blocks(std::uint32_t* amax) {
-    const bool one_a_row = transpose_ ? one_tile_a_column() : one_tile_a_row();
-    if (!has_cast(operand_.spec) || !(grid_.count() == 1 || one_a_row)) return false;
-    write_blocks(context_, source_, transpose_, operand_,
-                 block_factors(operand_, factors_, one_a_row ? 1 : 0), amax);
-    return true;
+  /// Makes the passes of the plan and returns the amaxes of the tiles.
+  const std::uint32_t* measure() {
+    const AmaxPasses& passes = plan_.amaxes;
+    if (passes.tensor) measure_tensor(context_, source_, tensor_amax_);
+    if (passes.tiles) measure_tiles(context_, source_, grid_, tile_amax_);
+    if (passes.rows || passes.cols) {
+      measure_lines(context_, source_, passes.rows ? tile_amax_ : nullptr,
+                    passes.cols ? tile_amax_ : nullptr);
+    }
+    return grid_.count() == 1 ? tensor_amax_ : tile_amax_;
   }
 
   void encode() {
     with_rows(
         [&](const auto& rows) {
-          switch (codec_of(operand_.spec)) {
-            case Codec::e4m3_instruction: return encode_by<Codec::e4m3_instruction>(rows);
-            case Codec::e5m2_instruction: return encode_by<Codec::e5m2_instruction>(rows);
-            case Codec::cast: return encode_by<Codec::cast>(rows);
+          switch (plan_.encoder) {
+            case Encoder::e4m3_instruction: return encode_by<Codec::e4m3_instruction>(rows);
+            case Encoder::e5m2_instruction: return encode_by<Codec::e5m2_instruction>(rows);
+            default: return encode_by<Codec::cast>(rows);
           }
         },
         source_);
@@ -250,6 +223,7 @@ class Quantizer {
   bool transpose_;
   Cast cast_;
   const QuantizedOperand& operand_;
+  const QuantizePlan& plan_;
   TileGrid grid_;
   std::size_t amax_bytes_ = 0;
   std::uint32_t* tensor_amax_ = nullptr;
@@ -273,33 +247,33 @@ class SharedFactors {
     next_ = reinterpret_cast<float*>(memory + bytes + kAlignment);
   }
 
-  /// Computes the amaxes that the two specs need; reads the source only if a scale
-  /// needs more than its tile.
-  void measure(const QuantSpec& first, const QuantSpec& second) {
-    const bool tensor = needs_tensor_amax(first) || needs_tensor_amax(second);
-    const bool rows = has_row_scales(first), cols = has_row_scales(second);
-    if (!tensor && !rows && !cols) return;
+  /// Makes the passes over the source.
+  void measure(const AmaxPasses& passes) {
+    if (passes == AmaxPasses{}) return;
     check(cudaMemsetAsync(tensor_amax_, 0, amax_bytes_, context_.stream()), "cudaMemsetAsync");
-    if (tensor) measure_tensor(context_, source_, tensor_amax_);
-    if (rows || cols) {
-      measure_lines(context_, source_, rows ? row_amax() : nullptr, cols ? col_amax() : nullptr);
+    if (passes.tensor) measure_tensor(context_, source_, tensor_amax_);
+    if (passes.rows || passes.cols) {
+      measure_lines(context_, source_, passes.rows ? row_amax() : nullptr,
+                    passes.cols ? col_amax() : nullptr);
     }
   }
 
   /// Returns the operand for quantize_blocks. Writes the scales that
   /// quantize_blocks does not write.
-  BlockOperand block(const QuantizedOperand& operand, bool transpose) {
+  BlockOperand block(const QuantizedOperand& operand, bool transpose, const QuantizePlan& plan) {
     const QuantSpec& spec = operand.spec;
-    if (has_block_tiles(spec)) {
-      if (!needs_tensor_amax(spec)) return block_tiles(operand, transpose);
+    if (plan.scales == ScaleStep::in_kernel) return block_tiles(operand, transpose);
+    if (plan.scales == ScaleStep::two_level) {
       TwoLevelFactors* const factors = &two_level_[transpose ? 1 : 0];
       find_two_level_factors(context_, spec, tensor_amax_, factors);
       return block_tiles(operand, transpose, factors);
     }
-    const bool lines = has_row_scales(spec);
+    const bool lines = plan.amaxes.rows || plan.amaxes.cols;
     float* const factors = next_;
     next_ += lines ? operand.rows : 1;
-    if (has_known_scale(spec)) return block_known(context_, operand, transpose, state_, factors);
+    if (plan.scales == ScaleStep::known) {
+      return block_known(context_, operand, transpose, state_, factors);
+    }
     find_tile_scales(context_, source_, tile_grid(source_, spec.tile, transpose), spec,
                      tensor_amax_,
                      !lines      ? tensor_amax_
@@ -322,59 +296,47 @@ class SharedFactors {
   float* next_ = nullptr;
 };
 
-/// Quantizes without applying the transform.
-void quantize_as_is(Context& context, const TensorView& source, bool transpose,
-                    const TensorView& state, const QuantizedOperand& operand) {
-  const QuantSpec& spec = operand.spec;
-  if (!spec.is_quantized()) return quantize_values(context, source, transpose, operand);
-  if (spec.has_codebooks()) return quantize_codebooks(context, source, transpose, operand);
-  if (has_block_scales(spec) && (has_cast(spec) || has_drawn_codes(spec, source.cols))) {
-    return quantize_tiles(context, source, transpose, operand);
+/// Quantizes the source, or its transform, by a plan.
+void quantize(Context& context, const TensorView& source, bool transpose, const TensorView& state,
+              const QuantizedOperand& operand, const QuantizePlan& plan) {
+  if (plan.codes == CodeKernel::cast) return quantize_values(context, source, transpose, operand);
+  if (plan.codes == CodeKernel::codebook) {
+    return quantize_codebooks(context, source, transpose, operand);
   }
-  if (!transpose && has_row_scales(spec) && source.cols <= kLongestRow) {
-    return quantize_rows(context, source, operand);
+  if (plan.codes == CodeKernel::row) return quantize_rows(context, source, operand);
+  if (plan.scales == ScaleStep::in_kernel || plan.scales == ScaleStep::two_level) {
+    return quantize_tiles(context, source, transpose, operand, plan);
   }
-  Quantizer quantizer(context, source, transpose, operand);
-  if (spec.scale_source == ScaleSource::current) return quantizer.current();
-  quantizer.known(state);
+  Quantizer(context, source, transpose, operand, plan).run(state);
 }
 
 }  // namespace
 
-bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
-  const auto fits = [](const QuantSpec& spec) {
-    return !spec.transform && has_cast(spec) &&
-           (has_block_tiles(spec) || has_row_scales(spec) || spec.scale_tile().is_tensor());
-  };
-  return fits(first) && fits(second) && share_cast(first, second);
-}
-
-void quantize_both(Context& context, const ops::QuantizeBoth& op) {
+void quantize_both(Context& context, const ops::QuantizeBoth& op, const QuantizeBothPlan& plan) {
   op.check();
   if (op.source.size() == 0) return;
   SharedFactors factors(context, op.source, op.state);
-  factors.measure(op.first.spec, op.second.spec);
-  const BlockOperand row = factors.block(op.first, false);
-  const BlockOperand transposed = factors.block(op.second, true);
-  const bool delayed = op.first.spec.scale_source == ScaleSource::delayed ||
-                       op.second.spec.scale_source == ScaleSource::delayed;
+  factors.measure(plan.amaxes());
+  const BlockOperand row = factors.block(op.first, false, plan.first);
+  const BlockOperand transposed = factors.block(op.second, true, plan.second);
   quantize_blocks(context, op.source, op.first.spec, row, transposed,
-                  delayed ? amax_of(op.state) : nullptr);
+                  plan.raises_amax() ? amax_of(op.state) : nullptr);
 }
 
 void run(Context& context, const ops::Quantize& op) {
   op.check();
   if (op.source.size() == 0) return;
-  const Transform& transform = op.operand.spec.transform;
-  if (!transform || transform.is<RangeExpansion>()) {
-    return quantize_as_is(context, op.source, op.transpose, op.state, op.operand);
+  const QuantizePlan plan =
+      plan_quantize(op.operand.spec, op.source.rows, op.source.cols, op.transpose);
+  if (plan.transform == TransformStep::none) {
+    return quantize(context, op.source, op.transpose, op.state, op.operand, plan);
   }
-  if (const auto* const clamp = transform.as<Clamp>()) {
+  if (const auto* const clamp = op.operand.spec.transform.as<Clamp>()) {
     check_transform(op.operand, op.operand.rows, op.operand.k);
     write_clamp_bounds(context, op.source, clamp->quantile, op.operand.clamp_bounds.row<float>(0));
   }
   const TensorView values = transformed(context, op.source, op.transpose, op.operand);
-  quantize_as_is(context, values, op.transpose, op.state, op.operand);
+  quantize(context, values, op.transpose, op.state, op.operand, plan);
 }
 
 }  // namespace fp8lab::cuda

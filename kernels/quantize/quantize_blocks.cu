@@ -58,56 +58,7 @@ __global__ void two_level_kernel(numerics::ScaleRule rule, numerics::FormatSpec 
   *factors = {factor, factor * (1.0f / numerics::max_finite(format)), 1.0f / factor};
 }
 
-bool is_block_extent(std::int64_t extent) {
-  return extent >= 16 && extent <= kSide && std::has_single_bit(static_cast<std::uint64_t>(extent));
-}
-
 }  // namespace
-
-bool has_instruction(const QuantSpec& spec) {
-  return (spec.format == numerics::kE4M3 || spec.format == numerics::kE5M2) &&
-         spec.rounding == numerics::Rounding::nearest &&
-         spec.overflow == numerics::Overflow::saturate;
-}
-
-bool has_cast(const QuantSpec& spec) {
-  return has_instruction(spec) || (spec.rounding == numerics::Rounding::nearest &&
-                                   numerics::NearestCodec::applies(spec.format));
-}
-
-bool share_cast(const QuantSpec& first, const QuantSpec& second) {
-  return has_cast(first) && has_cast(second) && first.format == second.format &&
-         first.overflow == second.overflow && divides(first) == divides(second);
-}
-
-bool has_drawn_codes(const QuantSpec& spec, std::int64_t cols) {
-  return spec.rounding == numerics::Rounding::stochastic &&
-         numerics::StochasticCodec::applies(spec.format) && cols % 4 == 0;
-}
-
-bool has_block_tiles(const QuantSpec& spec) { return has_cast(spec) && has_block_scales(spec); }
-
-bool has_block_scales(const QuantSpec& spec) {
-  const TileShape& tile = spec.tile;
-  return spec.scale_source == ScaleSource::current && spec.scale.deviations == 0.0f &&
-         spec.scale.four_over_six == numerics::FourOverSix::none && is_block_extent(tile.cols) &&
-         (tile.rows == 1 || tile.rows == tile.cols);
-}
-
-bool needs_tensor_amax(const QuantSpec& spec) {
-  return spec.scale_source == ScaleSource::current &&
-         (spec.tile.is_tensor() || spec.scale.format == numerics::ScaleFormat::nv_two_level);
-}
-
-bool has_known_scale(const QuantSpec& spec) {
-  return has_cast(spec) && spec.scale_tile().is_tensor() &&
-         spec.scale_source != ScaleSource::current;
-}
-
-bool has_row_scales(const QuantSpec& spec) {
-  return has_cast(spec) && spec.scale_source == ScaleSource::current &&
-         spec.scale.format != numerics::ScaleFormat::nv_two_level && spec.tile.is_row();
-}
 
 BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose,
                          const TwoLevelFactors* two_level) {
@@ -138,10 +89,11 @@ BlockOperand block_factors(const QuantizedOperand& operand, const float* factors
   block.format = operand.spec.format;
   block.rule = operand.spec.scale;
   block.ordinary = numerics::ordinary_scales(block.rule, block.format);
-  if (operand.spec.rounding == numerics::Rounding::stochastic) {
+  const Encoder encoder = encoder_of(operand.spec);
+  if (encoder == Encoder::stochastic) {
     block.stochastic = numerics::StochasticCodec(block.format, operand.spec.overflow);
     block.key = operand.key;
-  } else if (!has_instruction(operand.spec)) {
+  } else if (encoder != Encoder::e4m3_instruction && encoder != Encoder::e5m2_instruction) {
     block.nearest = numerics::NearestCodec(block.format, operand.spec.overflow);
   }
   block.factors = factors;
@@ -160,7 +112,7 @@ void quantize_blocks(Context& context, const TensorView& source, const QuantSpec
   with_rows(
       [&]<class T>(const Rows<T>& rows) {
         const StoredBlocks<T> elements{rows};
-        if (cast.rounding == numerics::Rounding::stochastic) {
+        if (encoder_of(cast) == Encoder::stochastic) {
           if (transposed.codes == nullptr) {
             return launch_blocks<StochasticCast, true, false>(context, elements, source, row,
                                                               transposed, amax);

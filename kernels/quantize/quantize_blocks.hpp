@@ -6,6 +6,7 @@
 #include "emulation/numerics/nearest_codec.hpp"
 #include "emulation/numerics/ordinary_scales.hpp"
 #include "emulation/numerics/stochastic_codec.hpp"
+#include "kernels/plan/quantize_plan.hpp"
 #include "kernels/runtime/context.hpp"
 
 namespace fp8lab::cuda {
@@ -41,32 +42,8 @@ struct BlockOperand {
   const TwoLevelFactors* two_level = nullptr;  ///< for two-level scales, else nullptr
 };
 
-/// Returns true if the conversion instruction encodes `spec`: E4M3 or E5M2, round to nearest,
-/// saturating. `validate codec` proves it equal to numerics::encode on all 2^32 inputs.
-bool has_instruction(const QuantSpec& spec);
-/// Returns true if the block and row kernels can encode `spec`, by the instruction or
-/// by numerics::NearestCodec.
-bool has_cast(const QuantSpec& spec);
-/// Returns true if quantize_blocks can encode `spec` with stochastic rounding from a
-/// source of `cols` columns: by numerics::StochasticCodec, one block of random words for
-/// four neighbours of a row.
-bool has_drawn_codes(const QuantSpec& spec, std::int64_t cols);
-/// Returns true if the block kernels compute the scales of `spec` themselves: current scales from
-/// the amaxes of their tiles, and from TwoLevelFactors if the scales have two levels.
-bool has_block_scales(const QuantSpec& spec);
-/// Returns true if both has_block_scales() and has_cast() hold.
-bool has_block_tiles(const QuantSpec& spec);
-/// Returns true if every scale of `spec` depends on the amax of the whole tensor: a current scale
-/// of the whole tensor, or two-level scales.
-bool needs_tensor_amax(const QuantSpec& spec);
-/// Returns true if the whole tensor has one scale that is known beforehand.
-bool has_known_scale(const QuantSpec& spec);
-/// Returns true if both specs share the cast: format, overflow, division or multiplication.
-bool share_cast(const QuantSpec& first, const QuantSpec& second);
-/// Returns true if each row of the operand has a current one-level scale.
-bool has_row_scales(const QuantSpec& spec);
 /// Returns the operand with its tiles; two-level scales need `two_level`.
-/// Precondition: has_block_scales().
+/// Precondition: the tiles lie in blocks (plan_tiles of kernels/plan/quantize_plan.cpp).
 BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose,
                          const TwoLevelFactors* two_level = nullptr);
 /// Computes *factors from the bits of the tensor's amax.
@@ -84,8 +61,8 @@ BlockOperand block_known(Context& context, const QuantizedOperand& operand, bool
 
 /// Writes codes (and scales of tiles) of `row`, in the orientation of the source, and of
 /// `transposed`. Either may be without codes; with stochastic rounding exactly one has codes.
-/// `cast` is the spec of either, see share_cast. If `amax` is set, raises the bits of *amax to
-/// those of the largest magnitude of the source.
+/// `cast` is the spec of either, whose encoder both share. If `amax` is set, raises the bits of
+/// *amax to those of the largest magnitude of the source.
 void quantize_blocks(Context& context, const TensorView& source, const QuantSpec& cast,
                      const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax);
 

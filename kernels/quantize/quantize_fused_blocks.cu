@@ -1,6 +1,5 @@
 #include "kernels/pointwise/activations.cuh"
 #include "kernels/pointwise/rmsnorm.hpp"
-#include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_blocks.cuh"
 #include "kernels/quantize/quantize_fused.hpp"
 #include "kernels/quantize/quantize_scales.hpp"
@@ -186,123 +185,100 @@ struct NormBlocks {
   __device__ void store(const Place&, const Patch<Bf16>&) const {}
 };
 
-/// Returns true if block_kernel can find the scales of `spec` without other blocks, and no tile of
-/// `tile_cols` columns of the source reaches from one patch of `width` columns into the next.
-bool fits(const QuantSpec& spec, std::int64_t tile_cols, std::int64_t width, int patches) {
-  if (spec.transform) return false;
-  if (has_known_scale(spec)) return true;
-  return has_block_tiles(spec) && !needs_tensor_amax(spec) &&
-         (patches == 1 || width % tile_cols == 0);
-}
-
 /// Quantizes the elements of `source`; its first patches have the shape of `shape`.
 template <class Source>
-void quantize_made(Context& context, const ops::ProduceQuantize& op, const Source& source,
-                   const TensorView& shape) {
-  const QuantizedOperand &first = op.first, &second = *op.second;
+void quantize_made(Context& context, const ops::ProduceQuantize& op, const ProducePlan& plan,
+                   const Source& source, const TensorView& shape) {
   auto* const factors = static_cast<float*>(context.workspace(kAlignment));
-  const auto block = [&](const QuantizedOperand& operand, bool transpose, float* factor) {
-    if (has_block_tiles(operand.spec)) return block_tiles(operand, transpose);
+  const auto block = [&](const QuantizedOperand& operand, bool transpose, const QuantizePlan& of,
+                         float* factor) {
+    if (of.scales == ScaleStep::in_kernel) return block_tiles(operand, transpose);
     return block_known(context, operand, transpose, op.state, factor);
   };
-  const BlockOperand row = block(first, false, factors);
-  const BlockOperand transposed = block(second, true, factors + 1);
-  const bool delayed = first.spec.scale_source == ScaleSource::delayed ||
-                       second.spec.scale_source == ScaleSource::delayed;
-  with_cast(first.spec, [&]<class Cast>() {
+  const BlockOperand row = block(op.first, false, plan.first, factors);
+  const BlockOperand transposed = block(*op.second, true, *plan.second, factors + 1);
+  const bool raises_amax = plan.first.raises_amax || plan.second->raises_amax;
+  with_cast(op.first.spec, [&]<class Cast>() {
     launch_blocks<Cast, true, true>(context, source, shape, row, transposed,
-                                    delayed ? amax_of(op.state) : nullptr);
+                                    raises_amax ? amax_of(op.state) : nullptr);
   });
 }
 
-/// Returns true if both specs of `op` fit patches of `width` columns.
-bool fit(const ops::ProduceQuantize& op, std::int64_t width, int patches) {
-  const QuantSpec &first = op.first.spec, &second = op.second->spec;
-  return can_quantize_both(first, second) && fits(first, first.tile.cols, width, patches) &&
-         fits(second, second.tile.rows, width, patches);
-}
-
-/// Runs ops::ProduceQuantize for `result`, which Maker computes from `inputs`;
-/// returns false if it did nothing.
+/// Quantizes `result`, which Maker computes from `inputs`.
 template <class Maker>
-bool produce_both(Context& context, const ops::ProduceQuantize& op,
+void produce_both(Context& context, const ops::ProduceQuantize& op, const ProducePlan& plan,
                   const TensorView (&inputs)[Maker::kInputs], const TensorView& result) {
-  const TensorView& shape = inputs[0];
-  constexpr int kPatches = Maker::kResults;
-  if (shape.size() == 0 || (kPatches > 1 && shape.cols % kGroup != 0) ||
-      result.dtype != DType::bf16 || !fit(op, shape.cols, kPatches)) {
-    return false;
-  }
+  FP8LAB_ASSERT(plan.fusion->parts == Maker::kResults);
   MadeBlocks<Maker> source{};
   source.wide_inputs = true;
   for (int i = 0; i < Maker::kInputs; ++i) {
-    if (inputs[i].dtype != DType::bf16) return false;
     source.inputs[i] = rows_of<Bf16>(inputs[i]);
     source.wide_inputs = source.wide_inputs && source.inputs[i].wide;
   }
   if (op.keeps_output) source.result = rows_of<Bf16>(result);
-  op.check();
-  quantize_made(context, op, source, shape);
-  return true;
+  quantize_made(context, op, plan, source, inputs[0]);
 }
 
-/// Runs ops::ProduceQuantize for an RMS norm; returns false if it did nothing. `producer` is the
-/// operation, with or without a sum, and `norm` is its norm.
+/// Quantizes an RMS norm. `producer` is the operation, with or without a sum, and `norm` is its
+/// norm.
 template <class Norm>
-bool produce_norm(Context& context, const ops::ProduceQuantize& op, const Norm& producer,
-                  const ops::RmsNormForward& norm) {
-  // If the norm is kept, fusion saves nothing: either way it is written once and read once.
-  if (op.keeps_output || !fit(op, norm.x.cols, 1)) return false;
-  op.check();
-  if (!find_rstd(context, producer)) return false;
+void produce_norm(Context& context, const ops::ProduceQuantize& op, const ProducePlan& plan,
+                  const Norm& producer, const ops::RmsNormForward& norm) {
+  find_rstd(context, producer);
   quantize_made(
-      context, op,
+      context, op, plan,
       NormBlocks{rows_of<Bf16>(norm.x), rows_of<Bf16>(norm.weight), norm.rstd.row<float>(0)},
       norm.x);
-  return true;
 }
 
-bool produce(Context& context, const ops::SwigluForward& swiglu, const ops::ProduceQuantize& op) {
+void produce(Context& context, const ops::SwigluForward& swiglu, const ops::ProduceQuantize& op,
+             const ProducePlan& plan) {
   const std::int64_t width = swiglu.out.cols;
   const TensorView& both = swiglu.gate_up;
-  return produce_both<Swiglu>(context, op, {both.columns(0, width), both.columns(width, width)},
-                              swiglu.out);
+  produce_both<Swiglu>(context, op, plan, {both.columns(0, width), both.columns(width, width)},
+                       swiglu.out);
 }
 
-bool produce(Context& context, const ops::SwigluBackward& swiglu, const ops::ProduceQuantize& op) {
+void produce(Context& context, const ops::SwigluBackward& swiglu, const ops::ProduceQuantize& op,
+             const ProducePlan& plan) {
   const std::int64_t width = swiglu.dout.cols;
   const TensorView& both = swiglu.gate_up;
-  return produce_both<SwigluGradient>(
-      context, op, {both.columns(0, width), both.columns(width, width), swiglu.dout},
-      swiglu.dgate_up);
+  produce_both<SwigluGradient>(context, op, plan,
+                               {both.columns(0, width), both.columns(width, width), swiglu.dout},
+                               swiglu.dgate_up);
 }
 
-bool produce(Context& context, const ops::GeluForward& gelu, const ops::ProduceQuantize& op) {
-  return produce_both<Gelu>(context, op, {gelu.x}, gelu.out);
+void produce(Context& context, const ops::GeluForward& gelu, const ops::ProduceQuantize& op,
+             const ProducePlan& plan) {
+  produce_both<Gelu>(context, op, plan, {gelu.x}, gelu.out);
 }
 
-bool produce(Context& context, const ops::GeluBackward& gelu, const ops::ProduceQuantize& op) {
-  return produce_both<GeluGradient>(context, op, {gelu.x, gelu.dout}, gelu.dx);
+void produce(Context& context, const ops::GeluBackward& gelu, const ops::ProduceQuantize& op,
+             const ProducePlan& plan) {
+  produce_both<GeluGradient>(context, op, plan, {gelu.x, gelu.dout}, gelu.dx);
 }
 
-bool produce(Context& context, const ops::RmsNormForward& norm, const ops::ProduceQuantize& op) {
-  return produce_norm(context, op, norm, norm);
+void produce(Context& context, const ops::RmsNormForward& norm, const ops::ProduceQuantize& op,
+             const ProducePlan& plan) {
+  produce_norm(context, op, plan, norm, norm);
 }
 
-bool produce(Context& context, const ops::AddRmsNormForward& norm, const ops::ProduceQuantize& op) {
-  return produce_norm(context, op, norm, norm.norm);
+void produce(Context& context, const ops::AddRmsNormForward& norm, const ops::ProduceQuantize& op,
+             const ProducePlan& plan) {
+  produce_norm(context, op, plan, norm, norm.norm);
 }
 
+/// A row of the table of fusions without a kernel here.
 template <class LayerNorm>
-bool produce(Context&, const LayerNorm&, const ops::ProduceQuantize&) {
-  return false;
+void produce(Context&, const LayerNorm&, const ops::ProduceQuantize&, const ProducePlan&) {
+  FP8LAB_ASSERT(false);
 }
 
 }  // namespace
 
-bool produce_quantize_both(Context& context, const ops::ProduceQuantize& op) {
-  return std::visit([&](const auto& producer) { return produce(context, producer, op); },
-                    op.producer);
+void produce_quantize_both(Context& context, const ops::ProduceQuantize& op,
+                           const ProducePlan& plan) {
+  std::visit([&](const auto& producer) { produce(context, producer, op, plan); }, op.producer);
 }
 
 }  // namespace fp8lab::cuda

@@ -147,26 +147,20 @@ class StochasticCast {
   std::uint32_t step_;
 };
 
-/// Calls launch.operator()<Cast>() with the cast of `spec`. Precondition: has_cast(spec).
+/// Calls launch.operator()<Cast>() with the cast of `spec`. Precondition: encoder_of(spec) is
+/// neither general nor stochastic.
 template <class Launch>
 void with_cast(const QuantSpec& spec, const Launch& launch) {
   const auto by_instruction = [&]<Fp8Codec kCodec>() {
     if (divides(spec)) return launch.template operator()<Fp8Cast<kCodec, true>>();
     launch.template operator()<Fp8Cast<kCodec, false>>();
   };
-  const bool is_plain = spec.overflow == numerics::Overflow::saturate && !divides(spec);
-  if (has_instruction(spec)) {
-    if (spec.format == numerics::kE4M3) {
-      by_instruction.template operator()<Fp8Codec::e4m3>();
-    } else {
-      by_instruction.template operator()<Fp8Codec::e5m2>();
-    }
-  } else if (is_plain && spec.format == numerics::kE2M1) {
-    launch.template operator()<E2m1Cast>();
-  } else if (is_plain && spec.format == numerics::kInt8) {
-    launch.template operator()<Int8Cast>();
-  } else {
-    launch.template operator()<NearestCast>();
+  switch (encoder_of(spec)) {
+    case Encoder::e4m3_instruction: return by_instruction.template operator()<Fp8Codec::e4m3>();
+    case Encoder::e5m2_instruction: return by_instruction.template operator()<Fp8Codec::e5m2>();
+    case Encoder::e2m1: return launch.template operator()<E2m1Cast>();
+    case Encoder::int8: return launch.template operator()<Int8Cast>();
+    default: return launch.template operator()<NearestCast>();
   }
 }
 

@@ -6,7 +6,7 @@
 
 namespace fp8lab::cuda {
 
-/// Quantizes an operand with has_row_scales, in the orientation of the source, in one pass.
+/// Quantizes an operand with one scale a row, in the orientation of the source, in one pass.
 /// Precondition: the source has at most kLongestRow columns.
 void quantize_rows(Context& context, const TensorView& source, const QuantizedOperand& operand);
 

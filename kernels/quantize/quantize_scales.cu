@@ -198,17 +198,6 @@ __global__ void delayed_scale_kernel(const __grid_constant__ QuantSpec spec, flo
 
 }  // namespace
 
-TileGrid tile_grid(const TensorView& source, const TileShape& tile, bool transpose) {
-  const std::int64_t height = transpose ? tile.cols : tile.rows;
-  const std::int64_t width = transpose ? tile.rows : tile.cols;
-  TileGrid grid{};
-  grid.height = height == 0 ? source.rows : std::min(height, source.rows);
-  grid.width = width == 0 ? source.cols : std::min(width, source.cols);
-  grid.high = (source.rows + grid.height - 1) / grid.height;
-  grid.wide = (source.cols + grid.width - 1) / grid.width;
-  return grid;
-}
-
 Scales scales_of(const QuantizedOperand& operand, bool transpose) {
   return {static_cast<float*>(operand.scales.data), operand.scales.row_stride, transpose};
 }

@@ -2,20 +2,10 @@
 #pragma once
 
 #include "emulation/backend.hpp"
+#include "kernels/plan/tile_grid.hpp"
 #include "kernels/runtime/context.hpp"
 
 namespace fp8lab::cuda {
-
-/// The tiles in coordinates of the source, for either orientation of the operand.
-struct TileGrid {
-  std::int64_t height, width;  ///< of one tile
-  std::int64_t high, wide;     ///< number of tiles
-  FP8LAB_HD std::int64_t count() const { return high * wide; }
-};
-
-/// Returns the tiles of the source. `tile` is in the operand's orientation; `transpose` says
-/// whether that is the source's transpose.
-TileGrid tile_grid(const TensorView& source, const TileShape& tile, bool transpose);
 
 /// Writes the operand's scales, with rows and columns exchanged if `transpose`.
 struct Scales {
@@ -27,9 +17,6 @@ struct Scales {
   }
 };
 Scales scales_of(const QuantizedOperand& operand, bool transpose);
-
-/// Returns true if elements are divided by their scale instead of multiplied by a factor.
-inline bool divides(const QuantSpec& spec) { return spec.has_scale() && spec.scale.divides(); }
 
 /// The running amax of a delayed state, as bits.
 inline std::uint32_t* amax_of(const TensorView& state) {

@@ -216,7 +216,7 @@ def test_missing_gpu(matrices: Path) -> None:
     assert "cuda" in refused("gemm", *words, "cuda")
     assert "cuda" in refused("gemm", *words, "cuda", "--implementation", "cublaslt")
     assert "no CUDA backend" in refused("bench", "gemm")
-    assert "--backend tpu (did you mean 'cpu'?): accepted: cpu or cuda" in refused(
+    assert "--backend tpu: accepted: cpu or cuda" in refused(
         "gemm", *words, "tpu"
     )
     assert "cuda" in refused("train", "--preset", "quickstart", "--backend", "cuda", cwd=matrices)

@@ -167,8 +167,8 @@ def test_what_is_missing(folder: Path) -> None:
     assert "from 0 on" in refused("verify", "a", "--from=-1", cwd=folder)
     assert "--threads" in refused("compare", "a", "b", "--files-only", "--threads", 1, cwd=folder)
     assert "no folder" in refused("compare", "a", "b", "--json", "no/j", cwd=folder)
-    assert "--backend gpu (did you mean 'cpu'?)" in refused(
-        "verify", "a", "--backend", "gpu", cwd=folder
+    assert "--backend cupa (did you mean 'cuda'?)" in refused(
+        "verify", "a", "--backend", "cupa", cwd=folder
     )
 
 

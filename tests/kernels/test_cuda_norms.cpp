@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "emulation/cpu/operations.hpp"
+#include "kernels/plan/fusion.hpp"
 #include "kernels/pointwise/rmsnorm.hpp"
 #include "kernels/runtime/operations.hpp"
 #include "tests/kernels/device_cases.hpp"
@@ -60,10 +61,16 @@ TEST_CASE("cuda rmsnorm of a sum, and its gradient added to another") {
       op.for_each_part([](const auto& part) { cpu::run(part); });
     };
     // Where there is no kernel, its parts: their tensors have the same bytes.
-    const auto on_device = [&](const auto& op, bool done) {
-      if (done) ++fused;
-      if (!done) op.for_each_part([&](const auto& part) { cuda::run(*context, part); });
+    const auto on_device = [&](const auto& op, const auto& run_fused) {
+      if (cuda::fusion_of(op) == nullptr) {
+        return op.for_each_part([&](const auto& part) { cuda::run(*context, part); });
+      }
+      ++fused;
+      run_fused(op);
     };
+    const auto add_norm = [&](const auto& op) { cuda::add_rmsnorm(*context, op); };
+    const auto find_rstd = [&](const auto& op) { cuda::find_rstd(*context, op); };
+    const auto add_gradient = [&](const auto& op) { cuda::rmsnorm_backward_add(*context, op); };
     Twin a(type, s.rows, s.cols, fill, seed, layout), b(other, s.rows, s.cols, fill, seed + 1);
     Twin weight(other, 1, s.cols, fill, seed + 2, {0, layout.offset});
     Twin sum(type, s.rows, s.cols, Fill::any_bits, seed + 3, layout);
@@ -81,13 +88,12 @@ TEST_CASE("cuda rmsnorm of a sum, and its gradient added to another") {
       compare(
           *context,
           {{"a", &a}, {"b", &b}, {"weight", &weight}, {"sum", &x}, {"y", &y}, {"rstd", &rstd}},
-          [&] { on_host(of_host(x)); },
-          [&] { on_device(of_device(x), cuda::add_rmsnorm(*context, of_device(x))); });
+          [&] { on_host(of_host(x)); }, [&] { on_device(of_device(x), add_norm); });
     };
     forward(sum);
     compare(
         *context, {{"sum", &sum}, {"rstd", &rstd}}, [&] { on_host(of_host(sum)); },
-        [&] { on_device(of_device(sum), cuda::find_rstd(*context, of_device(sum))); });
+        [&] { on_device(of_device(sum), find_rstd); });
     forward(a);
     Twin dy(type, s.rows, s.cols, fill, seed + 6, layout);
     Twin dx(type, s.rows, s.cols, Fill::any_bits, seed + 7, layout);
@@ -105,7 +111,7 @@ TEST_CASE("cuda rmsnorm of a sum, and its gradient added to another") {
           const ops::RmsNormBackwardAdd op{{dy.device(), sum.device(), weight.device(),
                                             rstd.device(), dx.device(), dweight.device()},
                                            gradient.device()};
-          on_device(op, cuda::rmsnorm_backward_add(*context, op));
+          on_device(op, add_gradient);
         });
   });
   CHECK(fused > 0);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "emulation/cpu/operations.hpp"
+#include "kernels/cuda_backend.hpp"
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/runtime/operations.hpp"
 #include "tests/kernels/device_test.hpp"
@@ -162,12 +163,12 @@ TEST_CASE("cuda never leaves a transform out, nor does without what it needs") {
   QuantSpec spec;
   spec.format = numerics::kE4M3;
   spec.scale_source = ScaleSource::current;
-  CHECK(cuda::can_quantize_both(spec, spec));
+  CHECK(cuda::plan_quantize_both(spec, spec));
   cuda::Context* context = device_context();
   for (const char* name :
        {"hadamard:16", "hadamard:full", "smooth:0.5", "clamp:0.99", "clamp:0.99:compensated"}) {
     spec.transform = *transform_from_name(name);
-    CHECK_FALSE(cuda::can_quantize_both(spec, spec));
+    CHECK_FALSE(cuda::plan_quantize_both(spec, spec));
     if (context == nullptr) continue;
     // K = 3 has no Hadamard matrix; no factors, no memory for bounds.
     float values[3] = {1.0f, 2.0f, 3.0f}, scale = 0.0f;
@@ -192,7 +193,8 @@ TEST_CASE("cuda quantize both orientations") {
     const std::vector<QuantSpec> all = specs();
     for (std::size_t i = 0; i < all.size(); ++i) {
       for (const std::size_t j : {i, (i + 3) % all.size(), (i + 2 + seed) % all.size()}) {
-        if (!cuda::can_quantize_both(all[i], all[j])) continue;
+        const auto plan = cuda::plan_quantize_both(all[i], all[j]);
+        if (!plan) continue;
         ++fused;
         TwinOperand first(all[i], shape, false, seed, layout);
         TwinOperand second(all[j], shape, true, seed + 2, layout);
@@ -217,13 +219,47 @@ TEST_CASE("cuda quantize both orientations") {
                                      .operand = host[1]});
             },
             [&] {
-              cuda::quantize_both(*context, ops::QuantizeBoth{.source = source.device(),
-                                                              .state = state.device(),
-                                                              .first = device[0],
-                                                              .second = device[1]});
+              cuda::quantize_both(*context,
+                                  ops::QuantizeBoth{.source = source.device(),
+                                                    .state = state.device(),
+                                                    .first = device[0],
+                                                    .second = device[1]},
+                                  *plan);
             });
       }
     }
   });
   CHECK(fused > 1000);
+}
+
+TEST_CASE("the backend says which kernel fuses a composite, and which runs in parts") {
+  if (device_context() == nullptr) return;
+  const cuda::CudaBackend backend(0);
+  const auto view = [](DType type, std::int64_t rows, std::int64_t cols) {
+    return TensorView::without_memory(type, rows, cols);
+  };
+  const auto fused_by = [&](DType type) {
+    const TensorView rows = view(type, 64, 256);
+    return backend
+        .supports(ops::AddRmsNormForward{
+            rows,
+            rows,
+            {.x = rows, .weight = view(type, 1, 256), .y = rows, .rstd = view(DType::f32, 1, 64)}})
+        .fused_by;
+  };
+  CHECK(fused_by(DType::bf16) == "rows in registers");
+  CHECK(fused_by(DType::f32).empty());
+  QuantSpec spec;
+  spec.format = numerics::kE4M3;
+  spec.scale_source = ScaleSource::current;
+  const auto both = [&] {
+    const QuantizedOperand first = QuantizedOperand::without_memory(spec, 64, 256);
+    const QuantizedOperand second = QuantizedOperand::without_memory(spec, 256, 64);
+    return backend.supports(
+        ops::QuantizeBoth{.source = view(DType::bf16, 64, 256), .first = first, .second = second});
+  };
+  CHECK(both().fused_by == "one reading for both orientations");
+  spec.rounding = numerics::Rounding::stochastic;
+  CHECK(both());
+  CHECK(both().fused_by.empty());
 }

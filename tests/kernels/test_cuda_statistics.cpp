@@ -14,6 +14,7 @@
 
 #include "emulation/cpu/operations.hpp"
 #include "kernels/cuda_backend.hpp"
+#include "kernels/plan/statistics_plan.hpp"
 #include "kernels/quantize/statistics/operand_statistics.hpp"
 #include "kernels/runtime/operations.hpp"
 #include "tests/kernels/device_test.hpp"
@@ -51,7 +52,7 @@ void run_on_cpu(const Op& op) {
   cpu::run(op);
 }
 void run_on_device(cuda::Context& context, const ops::MeasureBoth& op) {
-  if (cuda::measure_both(context, op)) return;
+  if (cuda::is_one_pass(op)) return cuda::measure_both(context, op);
   op.for_each_part([&](const auto& part) { cuda::run(context, part); });
 }
 template <class Op>
@@ -134,9 +135,10 @@ class MeasuredBoth {
     run_on_cpu(ops::MeasureBoth{source_.host(), of_cpu[0], of_cpu[1], first.record.host(),
                                 second.record.host()});
     const QuantizedOperand of_device[] = {on_device(first), on_device(second)};
-    CHECK(cuda::measure_both(context,
-                             ops::MeasureBoth{source_.device(), of_device[0], of_device[1],
-                                              first.record.device(), second.record.device()}));
+    const ops::MeasureBoth both{source_.device(), of_device[0], of_device[1], first.record.device(),
+                                second.record.device()};
+    REQUIRE(cuda::is_one_pass(both));
+    cuda::measure_both(context, both);
     context.synchronize();
     first.record.check_equal(name + ", first");
     second.record.check_equal(name + ", second");

@@ -16,7 +16,7 @@ SPEC = {"emulation/base", "emulation/numerics", "emulation/spec"}
 OPS = {*SPEC, "emulation/ops"}
 BACKEND = {*OPS, "emulation"}  # the file emulation/backend.hpp
 CPU = {*BACKEND, "emulation/reference", "emulation/cpu", "emulation/cpu/simd"}
-DEVICE = {*BACKEND, "kernels/runtime", "kernels/ptx", "kernels/pointwise"}
+DEVICE = {*BACKEND, "kernels/plan", "kernels/runtime", "kernels/ptx", "kernels/pointwise"}
 PARTS = {"kernels/gemm", "kernels/library", "kernels/quantize", "kernels/transform"}
 MODEL = {*BACKEND, "src/io", "src/architecture", "src/config", "src/data"}
 TRAIN = {*MODEL, "src/model", "src/error_sources", "src/objectives", "src/evaluation"}
@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
         f"emulation/cpu/{folder}": CPU
         for folder in ("attention", "gemm", "optimizer", "pointwise", "quantize")
     },
+    "kernels/plan": OPS,
     "kernels/runtime": BACKEND,
     "kernels/ptx": set(),
     "kernels/pointwise": DEVICE,

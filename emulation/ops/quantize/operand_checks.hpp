@@ -10,6 +10,7 @@ namespace fp8lab {
 /// Says why an operation is refused; empty if it is supported.
 struct Support {
   std::string reason;
+  std::string_view fused_by{};  ///< a composite: its fused kernel; empty if its parts run in turn
   explicit operator bool() const { return reason.empty(); }
 };
 

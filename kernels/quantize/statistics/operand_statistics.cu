@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "emulation/ops/quantize/operand_checks.hpp"
+#include "kernels/plan/statistics_plan.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/quantize/statistics/statistics_panel.cuh"
 #include "kernels/quantize/statistics/statistics_records.hpp"
@@ -32,16 +33,6 @@
 
 namespace fp8lab::cuda {
 namespace {
-
-/// The kernel variant for an operand.
-enum class Way : std::uint8_t {
-  tiled_rows,      ///< TiledRows
-  straight,        ///< StraightCodes
-  turned,          ///< TurnedCodes
-  source_rows,     ///< SourceHash of rows
-  source_columns,  ///< SourceHash of columns
-  careful,         ///< all others, including values of more than eight bits that are not the source
-};
 
 /// Returns the value of Compared::qmax.
 double largest_code(const QuantSpec& spec) {
@@ -61,48 +52,6 @@ Compared comparison(const TensorView& source, bool transpose, const QuantizedOpe
           decoder_of(operand),
           largest_code(operand.spec),
           operand.spec.transform.is_compensated() ? operand.clamp_bounds.row<float>(0) : nullptr};
-}
-
-bool is_whole(const TensorView& view) {
-  switch (view.dtype) {
-    case DType::bf16: return lines_of<std::uint16_t>(view).wide;
-    case DType::f32: return lines_of<float>(view).wide;
-    default: return lines_of<std::uint8_t>(view).wide;
-  }
-}
-
-/// Returns true if threads can compute these distances in 32 bits: over that many rows, or
-/// over the lanes of a warp.
-bool is_short(std::int64_t elements) {
-  static_assert(sizeof(float) * kGroup >= kWarpSize);
-  return elements * static_cast<std::int64_t>(sizeof(float)) * kGroup <=
-         std::numeric_limits<int>::max();
-}
-
-Way way_of(const TensorView& source, const Compared& compared, const QuantizedOperand& operand) {
-  const TensorView& codes = operand.codes;
-  const TileGrid& grid = compared.grid;
-  const bool whole = is_short(compared.rows) && is_short(compared.cols) &&
-                     compared.rows % kGroup == 0 && compared.cols % kGroup == 0 &&
-                     is_whole(source) && is_whole(codes) && is_short(source.row_stride) &&
-                     is_short(codes.row_stride) && is_short(operand.scales.row_stride);
-  if (!whole || compared.compensation != nullptr) return Way::careful;
-  if (codes.dtype != DType::u8) {
-    const bool is_source = codes.data == source.data && codes.dtype == source.dtype &&
-                           codes.row_stride == source.row_stride && !compared.turned;
-    if (!is_source) return Way::careful;
-    return compared.transpose ? Way::source_columns : Way::source_rows;
-  }
-  const bool wide_tiles = grid.wide == 1 || grid.width % kGroup == 0;
-  const bool high_tiles = grid.high == 1 || grid.height % kGroup == 0;
-  if (compared.decoder.codebooks != Codebooks::none || compared.transpose != compared.turned) {
-    return Way::careful;
-  }
-  if (compared.turned) return high_tiles ? Way::turned : Way::careful;
-  if (high_tiles && wide_tiles) return Way::straight;
-  // A panel begins at a tile border if tiles have 16 columns.
-  const bool few = grid.wide == 1 || grid.width * kMostRowTiles >= StatisticsOrder::kPanelCols;
-  return grid.height == 1 && wide_tiles && few ? Way::tiled_rows : Way::careful;
 }
 
 /// The results for an operand, and their offsets in memory.
@@ -142,14 +91,14 @@ class Measurement {
         operand_(operand),
         record_(record),
         compared_(comparison(source, transpose, operand)),
-        way_(way_of(source, compared_, operand)),
+        reader_(plan_measure(source, transpose, operand)),
         bands_((source.rows + StatisticsOrder::kPanelRows - 1) / StatisticsOrder::kPanelRows),
         across_((source.cols + StatisticsOrder::kPanelCols - 1) / StatisticsOrder::kPanelCols),
         layout_(source.cols, compared_.grid.count(), bands_ * across_) {}
 
   const TensorView& source() const { return source_; }
   const QuantizedOperand& operand() const { return operand_; }
-  Way way() const { return way_; }
+  StatisticsReader reader() const { return reader_; }
   bool is_e4m3() const { return operand_.spec.format == numerics::kE4M3; }
   std::size_t bytes() const { return layout_.bytes(); }
   unsigned panels() const { return static_cast<unsigned>(bands_ * across_); }
@@ -182,7 +131,7 @@ class Measurement {
   const QuantizedOperand& operand_;
   TensorView record_;
   Compared compared_;
-  Way way_;
+  StatisticsReader reader_;
   std::int64_t bands_, across_;
   Layout layout_;
 };
@@ -236,17 +185,18 @@ void launch_careful(Context& context, const Measurement& measured, std::byte* me
 
 template <class T>
 void launch_one(Context& context, const Measurement& measured, std::byte* memory) {
-  switch (measured.way()) {
-    case Way::careful: return launch_careful<T>(context, measured, memory);
-    case Way::source_rows: return launch_panels<T, SourceHash<T, false>>(context, measured, memory);
-    case Way::source_columns:
+  switch (measured.reader()) {
+    case StatisticsReader::careful: return launch_careful<T>(context, measured, memory);
+    case StatisticsReader::source_rows:
+      return launch_panels<T, SourceHash<T, false>>(context, measured, memory);
+    case StatisticsReader::source_columns:
       return launch_panels<T, SourceHash<T, true>>(context, measured, memory);
     default: break;
   }
   with_stored(measured, [&](auto stored) {
-    if (measured.way() == Way::turned) {
+    if (measured.reader() == StatisticsReader::turned) {
       launch_panels<T, TurnedCodes<T, stored>>(context, measured, memory);
-    } else if (measured.way() == Way::straight) {
+    } else if (measured.reader() == StatisticsReader::straight) {
       launch_panels<T, StraightCodes<T, stored>>(context, measured, memory);
     } else {
       launch_panels<T, TiledRows<T, stored>>(context, measured, memory);
@@ -264,28 +214,18 @@ void launch_both(Context& context, const Measurement& first, std::byte* first_me
                                     first.panel_operand<typename First::Bits>(first_memory),
                                     second.panel_operand<typename Second::Bits>(second_memory));
   };
-  if (first.way() == Way::source_rows) {
+  if (first.reader() == StatisticsReader::source_rows) {
     return launch(std::type_identity<SourceHash<T, false>>{},
                   std::type_identity<SourceHash<T, true>>{});
   }
   with_stored(first, [&](auto stored) {
     const std::type_identity<TurnedCodes<T, stored>> turned;
-    if (first.way() == Way::straight) {
+    if (first.reader() == StatisticsReader::straight) {
       launch(std::type_identity<StraightCodes<T, stored>>{}, turned);
     } else {
       launch(std::type_identity<TiledRows<T, stored>>{}, turned);
     }
   });
-}
-
-bool is_one_reading(const Measurement& first, const Measurement& second) {
-  if (first.way() == Way::source_rows) return second.way() == Way::source_columns;
-  return (first.way() == Way::tiled_rows || first.way() == Way::straight) &&
-         second.way() == Way::turned && first.operand().spec.format == second.operand().spec.format;
-}
-
-bool is_moved(const QuantizedOperand& operand) {
-  return operand.spec.transform.is_linear() || operand.source_space;
 }
 
 }  // namespace
@@ -305,12 +245,10 @@ void run(Context& context, const ops::MeasureOperand& op) {
   records.add(measured.unfinished(memory));
 }
 
-bool measure_both(Context& context, const ops::MeasureBoth& op) {
+void measure_both(Context& context, const ops::MeasureBoth& op) {
   op.check();
-  if (is_moved(op.first) || is_moved(op.second)) return false;
   const Measurement first(op.source, false, op.first, op.first_record);
   const Measurement second(op.source, true, op.second, op.second_record);
-  if (!is_one_reading(first, second)) return false;
   UnfinishedRecords& records = UnfinishedRecords::of(context);
   std::byte* const memory = records.memory(context, first.bytes() + second.bytes(), 2);
   std::byte* const second_memory = memory + first.bytes();
@@ -322,7 +260,6 @@ bool measure_both(Context& context, const ops::MeasureBoth& op) {
   scan_scales(context, scans, 2);
   records.add(first.unfinished(memory));
   records.add(second.unfinished(second_memory));
-  return true;
 }
 
 }  // namespace fp8lab::cuda

@@ -6,10 +6,7 @@
 
 namespace fp8lab::cuda {
 
-/// Computes ops::MeasureBoth in one pass over the source. Returns false, and does nothing, if there
-/// is no fused kernel for the operands. There is one if both operands are the source itself, or if
-/// both hold codes of one format, the first in rows of the source and the second in columns, within
-/// the limits of statistics_panel.cuh.
-bool measure_both(Context& context, const ops::MeasureBoth& op);
+/// Computes ops::MeasureBoth in one pass over the source. Precondition: is_one_pass(op).
+void measure_both(Context& context, const ops::MeasureBoth& op);
 
 }  // namespace fp8lab::cuda

@@ -22,10 +22,6 @@ static_assert(kGroup % kRowsAtOnce == 0);
 /// eight rows and the next eight.
 inline constexpr int kRingRows = 2 * kGroup;
 
-/// Largest number of one-row tiles that the columns of a warp may touch, so that their
-/// scales can be prefetched.
-inline constexpr int kMostRowTiles = 16;
-
 /// Codes of a thread in the rows that it processes together.
 struct alignas(uint4) CodesOfRows {
   std::uint64_t of[kRowsAtOnce];

@@ -31,7 +31,7 @@ const std::vector<Template>& templates() {
   return all;
 }
 
-const Template& kind_of(const std::string& name) {
+const Template& template_named(const std::string& name) {
   std::vector<std::string> names;
   for (const Template& kind : templates()) {
     if (kind.name == name) return kind;
@@ -51,7 +51,7 @@ int init(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("init", options, arguments, {{"kind", 1}, {"file", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const std::string name = required(values, "kind", "init", "run, recipe or study");
-  const Template& kind = kind_of(name);
+  const Template& kind = template_named(name);
   const std::filesystem::path file =
       output_file(text_of(values, "file", kind.name + ".toml"), "init: FILE", Replaces::nothing);
   if (is_present(file)) {

@@ -16,6 +16,7 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/analysis_package.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/kernel_plans.hpp"
 #include "src/cli/live_log.hpp"
 #include "src/cli/options/backend_option.hpp"
 #include "src/cli/options/output_path.hpp"
@@ -82,6 +83,9 @@ Options train_options() {
       "dry-run",
       "print the recipe, estimates of memory and time, and the state of --out; refuse what a run "
       "would refuse; write nothing");
+  options.add("kernels",
+              "with --dry-run: also print the CUDA kernels that a step chooses for quantizations "
+              "and fused operations; needs no GPU");
   return options;
 }
 
@@ -255,6 +259,8 @@ int train(const std::vector<std::string>& arguments) {
   choose_simd(values, config.backend);
   if (values.count("dry-run") != 0) {
     refuse_given(values, "train --dry-run", {"step-descriptor"}, "is for a run");
+  } else {
+    refuse_given(values, "train", {"kernels"}, "is for --dry-run");
   }
   TrainerOptions options = trainer_options(values, config);
   const std::unique_ptr<Backend> backend = make_backend(config.backend, threads_of(values, "train"),
@@ -274,7 +280,8 @@ int train(const std::vector<std::string>& arguments) {
     const std::string refusal = describe_refusal(config, *backend);
     phase.begin("");
     print_notes(check.notes());
-    fmt::print("{}{}{}", plan, said, refusal);
+    const bool kernels = values.count("kernels") != 0;
+    fmt::print("{}{}{}{}", plan, said, refusal, kernels ? describe_kernels(config, *backend) : "");
     return ExitCode::kSuccess;
   }
   require_memory_of(config, *backend);

@@ -86,8 +86,7 @@ void refuse_other_word(const std::string& command, const Option& option, const V
   throw InputError({.where = command,
                     .key = "--" + option.name,
                     .found = word,
-                    // Of a few words none is a likelier slip than another: gpu is not cpu.
-                    .nearest = accepted.size() > 3 ? did_you_mean(word, accepted) : "",
+                    .nearest = did_you_mean(word, accepted),
                     .accepted = alternatives(accepted)});
 }
 

@@ -38,6 +38,14 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return last[b.size()];
 }
 
+/// True for two words of at most three letters of which one is another letter: gpu and cpu are two
+/// words, not one mistyped.
+bool are_other_short_words(const std::string& a, const std::string& b) {
+  constexpr std::size_t kShortWord = 3;
+  return a.size() <= kShortWord && a.size() == b.size() &&
+         !std::is_permutation(a.begin(), a.end(), b.begin());
+}
+
 }  // namespace
 
 std::vector<std::string> nearest_names(std::string_view word,
@@ -52,7 +60,8 @@ std::vector<std::string> nearest_names(std::string_view word,
     const std::string candidate = folded(name);
     const std::size_t distance = edit_distance(wanted, candidate);
     const std::size_t allowed = (std::max(wanted.size(), candidate.size()) + 1) / 3;
-    if (distance <= allowed && (nearest.empty() || distance <= least)) {
+    const bool is_near = distance <= allowed && !are_other_short_words(wanted, candidate);
+    if (is_near && (nearest.empty() || distance <= least)) {
       if (distance < least) nearest.clear();
       const bool is_known = std::find(nearest.begin(), nearest.end(), name) != nearest.end();
       if (!is_known) nearest.push_back(name);

@@ -158,6 +158,17 @@ WorkLog record_step(const RunConfig& config, const StageConfig& stage, const Rec
       [&](std::span<const Batch> batches) { take(step, config, batches, statistics); });
 }
 
+void observe_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                  const Backend& backend, OperationObserver& observer) {
+  RecordingBackend recording(backend);
+  ObservedBackend observed(recording);
+  StandaloneStep step(observed, config, stage, recipe);
+  observed.observe(&observer);
+  const std::vector<Batch> batches(static_cast<std::size_t>(config.parallel.shards),
+                                   unread_batch(stage));
+  take(step, config, batches, false);
+}
+
 WorkLog record_held_out(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                         const Backend& backend) {
   if (!stage.eval) return {};

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "emulation/backend.hpp"
+#include "emulation/recording/observed_backend.hpp"
 #include "emulation/recording/work_log.hpp"
 #include "src/config/config.hpp"
 
@@ -35,6 +36,11 @@ RunConfig scaled_run(const RunConfig& config, const StageConfig& stage, std::int
 /// step that logs operands.
 WorkLog record_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                     const Backend& backend, bool statistics = false);
+
+/// Shows the operations of one step of the stage, with one micro-batch a shard and without
+/// statistics, to `observer`. None is computed.
+void observe_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                  const Backend& backend, OperationObserver& observer);
 
 /// Records the operations of one held-out loss of the stage.
 WorkLog record_held_out(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,

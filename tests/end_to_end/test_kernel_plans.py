@@ -1,0 +1,52 @@
+"""`train --dry-run --kernels` prints the CUDA kernels of a step on a machine without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from program import refused, succeeded
+
+
+def plan(folder: Path, recipe: str, *options: str) -> str:
+    return succeeded(
+        "train",
+        "--preset",
+        "quickstart",
+        "--recipe",
+        recipe,
+        "--dry-run",
+        *options,
+        cwd=folder,
+    )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kernels"),
+    [
+        (
+            "te_current",
+            [
+                "amax of the tensor, scale_kernel, block_kernel with the e4m3 instruction",
+                "rows with sums of columns in registers",
+            ],
+        ),
+        ("deepseek_v3", ["block_kernel with the e4m3 instruction, both orientations"]),
+        ("bf16", ["rows in registers"]),
+    ],
+)
+def test_the_kernels_of_a_step(tmp_path: Path, recipe: str, kernels: list[str]) -> None:
+    said = plan(tmp_path, recipe, "--kernels")
+    heading = "CUDA kernels of quantizations and composites, a step of stage "
+    assert said.count(heading) >= 1
+    listed = said.split(heading, 1)[1]
+    assert f"recipe {recipe}:\n" in listed
+    for text in kernels:
+        assert text in listed
+    assert heading not in plan(tmp_path, recipe)
+
+
+def test_kernels_are_of_a_plan(tmp_path: Path) -> None:
+    assert "--kernels is for --dry-run" in refused(
+        "train", "--preset", "quickstart", "--kernels", cwd=tmp_path
+    )
