@@ -10,6 +10,7 @@
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 #include <variant>
@@ -145,6 +146,17 @@ int explain(const std::vector<Command>& commands, const std::string& topic) {
                         fmt::join(names, ", "))});
 }
 
+/// Prints lines of JSON: the names and summaries of all commands, then each command's help.
+int print_all_help(const std::vector<Command>& commands) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Command& command : commands) {
+    list.push_back({{"name", command.name}, {"summary", command.summary}});
+  }
+  fmt::print("{}\n", nlohmann::ordered_json({{"commands", list}}).dump());
+  for (const Command& command : commands) command.run({std::string(kHelpAsJson)});
+  return ExitCode::kSuccess;
+}
+
 int dispatch(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
   const std::string name = arguments.empty() ? "help" : arguments.front();
   const bool version = name == "--version" || name == "-v" || name == "version";
@@ -154,6 +166,7 @@ int dispatch(const std::vector<Command>& commands, const std::vector<std::string
     throw InputError(
         {.where = name, .reason = fmt::format("too many arguments, '{}'", arguments[most])});
   }
+  if (help && arguments.size() == 2 && arguments[1] == "--json") return print_all_help(commands);
   if (help && arguments.size() == 2) return explain(commands, arguments[1]);
   if (help) {
     fmt::print("{}", help_text(commands));

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ["analysis", "emulation", "experiments", "kernels", "notebooks", "src", "tests"]
+FOLDERS = [
+    ".github",
+    "analysis",
+    "emulation",
+    "experiments",
+    "kernels",
+    "notebooks",
+    "src",
+    "tests",
+]
 SOURCES = {".cpp", ".cu", ".cuh", ".hpp", ".ipynb", ".md", ".py", ".toml"}
 # Files of a report, of another project, and of a template.
 ELSEWHERE = {"arithmetic.py", "equal_quality.csv", "evaluation.csv", "operands.csv", "tensors.csv"}

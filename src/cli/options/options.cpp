@@ -7,6 +7,8 @@
 #include <boost/program_options.hpp>
 #include <cctype>
 #include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <type_traits>
 #include <utility>
@@ -160,6 +162,24 @@ void print_help(const Options& options, const std::vector<Positional>& positiona
   fmt::print("{}\n{}{}{}", options.usage(), words.empty() ? "" : "\n", words, "\n" + text.str());
 }
 
+/// Prints what print_help prints as one JSON object, for man pages and the completion of shells.
+void print_help_json(const std::string& name, const Options& options,
+                     const std::vector<Positional>& positional) {
+  nlohmann::ordered_json described = nlohmann::ordered_json::array();
+  for (const Option& option : options.all()) {
+    const bool is_flag = std::holds_alternative<std::monostate>(option.type.held);
+    const std::unique_ptr<const po::value_semantic> semantic(semantic_of(option.type));
+    described.push_back({{"name", option.name},
+                         {"value", is_flag ? "" : semantic->name()},
+                         {"is_positional", is_place(positional, option.name)},
+                         {"accepted", option.type.accepted},
+                         {"help", option.help}});
+  }
+  fmt::print("{}\n", nlohmann::ordered_json(
+                         {{"command", name}, {"usage", options.usage()}, {"options", described}})
+                         .dump());
+}
+
 std::map<std::string, Value> read(const std::string& command, const Options& options,
                                   const po::options_description& described,
                                   const po::positional_options_description& positional,
@@ -208,6 +228,10 @@ std::string alternatives(const std::vector<std::string>& words) {
 Values parse_arguments(const std::string& name, const Options& options,
                        const std::vector<std::string>& arguments,
                        const std::vector<Positional>& positional) {
+  if (arguments == std::vector<std::string>{std::string(kHelpAsJson)}) {
+    print_help_json(name, options, positional);
+    return Values({{"help", {}}}, {}, {}, options.usage());
+  }
   po::options_description described(options.usage());
   std::vector<std::string> names;
   std::map<std::string, std::vector<std::string>> accepted;

@@ -114,6 +114,9 @@ class Values {
   std::string usage_;
 };
 
+/// As the only argument of a command: prints its usage and options as one line of JSON.
+inline constexpr std::string_view kHelpAsJson = "--help=json";
+
 /// Parses `arguments` of the subcommand `name`. Adds --help and -h, and prints the options if it is
 /// given. Throws Error with one line for abbreviated names, single-valued options given twice,
 /// negative numbers for counts, and words that an option does not accept.
