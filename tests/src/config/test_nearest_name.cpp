@@ -45,8 +45,9 @@ TEST_CASE("messages name it, and lists of a message are split") {
         " (did you mean 'train'?)");
   CHECK(did_you_mean("bf18", std::vector<std::string>{"bf16", "fp8", "bf19", "bf16"}) ==
         " (did you mean 'bf16' or 'bf19'?)");
-  CHECK(did_you_mean("ab0", std::vector<std::string>{"ab01", "ab02", "ab03", "ab04", "ab05", "ab06"}) ==
-        " (did you mean 'ab01' or 'ab02' or 'ab03' or 'ab04' or 'ab05'?)");
+  CHECK(did_you_mean("key0",
+                     std::vector<std::string>{"key1", "key2", "key3", "key4", "key5", "key6"}) ==
+        " (did you mean 'key1' or 'key2' or 'key3' or 'key4' or 'key5'?)");
   CHECK(did_you_mean("paint", std::vector<std::string>{"train", "eval"}).empty());
   CHECK(did_you_mean("epiloge", "fast, epilogue, promote:G") == " (did you mean 'epilogue'?)");
   CHECK(did_you_mean("or a path", "bf16, or a path to a .toml file").empty());
