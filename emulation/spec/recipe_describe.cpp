@@ -151,12 +151,6 @@ void warn_of_tiles(Slot slot, const QuantSpec& spec, const OperandShape& shape,
                     "the low codes and then flush to zero",
                     name, spec.scale.amax_epsilon));
   }
-  if (slot == Slot::dgrad_dy && spec.tile.rows == 1) {
-    out.push_back(
-        fmt::format("{}: tokens without a loss (the masked prompts of SFT) give tiles of amax 0, "
-                    "which take the rule's own scale and are left out of scale statistics",
-                    name));
-  }
   if (spec.tile.cols > 0 && k % spec.tile.cols != 0) {
     out.push_back(
         fmt::format("{}: K = {} is not a multiple of {}; the last tile of each row has {} "

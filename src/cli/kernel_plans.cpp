@@ -23,6 +23,8 @@ std::string kernels_of(const Op&) {
 }
 std::string kernels_of(const ops::Quantize& op);
 std::string kernels_of(const ops::QuantizeBoth& op);
+std::string kernels_of(const ops::Gemm& op);
+std::string kernels_of(const ops::Product& op);
 std::string kernels_of(const ops::ProduceQuantize& op);
 std::string kernels_of(const ops::AddRmsNormForward& op);
 std::string kernels_of(const ops::AddLayerNormForward& op);
@@ -34,6 +36,13 @@ std::string kernels_of(const ops::Quantize& op) {
   return describe(
       cuda::plan_quantize(op.operand.spec, op.source.rows, op.source.cols, op.transpose));
 }
+
+/// A GEMM runs on the tensor core of its accumulator, whose bits define the result.
+std::string kernels_of(const ops::Gemm& op) {
+  return fmt::format("tensor core {}", label(op.spec));
+}
+
+std::string kernels_of(const ops::Product& op) { return kernels_of(op.gemm); }
 
 /// Returns the kernels of the parts of a composite that no fused kernel runs.
 template <class Op>
@@ -100,15 +109,19 @@ class KernelObserver final : public OperationObserver {
 }  // namespace
 
 std::string describe_kernels(const RunConfig& config, const Backend& backend) {
-  std::string text;
+  std::string text =
+      "\nCUDA kernels of a step: number of calls, operation with its operands, and below it the "
+      "kernels\nthat run (kernels/README.md)\n";
+  std::map<std::string, std::string> described;  // stages by what they run
   for (const StageConfig& stage : config.stages) {
     for (const StageRecipe& of : recipes_of(config, stage)) {
       const Recipe recipe = load_recipe(of.name, config.recorded);
       KernelObserver observer;
       observe_step(config, stage, recipe, backend, observer);
+      const auto [place, is_new] = described.emplace(recipe.name + observer.text(), stage.name);
       text += fmt::format(
-          "\nCUDA kernels of quantizations and composites, a step of stage {}, recipe {}:\n{}",
-          stage.name, recipe.name, observer.text());
+          "stage {}, recipe {}:{}", stage.name, recipe.name,
+          is_new ? "\n" + observer.text() : fmt::format(" as stage {}\n", place->second));
     }
   }
   return text;

@@ -9,7 +9,9 @@
 #include <set>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "src/config/reading/nearest_name.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/model/dialects/dialect_config.hpp"
 #include "src/model/dialects/folder_writer.hpp"
@@ -142,6 +144,7 @@ class Converter {
 
   Conversion run(const std::filesystem::path& out, const PartReport& report) {
     check_source();
+    check_ignored();
     for (std::size_t i = 0; i < tensors_.headers().size(); ++i) plan(i);
     plan_inputs();
     if (options_.target.layout && shapes_.empty()) {
@@ -191,6 +194,26 @@ class Converter {
         fmt::format("{}: tensor '{}' is the scale of no quantized weight; `fp8lab doctor {}` "
                     "says more",
                     source_.path.string(), source_.orphans.front()->name, source_.path.string()));
+  }
+
+  /// A pattern that names nothing is a typing mistake, which would quantize what it meant to keep.
+  void check_ignored() const {
+    for (const std::string& pattern : options_.ignored) {
+      const bool names_one = std::any_of(
+          tensors_.headers().begin(), tensors_.headers().end(), [&](const TensorHeader& header) {
+            return names_module(pattern, module_of_tensor(header.name));
+          });
+      if (names_one) continue;
+      std::vector<std::string> leaves;
+      for (const TensorHeader& header : tensors_.headers()) {
+        leaves.push_back(leaf_of_module(module_of_tensor(header.name)));
+      }
+      throw InputError({.where = source_.path.string(),
+                        .key = "--ignore",
+                        .found = pattern,
+                        .nearest = did_you_mean(pattern, leaves),
+                        .reason = "names no module of the model"});
+    }
   }
 
   bool is_kept(const TensorHeader& header, bool was_quantized) const {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab {
 namespace {
@@ -94,8 +95,17 @@ ConversionTarget parse_target(const std::string& text) {
   const auto found = std::find_if(known.begin(), known.end(),
                                   [&](const TargetWords& one) { return one.dialect == words[0]; });
   const auto refuse = [&](const std::string& word) {
-    throw Error(
-        fmt::format("--to {}: unknown word '{}'; accepted: {}", text, word, accepted_text()));
+    std::vector<std::string> spelled;  // "nvfp4" alone is a scheme of several tools
+    for (const TargetWords& one : known) {
+      if (is_accepted(one, word)) spelled.push_back(fmt::format("'{}:{}'", one.dialect, word));
+    }
+    throw InputError(
+        {.key = "--to",
+         .found = text,
+         .nearest =
+             spelled.empty() ? "" : fmt::format(" (did you mean {}?)", fmt::join(spelled, " or ")),
+         .reason = fmt::format(": unknown word '{}'", word),
+         .accepted = accepted_text()});
   };
   if (found == known.end()) refuse(words[0]);
   WeightLayout layout;

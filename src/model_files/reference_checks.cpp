@@ -164,8 +164,9 @@ void judge(const std::string& name, const Values& reference, const Values& value
   if (!is_error && compared.sqnr_db >= warning_below) return;
   const std::string place =
       by_block && std::isfinite(lowest)
-          ? fmt::format(", {:.1f} dB in {}, {} of {} blocks below {} dB", lowest, grid.place(worst),
-                        bad, grid.values().size(), error_below)
+          ? fmt::format(", {:.1f} dB in {}, {} of {} blocks below {} dB",
+                        std::floor(10 * lowest) / 10,  // never rounded up to the limit
+                        grid.place(worst), bad, grid.values().size(), error_below)
           : "";
   const std::string why =
       values.weight != nullptr ? explanation(reference, values, grid, compared.sqnr_db) : "";

@@ -57,7 +57,7 @@ class ValueChecks {
     const ScaleGrid grid = ScaleGrid::read(weight);
     const CodeScan scan = scan_codes(weight, grid);
     const bool is_other_format = check_codes(weight, grid, scan);
-    const bool is_sound = check_scales(weight, grid, scan);
+    const bool is_sound = check_global(weight) && check_scales(weight, grid, scan);
     if (is_other_format || !is_sound) return;
     check_sense(weight, grid, scan);
     check_jumps(weight, grid, scan);
@@ -264,6 +264,20 @@ class ValueChecks {
     return {};
   }
 
+  /// Returns false if the tensor's scale of two levels is no positive number: it spoils all others,
+  /// which are then no evidence.
+  bool check_global(const StoredWeight& weight) {
+    if (weight.global == nullptr) return true;
+    std::vector<float> values(static_cast<std::size_t>(weight.global->size()));
+    read_elements(*weight.global, 0, values);
+    const auto bad = std::find_if(values.begin(), values.end(),
+                                  [](float value) { return !(value > 0) || std::isinf(value); });
+    if (bad == values.end()) return true;
+    add(Severity::error, "scale_value", weight.global->name, {}, 1,
+        fmt::format("the tensor's scale is {}: every value of '{}' is wrong", *bad, weight.name));
+    return false;
+  }
+
   /// Returns false if a scale is no positive number.
   bool check_scales(const StoredWeight& weight, const ScaleGrid& grid, const CodeScan& scan) {
     struct Kind {
@@ -297,6 +311,12 @@ class ValueChecks {
     return is_sound;
   }
 
+  static bool is_one(const StoredTensor& global) {
+    std::vector<float> values(static_cast<std::size_t>(global.size()));
+    read_elements(global, 0, values);
+    return std::all_of(values.begin(), values.end(), [](float value) { return value == 1.0f; });
+  }
+
   /// The largest weight, which a scale of the wrong sense makes implausible.
   void check_sense(const StoredWeight& weight, const ScaleGrid& grid, const CodeScan& scan) {
     float amax = 0, inverse = 0;
@@ -310,7 +330,12 @@ class ValueChecks {
       amax = value;
       at = i;
     }
-    if (amax > kLargestPlausible) {
+    if (amax > kLargestPlausible && weight.global != nullptr && is_one(*weight.global)) {
+      add(Severity::error, "scale_inverted", weight.global->name, {}, 1,
+          fmt::format("is 1, which makes the largest weight of '{}' {:.4g}: the tensor's scale is "
+                      "lost",
+                      weight.name, amax));
+    } else if (amax > kLargestPlausible) {
       const std::string why =
           std::all_of(grid.values().begin(), grid.values().end(), [](float s) { return s == 1.0f; })
               ? "all scales are 1, so that the codes themselves are the weights"

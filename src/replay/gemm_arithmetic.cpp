@@ -154,14 +154,20 @@ void search(const RecordedGemm& gemm, const std::vector<GemmArithmetic>& list,
       element_sample(gemm, static_cast<std::size_t>(std::max(gemm.a.rows, gemm.b.rows)));
   for (std::size_t i = 0; i < ranked.size(); ++i) {
     if (ranked[i].first < size(few) && i >= 3) break;  // the nearest ones are measured too
-    const std::size_t equal = equal_results(gemm, more, *ranked[i].second);
-    if (equal == size(more) && equal_results(gemm, all, *ranked[i].second) == size(all)) {
+    std::size_t compared = size(more);
+    std::size_t equal = equal_results(gemm, more, *ranked[i].second);
+    if (equal == compared) {
+      compared = size(all);
+      equal = equal_results(gemm, all, *ranked[i].second);
+    }
+    if (equal == compared && compared == size(all)) {
       found.same.push_back(*ranked[i].second);
       continue;
     }
-    const double share = static_cast<double>(equal) / static_cast<double>(size(more));
+    const double share = static_cast<double>(equal) / static_cast<double>(compared);
     if (share > found.equal || (share == 0.0 && found.equal == 0.0 && i == 0)) {
       found.equal = share;
+      found.compared = compared;
       found.nearest = *ranked[i].second;
     }
   }

@@ -30,7 +30,8 @@ std::vector<std::uint32_t> computed_results(const RecordedGemm& gemm, const Elem
 struct ArithmeticSearch {
   std::vector<GemmArithmetic> same;  ///< those with the bits of every recorded element
   GemmArithmetic nearest;            ///< the one with the most equal bits, if `same` is empty
-  double equal = 0.0;                ///< its share of equal elements among the sampled ones
+  double equal = 0.0;                ///< its share of equal elements among the compared ones
+  std::size_t compared = 0;          ///< number of elements of which `equal` is the share
   std::size_t tried = 0;
 };
 

@@ -220,19 +220,23 @@ std::vector<double> exact_results(const RecordedGemm& gemm, const ElementSample&
 }
 
 double relative_error(const RecordedGemm& gemm, const ElementSample& sample) {
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
   const std::vector<double> exact = exact_results(gemm, sample);
   double error = 0.0, size = 0.0;
-  std::size_t index = 0;
+  std::size_t index = 0, finite = 0;
   for (const std::int64_t row : sample.rows) {
     for (const std::int64_t col : sample.cols) {
       const double recorded = numerics::decode(gemm.d_format, gemm.at(row, col));
-      const double difference = recorded - exact[index++];
-      error += difference * difference;
+      const double wanted = exact[index++];
+      if (std::isfinite(recorded) != std::isfinite(wanted)) return kInfinite;
+      if (!std::isfinite(recorded)) continue;
+      ++finite;
+      error += (recorded - wanted) * (recorded - wanted);
       size += recorded * recorded;
     }
   }
-  if (!std::isfinite(error) || !std::isfinite(size)) return std::numeric_limits<double>::infinity();
-  if (size == 0.0) return error == 0.0 ? 0.0 : std::numeric_limits<double>::infinity();
+  if (finite == 0) return kInfinite;
+  if (size == 0.0) return error == 0.0 ? 0.0 : kInfinite;
   return std::sqrt(error / size);
 }
 

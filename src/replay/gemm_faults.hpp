@@ -36,7 +36,8 @@ std::vector<double> block_products(const RecordedGemm& gemm, std::int64_t row, s
                                    std::int64_t width);
 
 /// Returns the root of the mean square of recorded minus exact results, divided by that of the
-/// recorded ones; infinity if either is not finite.
+/// recorded ones. Elements that are not finite in both are left out; infinity if one is not finite
+/// in only one of them, or if none is finite in both.
 double relative_error(const RecordedGemm& gemm, const ElementSample& sample);
 
 }  // namespace fp8lab

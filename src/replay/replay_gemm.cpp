@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kSampled = 16;    // rows and columns whose exact results rank the readings
 constexpr double kClearlyBetter = 4.0;  // ratio of errors that names a fault
-constexpr std::int64_t kBlock = 32;     // products in which a wrong range of K is located
+constexpr std::int64_t kBlock = 16;     // products in which a wrong range of K is located
 constexpr std::size_t kLocatedElements = 6;
 constexpr double kIsolated = 0.25;  // larger shares of wrong elements are no isolated ones
 
@@ -260,10 +260,14 @@ std::vector<std::string> describe(const RecordedGemm& gemm, const GemmReplay& re
     lines.push_back(fmt::format("  same bits: {}", replay.arithmetic.same[i].label()));
   }
   if (replay.arithmetic.same.empty()) {
-    lines.push_back(fmt::format(
-        "  no arithmetic of {} has all its bits; {:.1f} % of the elements are those of {}",
-        replay.arithmetic.tried, 100.0 * replay.arithmetic.equal,
-        replay.arithmetic.nearest.label()));
+    // Rounded down: one wrong element is never 100 %.
+    const double percent = std::floor(1000.0 * replay.arithmetic.equal) / 10.0;
+    lines.push_back(
+        fmt::format("  none of {} known orders of sums has all its bits; the nearest, {}, has "
+                    "those of {:.1f} % "
+                    "of {} elements",
+                    replay.arithmetic.tried, replay.arithmetic.nearest.label(), percent,
+                    replay.arithmetic.compared));
   }
   if (const auto& wrong = replay.wrong) {
     lines.push_back(fmt::format(

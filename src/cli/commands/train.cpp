@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -25,6 +26,7 @@
 #include "src/cli/version.hpp"
 #include "src/cli/ways_on.hpp"
 #include "src/config/config.hpp"
+#include "src/config/reading/experiments.hpp"
 #include "src/io/hdf5/run_reader.hpp"
 #include "src/io/shell_word.hpp"
 #include "src/study/step_slot.hpp"
@@ -245,9 +247,22 @@ TrainerOptions trainer_options(const Values& values, const RunConfig& config) {
   return options;
 }
 
+/// "train quickstart" and "train run.toml" lack the name of an option.
+void refuse_bare_word(const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments.front().starts_with('-')) return;
+  const std::string& word = arguments.front();
+  const std::vector<std::string> presets = experiment_names("presets");
+  const bool is_preset = std::find(presets.begin(), presets.end(), word) != presets.end();
+  throw InputError({.where = "train",
+                    .found = quoted_word(word),
+                    .reason = "comes without an option",
+                    .accepted = fmt::format("{} {}", is_preset ? "--preset" : "--config", word)});
+}
+
 }  // namespace
 
 int train(const std::vector<std::string>& arguments) {
+  refuse_bare_word(arguments);
   const Values values = parse_arguments("train", train_options(), arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   if (values.count("resume") != 0 && values.count("config") + values.count("preset") == 0) {

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "src/cli/command.hpp"
+#include "src/config/key_help.hpp"
 #include "src/config/reading/toml_reader.hpp"
 #include "src/config/reading/toml_text.hpp"
 
@@ -95,6 +96,19 @@ std::string predicate_of(const ErrorFields& fields) {
   ErrorFields predicate{.found = fields.found, .nearest = fields.nearest, .reason = fields.reason};
   const std::string said = render(predicate);
   return fields.found.empty() || fields.verb == ":" ? said : fields.verb + " " + said;
+}
+
+/// Returns the keys of tables whose last part is `key`, as --set takes them; empty if there are
+/// none.
+std::string keys_of_tables(const std::string& key) {
+  std::vector<std::string> found;
+  for (const KeyHelp& one : run_keys()) {
+    if (one.is_table || !one.path.ends_with("." + key)) continue;
+    constexpr std::string_view kStages = "stages.";
+    found.push_back(one.path.starts_with(kStages) ? "stages.*." + one.path.substr(kStages.size())
+                                                  : one.path);
+  }
+  return found.empty() ? "" : fmt::format("in a table: {}", fmt::join(found, ", "));
 }
 
 }  // namespace
@@ -186,6 +200,9 @@ ErrorFields OptionAssignments::in_options(ErrorFields fields) const {
   const Written* const about = find_written(before);
   if (about == nullptr) return fields;
   const bool is_set = about->words.starts_with("--set ");
+  if (is_set && fields.noun == "unknown key" && fields.remedy.empty()) {
+    fields.remedy = keys_of_tables(about->key);
+  }
   const std::size_t at = fields.where.find(about->origin);
   if (at == std::string::npos) {
     if (before.starts_with(about->origin)) fields.where = command_;

@@ -74,12 +74,13 @@ std::string JsonFields::text(const std::string& key, const std::string& fallback
   return field.get<std::string>();
 }
 
-void JsonFields::require(const std::string& key, const json& accepted) {
+void JsonFields::require(const std::string& key, const json& accepted, const std::string& remedy) {
   if (!has(key) || value(key) == accepted) return;
   fail(key, {.verb = "=",
              .found = value(key).dump().substr(0, 80),
              .reason = "is not supported",
-             .accepted = accepted.dump()});
+             .accepted = accepted.dump(),
+             .remedy = remedy});
 }
 
 void JsonFields::ignore(std::initializer_list<std::string_view> keys) {

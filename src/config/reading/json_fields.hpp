@@ -34,8 +34,9 @@ class JsonFields {
   std::string text(const std::string& key, const std::string& fallback);
   /// Returns the value, or null if it is absent.
   const nlohmann::json& value(const std::string& key);
-  /// Throws Error unless the field is absent or equal to `accepted`.
-  void require(const std::string& key, const nlohmann::json& accepted);
+  /// Throws InputError unless the field is absent or equal to `accepted`; `remedy` says what to do.
+  void require(const std::string& key, const nlohmann::json& accepted,
+               const std::string& remedy = {});
   void ignore(std::initializer_list<std::string_view> keys);
   void finish() const;
 

@@ -14,6 +14,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kLargestBlock = 1 << 20;
+/// Names the way to formats that only the converter reads.
+constexpr const char* kConvertFirst = "first: fp8lab convert SOURCE DIR --to bf16";
 
 std::int64_t tiles(std::int64_t extent, std::int64_t tile) {
   return tile == 0 ? 1 : (extent + tile - 1) / tile;
@@ -36,7 +38,7 @@ std::optional<StoredScaleTile> read_block(JsonFields& fields, const std::string&
 }
 
 std::optional<StoredScaleTile> read_fp8_method(JsonFields& fields) {
-  fields.require("fmt", "e4m3");
+  fields.require("fmt", "e4m3", kConvertFirst);
   return read_block(fields, "weight_block_size");
 }
 
@@ -48,13 +50,14 @@ std::optional<StoredScaleTile> read_compressed_tensors(const json& groups,
     const std::string place = fmt::format("{}.{}", where, name.substr(0, 80));
     JsonFields fields(group, place);
     JsonFields weights(fields.value("weights"), place + ".weights");
-    weights.require("num_bits", 8);
-    weights.require("type", "float");
-    weights.require("symmetric", true);
+    weights.require("num_bits", 8, kConvertFirst);
+    weights.require("type", "float", kConvertFirst);
+    weights.require("symmetric", true, kConvertFirst);
     const std::string strategy = weights.text("strategy", "tensor");
     if (strategy != "tensor" && strategy != "channel" && strategy != "block") {
-      weights.fail("strategy",
-                   {.found = fmt::format("'{}'", strategy), .accepted = "tensor, channel, block"});
+      weights.fail("strategy", {.found = fmt::format("'{}'", strategy),
+                                .accepted = "tensor, channel, block",
+                                .remedy = kConvertFirst});
     }
     const std::optional<StoredScaleTile> block = read_block(weights, "block_structure");
     if (block && blocks && *block != *blocks) {
@@ -77,7 +80,8 @@ std::optional<StoredScaleTile> read_quantization_config(const json& config,
     return read_compressed_tensors(fields.value("config_groups"), where + ".config_groups");
   }
   fields.fail("quant_method", {.found = fmt::format("'{}'", method.substr(0, 80)),
-                               .accepted = "fp8, compressed-tensors"});
+                               .accepted = "fp8, compressed-tensors",
+                               .remedy = kConvertFirst});
 }
 
 StoredScaleTile tile_of_scales(const TensorHeader& weight, const TensorHeader& scale,

@@ -194,7 +194,7 @@ std::vector<Finding> examine(const fs::path& directory, bool repair) {
   if (!is_folder(directory)) {
     if (!findings.empty()) return findings;
     throw Error(
-        fmt::format("{}: no directory; accepted: that of a run or of a study", directory.string()));
+        fmt::format("{}: no directory; accepted: that of a run, of a study or of a model", directory.string()));
   }
   std::vector<fs::path> runs;
   if (holds_run(directory)) runs.push_back(directory);

@@ -1,9 +1,10 @@
-"""Checks implementations of FP8 arithmetic against the vectors of `fp8lab validate export PACK`.
+r"""Checks implementations of FP8 arithmetic against the vectors of `fp8lab validate export PACK`.
 
 Needs only NumPy, not the shared library. With pytest, where `mine.py` defines `encode`, `decode`
 or other functions by the names of `fp8lab.conformance.check`:
 
-    pytest --pyargs fp8lab.conformance --fp8lab-pack PACK --fp8lab-adapter mine
+    python3 -m pytest -p fp8lab.conformance.plugin --pyargs fp8lab.conformance \
+        --fp8lab-pack PACK --fp8lab-adapter mine
 
 In Python:
 
