@@ -52,3 +52,17 @@ def test_a_run_file_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(fp8lab.torch.Error, match="run.h5: exists"):
         file.step(1.0)
     assert (tmp_path / "run.h5").read_bytes() == b"mine"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_step_takes_tensors_and_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("h5py", reason="h5py is not installed")
+    converted = fp8lab.torch.convert(model())
+    with fp8lab.torch.RunFile(converted, tmp_path / "run.h5") as file:
+        loss = converted(inputs()).square().mean()
+        assert loss.requires_grad
+        file.step(loss, gradient_norm=torch.tensor(2.5), learning_rate=0.1)
+        file.step(1.5)
+    metrics = fp8lab.read_run(tmp_path / "run.h5").metrics
+    assert metrics["loss"].tolist() == [loss.item(), 1.5]
+    assert metrics["grad_norm"][0] == 2.5 and metrics["grad_norm"][1] != metrics["grad_norm"][1]
