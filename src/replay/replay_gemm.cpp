@@ -93,9 +93,12 @@ std::optional<BlamedRange> blamed_range(const RecordedGemm& gemm,
   if (prefixes.empty()) return std::nullopt;
   const double limit = rounding_limit(gemm);
   const std::size_t blocks = prefixes.front().size() - 1;
-  for (std::size_t length = 1; length <= blocks; ++length) {
-    std::optional<BlamedRange> best;
-    double smallest = 2.0 * limit;
+  // The shortest range that explains them, or one of up to kLonger more blocks that does it better:
+  // the products at its ends may be small.
+  constexpr std::size_t kLonger = 3;
+  std::optional<BlamedRange> best;
+  double smallest = 2.0 * limit;
+  for (std::size_t length = 1, last = blocks; length <= last; ++length) {
     for (std::size_t begin = 0; begin + length <= blocks; ++begin) {
       double products = 0.0, both = 0.0, size = 0.0;
       for (std::size_t i = 0; i < prefixes.size(); ++i) {
@@ -109,14 +112,13 @@ std::optional<BlamedRange> blamed_range(const RecordedGemm& gemm,
       if (prefixes.size() == 1) slope = slope < 0.0 ? -1.0 : 1.0;
       const double rest = size - 2.0 * slope * both + slope * slope * products;
       const double misfit = std::sqrt(std::max(rest, 0.0) / size);
-      if (misfit < smallest) {
-        smallest = misfit;
-        best = BlamedRange{begin, begin + length, 1.0 + slope};
-      }
+      if (misfit >= smallest) continue;
+      if (!best) last = std::min(blocks, length + kLonger);
+      smallest = misfit;
+      best = BlamedRange{begin, begin + length, 1.0 + slope};
     }
-    if (best) return best;
   }
-  return std::nullopt;
+  return best;
 }
 
 WrongElement first_wrong(const RecordedGemm& gemm, const std::vector<Deviation>& wrong) {

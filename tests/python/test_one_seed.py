@@ -312,3 +312,30 @@ def test_a_held_out_loss_that_is_not_finite_is_a_break(tmp_path: Path) -> None:
     assert found.before is not None and found.before.step == 140
     said = break_text("infir2", found)
     assert "the held-out loss stopped being finite at step 140 (sft)" in said
+
+
+# --- runs of other programs -----------------------------------------------------------------------
+
+
+def test_norms_that_were_never_measured_are_no_divergence(tmp_path: Path) -> None:
+    """Their files list no identity. A file of ours that lists one has diverged."""
+    write_runs(tmp_path, ("bf16", 1), ("infir2", 1))
+    paths = [tmp_path / name / "run.h5" for name in ("0-bf16", "1-infir2")]
+    for path in paths:
+        with h5py.File(path, "a") as file:
+            file["metrics/grad_norm"][...] = np.nan
+    summaries, text = told(tmp_path)
+    assert summaries["infir2"].verdict.kind is Kind.DIVERGED and "diverged" in text
+    for path in paths:
+        with h5py.File(path, "a") as file:
+            for key in ("identity_names", "identity_hashes"):
+                del file["meta"].attrs[key]
+            make_example_run.seal_meta(file)
+    summaries, text = told(tmp_path)
+    assert summaries["infir2"].verdict.kind is Kind.NOT_ORDERED
+    assert "diverged" not in text and "not finite" not in text
+    with h5py.File(paths[1], "a") as file:
+        norms = np.ones(len(file["metrics/grad_norm"]))
+        norms[-20] = np.nan  # one of those that were measured
+        file["metrics/grad_norm"][...] = norms
+    assert told(tmp_path)[0]["infir2"].verdict.kind is Kind.DIVERGED

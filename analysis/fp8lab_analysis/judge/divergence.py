@@ -29,9 +29,9 @@ class Divergence:
 def find_divergence(run: Run, stage: str) -> Divergence | None:
     """Returns where a stage of a run diverged: by its training loss or gradient norm, unless
     held-out losses overrule that; else by its held-out loss, at the evaluation after the last good
-    one. None if it did not diverge."""
+    one. None if it did not diverge. Norms that the run lacks do not count."""
     rows = run.stage_rows(stage)
-    has_gradient = np.isfinite(run.metrics.grad_norm[rows])
+    has_gradient = np.isfinite(run.metrics.grad_norm[rows]) | run.lacks_norms
     loss = np.where(has_gradient, run.metrics.loss[rows], np.nan)
     steps, held_out = held_out_curve(run, stage)
     row = stats.divergence_row(loss)

@@ -209,6 +209,12 @@ class Run:
         return np.asarray(np.isin(self.metrics.step, steps) & ~finite)
 
     @property
+    def lacks_norms(self) -> bool:
+        """True if no gradient norm was measured, as in trainings of other programs that log none:
+        their files list no identity."""
+        return not self.identity and bool(np.isnan(self.metrics.grad_norm).all())
+
+    @property
     def without_loss(self) -> Flags:
         """Mask of the metric rows that contribute no loss."""
         return np.asarray(self.without_targets | self.left_out)

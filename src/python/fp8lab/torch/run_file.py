@@ -17,6 +17,11 @@ from fp8lab.torch.layer import MEASURED, SEED, Layer
 from fp8lab.torch.steps import clocks_of
 
 
+def _number(value: Any) -> float:
+    """A number, or a tensor of one, which may require gradients."""
+    return float(value.detach() if isinstance(value, torch.Tensor) else value)
+
+
 class RunFile:
     """Writes the steps of a converted model, and the statistics of all its operands, to a run file.
 
@@ -69,10 +74,14 @@ class RunFile:
         loss: Any,
         *,
         tokens: int = 0,
-        gradient_norm: float = float("nan"),
-        learning_rate: float = float("nan"),
+        gradient_norm: Any = float("nan"),
+        learning_rate: Any = float("nan"),
     ) -> None:
-        """Adds a step: its loss in nats per token, and the tokens that it trained on."""
+        """Adds a step: its loss in nats per token, and the tokens that it trained on.
+
+        `gradient_norm` is that of all gradients before clipping. In a run that gives some, a step
+        whose norm is not finite counts as diverged in reports.
+        """
         if self._run is None:
             self._begin()
         assert self._run is not None
@@ -80,7 +89,12 @@ class RunFile:
         self._tokens += tokens
         seconds = time.monotonic() - self._began
         row = RunStep(
-            self._steps, self._tokens, float(loss), float(gradient_norm), learning_rate, seconds
+            self._steps,
+            self._tokens,
+            _number(loss),
+            _number(gradient_norm),
+            _number(learning_rate),
+            seconds,
         )
         call("run_add_step", self._run, ctypes.byref(row))
         if self._is_measured:
