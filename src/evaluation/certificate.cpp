@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/row_locality.hpp"
 #include "src/evaluation/scorer.hpp"
 
@@ -147,8 +148,10 @@ class Certifier {
           way.together <= generation_.shape().logit_rows()) {
         continue;
       }
-      throw Error(fmt::format("{}: there are {} sequences, and one pass takes {} tokens",
-                              name_of(way), count, generation_.shape().logit_rows()));
+      throw InputError(
+          {.where = name_of(way),
+           .reason = fmt::format("there are {} sequences, and one pass takes {} tokens", count,
+                                 generation_.shape().logit_rows())});
     }
   }
 

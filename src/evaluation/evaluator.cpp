@@ -8,7 +8,7 @@
 #include <limits>
 #include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/data/documents.hpp"
 #include "src/evaluation/held_out.hpp"
 #include "src/evaluation/sharpness.hpp"
@@ -80,10 +80,11 @@ void check_lengths(const std::vector<Question>& questions, const std::string& fi
     for (const Choice& choice : questions[i].choices) {
       const auto inputs = static_cast<std::int64_t>(prompt + choice.tokens.size()) - 1;
       if (inputs <= sequence_length) continue;
-      throw Error(fmt::format(
-          "{}: question {} with a choice has {} tokens; accepted: at most {}, one more than "
-          "sequence_length",
-          file, i + 1, inputs + 1, sequence_length + 1));
+      throw InputError({.where = file,
+                        .noun = fmt::format("question {}", i + 1),
+                        .reason = fmt::format("with a choice has {} tokens", inputs + 1),
+                        .accepted = fmt::format("at most {}, one more than sequence_length",
+                                                sequence_length + 1)});
     }
   }
 }
@@ -105,12 +106,14 @@ void require_final_answers(const EvalConfig& config, const DataSources& data,
       if (!final_answer(corpus->reference(i)).empty()) return;
     }
   }
-  throw Error(fmt::format(
-      "{}: {} cannot judge an answer: it compares what follows the last \"####\", as in "
-      "GSM8K, and no answer of {} has one; accepted: answers that end with \"#### "
-      "RESULT\", in a chat its last message of the assistant; without results, the "
-      "held-out loss alone (exact_match = 0, no pass_at_k) or multiple_choice",
-      where, asking_keys(config, true), fmt::join(source_names(data), ", ")));
+  throw InputError(
+      {.where = where,
+       .reason = fmt::format("{} cannot judge an answer: it compares what follows the last "
+                             "\"####\", as in GSM8K, and no answer of {} has one",
+                             asking_keys(config, true), fmt::join(source_names(data), ", ")),
+       .accepted = "answers that end with \"#### RESULT\", in a chat its last message of the "
+                   "assistant; without results, the held-out loss alone (exact_match = 0, no "
+                   "pass_at_k) or multiple_choice"});
 }
 
 /// Throws Error if no prompt leaves room for an answer.
@@ -118,11 +121,12 @@ void require_problems(const EvalConfig& config, const DataSources& data,
                       std::int64_t sequence_length, const std::string& where) {
   const std::string keys = asking_keys(config, false);
   if (keys.empty() || !problems_of(config, data, sequence_length).empty()) return;
-  throw Error(fmt::format(
-      "{}: {} asks nothing: no prompt of {} leaves room for max_new_tokens = {} in the "
-      "{} tokens of a sequence; accepted: smaller max_new_tokens, or a larger "
-      "sequence_length",
-      where, keys, fmt::join(source_names(data), ", "), config.max_new_tokens, sequence_length));
+  throw InputError({.where = where,
+                    .reason = fmt::format("{} asks nothing: no prompt of {} leaves room for "
+                                          "max_new_tokens = {} in the {} tokens of a sequence",
+                                          keys, fmt::join(source_names(data), ", "),
+                                          config.max_new_tokens, sequence_length),
+                    .accepted = "smaller max_new_tokens, or a larger sequence_length"});
 }
 
 }  // namespace

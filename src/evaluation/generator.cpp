@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/objectives/objective.hpp"
 
 namespace fp8lab {
@@ -35,14 +36,18 @@ void Generator::check(const std::vector<Prompt>& prompts) const {
   for (const Prompt& prompt : prompts) {
     const auto length = static_cast<std::int64_t>(prompt.tokens.size());
     if (length < 1 || length >= cache_.capacity()) {
-      throw Error(fmt::format("prompt {} has {} tokens; accepted: 1 to {}, and room for new ones",
-                              prompt.problem, length, cache_.capacity() - 1));
+      throw InputError(
+          {.noun = fmt::format("prompt {}", prompt.problem),
+           .reason = fmt::format("has {} tokens", length),
+           .accepted = fmt::format("1 to {}, and room for new ones", cache_.capacity() - 1)});
     }
     for (const auto* tokens : {&prompt.tokens, &prompt.given}) {
       for (const std::int32_t token : *tokens) {
         if (token >= 0 && token < vocabulary) continue;
-        throw Error(fmt::format("prompt {}: token {} is not in the vocabulary of {}",
-                                prompt.problem, token, vocabulary));
+        throw InputError({.where = fmt::format("prompt {}", prompt.problem),
+                          .noun = "token",
+                          .found = fmt::to_string(token),
+                          .reason = fmt::format("is not in the vocabulary of {}", vocabulary)});
       }
     }
   }

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab {
 namespace {
@@ -94,16 +95,17 @@ std::unique_ptr<Transformer> make_rollout_model(Backend& backend, const Paramete
   const DType own = backend.storage(recipe.activation_dtype);
   const DType of_training = parameters.working_dtype();
   if (own != of_training) {
-    throw Error(fmt::format("rollout recipe {}: its activations are {}, those of training {}",
-                            recipe.name, name_of(own), name_of(of_training)));
+    throw InputError({.where = fmt::format("rollout recipe {}", recipe.name),
+                      .reason = fmt::format("its activations are {}, those of training {}",
+                                            name_of(own), name_of(of_training))});
   }
   auto model = in_context(fmt::format("rollout recipe {}", recipe.name), [&] {
     return std::make_unique<Transformer>(backend, parameters, parameters.model(), recipe,
                                          trained.shape(), Purpose::inference);
   });
   if (model->has_delayed_scales()) {
-    throw Error(fmt::format("rollout recipe {}: delayed scaling needs the amax history of a run",
-                            recipe.name));
+    throw InputError({.where = fmt::format("rollout recipe {}", recipe.name),
+                      .reason = "delayed scaling needs the amax history of a run"});
   }
   return model;
 }

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/objectives/objective.hpp"
 
 namespace fp8lab {
@@ -76,10 +76,10 @@ std::vector<std::vector<double>> Scorer::score(const StepContext& context,
         input_count(text) <= shape.sequence_length) {
       continue;
     }
-    throw Error(
-        fmt::format("a text of {} tokens, scored from token {} on, does not fit a sequence "
-                    "of {}, or nothing of it is scored",
-                    text.tokens.size(), text.first, shape.sequence_length));
+    throw InputError(
+        {.reason = fmt::format("a text of {} tokens, scored from token {} on, does not fit a "
+                               "sequence of {}, or nothing of it is scored",
+                               text.tokens.size(), text.first, shape.sequence_length)});
   }
   std::vector<std::vector<double>> results(texts.size());
   std::vector<float> losses(static_cast<std::size_t>(shape.tokens()));

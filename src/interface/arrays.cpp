@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/spec/quant_spec.hpp"
 
@@ -35,10 +36,10 @@ ElementType element_type(std::string_view type, const std::string& name) {
   if (type == "bfloat16" || type == "uint16") return {DType::bf16};
   if (type == "uint8") return {};
   if (const auto codes = format_of_type(type)) return {DType::u8, codes};
-  throw Error(
-      fmt::format("{}: elements are {}; accepted: float32, float16, bfloat16 or uint16 (bits of "
-                  "bf16), uint8 (codes) or a narrow float of ml_dtypes",
-                  name, type));
+  throw InputError({.where = name,
+                    .reason = fmt::format("elements are {}", type),
+                    .accepted = "float32, float16, bfloat16 or uint16 (bits of bf16), uint8 "
+                                "(codes) or a narrow float of ml_dtypes"});
 }
 
 std::string shape_text(const Shape& shape) {
@@ -93,17 +94,28 @@ std::optional<numerics::FormatSpec> format_of_type(std::string_view type) {
 Shape shape_of(const fp8lab_array* array, const std::string& name) {
   if (array == nullptr || array->dtype == nullptr || array->rank < 0 ||
       (array->rank > 0 && array->shape == nullptr)) {
-    throw Error(name + ": no array is given; accepted: one with a type and a shape");
+    throw InputError(
+        {.where = name, .reason = "no array is given", .accepted = "one with a type and a shape"});
   }
   if (array->device != FP8LAB_CPU) {
-    throw Error(fmt::format("{}: is in memory of device {}:{}; accepted: the host's", name,
-                            array->device == FP8LAB_CUDA ? "cuda" : "other", array->device_index));
+    throw InputError({.where = name,
+                      .reason = fmt::format("is in memory of device {}:{}",
+                                            array->device == FP8LAB_CUDA ? "cuda" : "other",
+                                            array->device_index),
+                      .accepted = "the host's"});
   }
   const Shape shape(array->shape, array->shape + array->rank);
   for (const std::int64_t extent : shape) {
-    if (extent < 0) throw Error(name + ": shape " + shape_text(shape) + " has a negative extent");
+    if (extent < 0) {
+      throw InputError({.where = name,
+                        .noun = "shape",
+                        .found = shape_text(shape),
+                        .reason = "has a negative extent"});
+    }
   }
-  if (array->data == nullptr && count_of(shape) > 0) throw Error(name + ": has no memory");
+  if (array->data == nullptr && count_of(shape) > 0) {
+    throw InputError({.where = name, .reason = "has no memory"});
+  }
   return shape;
 }
 
@@ -153,8 +165,10 @@ TensorView matrix_without_memory(const fp8lab_array* array, const std::string& n
   const Shape shape = shape_of(array, name);
   const ElementType elements = element_type(array->dtype, name);
   if (shape.size() != 2 || count_of(shape) == 0) {
-    throw Error(fmt::format("{}: shape {}; accepted: (rows, columns) with at least one element",
-                            name, shape_text(shape)));
+    throw InputError({.where = name,
+                      .noun = "shape",
+                      .found = shape_text(shape),
+                      .accepted = "(rows, columns) with at least one element"});
   }
   return TensorView::without_memory(elements.dtype, shape[0], shape[1]);
 }
@@ -183,8 +197,9 @@ std::optional<NpyArray> read_scales(const fp8lab_array* array, const std::string
 void check_codes_are(const std::string& name, const std::optional<numerics::FormatSpec>& codes,
                      const numerics::FormatSpec& format) {
   if (!codes || *codes == format) return;
-  throw Error(fmt::format("{}: holds {} codes; accepted: codes of {}", name, format_name(*codes),
-                          format_name(format)));
+  throw InputError({.where = name,
+                    .reason = fmt::format("holds {} codes", format_name(*codes)),
+                    .accepted = fmt::format("codes of {}", format_name(format))});
 }
 
 void* result_memory(const fp8lab_array* array, const std::string& name, std::string_view dtype,
@@ -197,8 +212,10 @@ void* result_memory(const fp8lab_array* array, const std::string& name, std::str
   if (array->dtype == dtype && given == shape && is_row_major(*array, given, size)) {
     return array->data;
   }
-  throw Error(fmt::format("{}: is {} {}; accepted: {} {} in row-major order without gaps", name,
-                          array->dtype, shape_text(given), dtype, shape_text(shape)));
+  throw InputError(
+      {.where = name,
+       .reason = fmt::format("is {} {}", array->dtype, shape_text(given)),
+       .accepted = fmt::format("{} {} in row-major order without gaps", dtype, shape_text(shape))});
 }
 
 TensorView result_matrix(const fp8lab_array* array, const std::string& name, DType dtype,

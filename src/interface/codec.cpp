@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
@@ -26,10 +26,10 @@ FormatSpec known_format(const std::string& name) {
   const std::optional<FormatSpec> format = format_by_name(name);
   // Ambiguous, as in recipes: e4m3 often means e4m3fn.
   if (!format || name == "e4m3") {
-    throw Error(
-        fmt::format("format '{}' is unknown; accepted: e4m3fn, e5m2, e3m4, e2m3, e3m2, "
-                    "e2m1, e8m0, bf16, fp16, fp32, or eXmY[fn|f][bN] such as e4m3b7",
-                    name));
+    throw InputError({.noun = "unknown format",
+                      .key = name,
+                      .accepted = "e4m3fn, e5m2, e3m4, e2m3, e3m2, e2m1, e8m0, bf16, fp16, fp32, "
+                                  "or eXmY[fn|f][bN] such as e4m3b7"});
   }
   return *format;
 }
@@ -42,8 +42,10 @@ T known_word(const std::array<Named<T>, N>& words, const std::string& what,
     if (entry.name == word) return entry.value;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
   }
-  throw Error(fmt::format("{} '{}' is unknown{}; accepted: {}", what, word,
-                          did_you_mean(word, names), names));
+  throw InputError({.noun = fmt::format("unknown {}", what),
+                    .key = word,
+                    .nearest = did_you_mean(word, names),
+                    .accepted = names});
 }
 
 struct Cast {
@@ -90,7 +92,9 @@ void quantize_values(const TensorView& source, const QuantSpec& spec, std::uint6
 void encode(const fp8lab_array* x, const Cast& cast, const fp8lab_array* result) {
   const Input input = read_array(x, "x");
   if (input.view.dtype == DType::u8) {
-    throw Error("x: holds codes; accepted: float32, float16, bfloat16 or uint16 (bits of bf16)");
+    throw InputError({.where = "x",
+                      .reason = "holds codes",
+                      .accepted = "float32, float16, bfloat16 or uint16 (bits of bf16)"});
   }
   void* const codes = result_memory(result, "codes", code_type(cast.format), input.shape);
   QuantSpec spec;
@@ -114,10 +118,10 @@ void check_width(const Code* codes, std::size_t count, const FormatSpec& format)
   const std::uint64_t limit = std::uint64_t{1} << format.bits();
   for (std::size_t i = 0; i < count; ++i) {
     if (codes[i] < limit) continue;
-    throw Error(
-        fmt::format("codes: element {} is {:#x}, but codes of {} have {} bits; accepted: "
-                    "one code in each element, below {:#x}",
-                    i, codes[i], format_name(format), format.bits(), limit));
+    throw InputError({.where = "codes",
+                      .reason = fmt::format("element {} is {:#x}, but codes of {} have {} bits", i,
+                                            codes[i], format_name(format), format.bits()),
+                      .accepted = fmt::format("one code in each element, below {:#x}", limit)});
   }
 }
 
@@ -149,7 +153,9 @@ void decode(const fp8lab_array* codes, const std::string& format_word, const fp8
   const Shape shape = shape_of(codes, "codes");
   const std::string_view type = codes->dtype, expected = code_type(format);
   if (type != expected && !is_type_of(type, format)) {
-    throw Error(fmt::format("codes: elements are {}; {} needs {}", type, format_word, expected));
+    throw InputError({.where = "codes",
+                      .reason = fmt::format("elements are {}", type),
+                      .accepted = fmt::format("{} for {}", expected, format_word)});
   }
   auto* const values = static_cast<float*>(result_memory(result, "values", "float32", shape));
   if (format.bits() <= 8) {

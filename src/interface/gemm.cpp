@@ -7,7 +7,7 @@
 #include <string>
 #include <variant>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/cpu/gemm/library_gemm.hpp"
 #include "src/cli/inputs/matrices.hpp"
 #include "src/config/reading/library_call.hpp"
@@ -54,9 +54,10 @@ Operand read_operand(const char* name, const fp8lab_operand& given, const QuantS
 
 void check_same_k(const Operand& a, const Operand& b) {
   if (a.k() == b.k()) return;
-  throw Error(
-      fmt::format("a is ({}, {}) and b is ({}, {}); a (M, K) and b (N, K) must have the same K",
-                  a.rows(), a.k(), b.rows(), b.k()));
+  throw InputError(
+      {.reason = fmt::format(
+           "a is ({}, {}) and b is ({}, {}); a (M, K) and b (N, K) must have the same K", a.rows(),
+           a.k(), b.rows(), b.k())});
 }
 
 /// Reads an optional FP32 input: the addend of an accumulating GEMM, C of a library call, or a
@@ -68,9 +69,10 @@ std::optional<Input> read_floats(const fp8lab_array* array, const char* name, st
   const bool vector = rows == 1 && input.shape.size() == 1;
   const bool matrix = input.shape.size() == 2 && input.shape[0] == rows;
   if (input.view.dtype != DType::f32 || !(vector || matrix) || input.shape.back() != cols) {
-    throw Error(vector || rows == 1
-                    ? fmt::format("{}: accepted: float32 of shape ({},)", name, cols)
-                    : fmt::format("{}: accepted: float32 of shape ({}, {})", name, rows, cols));
+    throw InputError({.where = name,
+                      .accepted = vector || rows == 1
+                                      ? fmt::format("float32 of shape ({},)", cols)
+                                      : fmt::format("float32 of shape ({}, {})", rows, cols)});
   }
   input.view.rows = rows;
   input.view.cols = input.view.row_stride = cols;
@@ -86,7 +88,8 @@ void write_result(Backend& backend, const TensorView& d, const fp8lab_array* res
 void run(Backend& backend, const GemmRequest& request, const fp8lab_gemm_arguments& arguments,
          const fp8lab_array* result) {
   if (arguments.alpha != 1.0f || arguments.beta != 0.0f || arguments.d_scale != 1.0f) {
-    throw Error("alpha, beta and d_scale: for specs cublaslt_h200:MODE only");
+    throw InputError(
+        {.where = "alpha, beta and d_scale", .accepted = "with specs cublaslt_h200:MODE only"});
   }
   const Operand a = read_operand("a", arguments.a, request.a);
   const Operand b = read_operand("b", arguments.b, request.b);
@@ -95,7 +98,7 @@ void run(Backend& backend, const GemmRequest& request, const fp8lab_gemm_argumen
   const std::optional<Input> bias = read_floats(arguments.bias, "bias", 1, n);
   const std::optional<Input> addend = read_floats(arguments.addend, "accumulate", m, n);
   if (addend && request.gemm.output != DType::f32) {
-    throw Error("accumulate: accepted with an fp32 output only");
+    throw InputError({.where = "accumulate", .accepted = "with an fp32 output only"});
   }
   const Support support =
       backend.supports(ops::Gemm{.spec = request.gemm,
@@ -104,7 +107,7 @@ void run(Backend& backend, const GemmRequest& request, const fp8lab_gemm_argumen
                                  .bias = {},
                                  .accumulate = addend.has_value(),
                                  .d = TensorView::without_memory(request.gemm.output, m, n)});
-  if (!support) throw Error(support.reason);
+  if (!support) throw InputError({.reason = support.reason});
   const CallMemory memory(backend);
   const cli::MatrixOperand left = a.make(backend, arguments.seed);
   const cli::MatrixOperand right = b.make(backend, arguments.seed);
@@ -117,7 +120,9 @@ void run(Backend& backend, const GemmRequest& request, const fp8lab_gemm_argumen
 
 void run(Backend& backend, const LibraryCall& call, const fp8lab_gemm_arguments& arguments,
          const fp8lab_array* result) {
-  if (!backend.is_on_host()) throw Error("library calls: accepted: backend cpu");
+  if (!backend.is_on_host()) {
+    throw InputError({.where = "library calls", .accepted = "backend cpu"});
+  }
   const Operand a = read_operand("a", arguments.a, call.a);
   const Operand b = read_operand("b", arguments.b, call.b);
   check_same_k(a, b);
@@ -129,10 +134,10 @@ void run(Backend& backend, const LibraryCall& call, const fp8lab_gemm_arguments&
   const std::optional<Input> bias = read_floats(arguments.bias, "bias", 1, m);
   const std::optional<Input> c = read_floats(arguments.addend, "c", m, n);
   if (c.has_value() != (arguments.beta != 0.0f)) {
-    throw Error("c and a beta other than 0 need each other");
+    throw InputError({.reason = "c and a beta other than 0 need each other"});
   }
   if (arguments.d_scale != 1.0f && call.output.bits() > 8) {
-    throw Error("d_scale: accepted with an e4m3fn or e5m2 output only");
+    throw InputError({.where = "d_scale", .accepted = "with an e4m3fn or e5m2 output only"});
   }
   cpu::LibraryEpilogue epilogue{arguments.alpha, arguments.beta,   {}, {},
                                 call.output,     arguments.d_scale};

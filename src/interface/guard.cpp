@@ -10,6 +10,7 @@
 #include <string>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab::interface {
 namespace {
@@ -61,7 +62,7 @@ fp8lab_status guarded(const std::function<void()>& work) noexcept {
 }
 
 std::string text_of(const char* text, const char* name) {
-  if (text == nullptr) throw Error(std::string(name) + ": is NULL; accepted: a text");
+  if (text == nullptr) throw InputError({.where = name, .reason = "is NULL", .accepted = "a text"});
   return text;
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "emulation/backend.hpp"
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/quant_spec.hpp"
 #include "src/interface/fp8lab.h"
 
@@ -24,7 +24,7 @@ namespace fp8lab::interface {
 /// Returns what a handle or a result argument refers to. Throws Error that names it if it is NULL.
 template <class T>
 T& given(T* pointer, const char* name) {
-  if (pointer == nullptr) throw Error(std::string(name) + ": is NULL");
+  if (pointer == nullptr) throw InputError({.where = name, .reason = "is NULL"});
   return *pointer;
 }
 

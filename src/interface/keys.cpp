@@ -4,7 +4,7 @@
 #include <utility>
 #include <variant>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/interface/guard.hpp"
 
 namespace fp8lab::interface {
@@ -15,7 +15,7 @@ FieldValue field_value(const fp8lab_key& key) {
     case FP8LAB_TEXT: return text_of(key.value.text, key.name);
     case FP8LAB_INTEGER: return std::int64_t{key.value.integer};
     case FP8LAB_REAL: return key.value.real;
-    default: throw Error("'" + name + "' is neither a word nor a number");
+    default: throw InputError({.key = name, .reason = "is neither a word nor a number"});
   }
 }
 

@@ -6,8 +6,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "emulation/base/input_error.hpp"
 #include "src/config/config.hpp"
 #include "src/interface/guard.hpp"
 #include "src/interface/handles.hpp"
@@ -51,30 +53,38 @@ DType type_of(const char* name, const char* what) {
   const std::string word = text_of(name, what);
   if (word == "float32") return DType::f32;
   if (word == "bfloat16") return DType::bf16;
-  throw Error(fmt::format("{} of type {}; accepted: float32, bfloat16", what, word));
+  throw InputError(
+      {.noun = what, .found = fmt::format("of type {}", word), .accepted = "float32, bfloat16"});
 }
 
 LayerDescription description_of(const Recipe& recipe, const fp8lab_linear_description& given) {
   LayerDescription description;
   description.name = text_of(given.name, "name");
-  const auto refuse = [&](const std::string& what) {
-    throw Error(fmt::format("{}: {}", description.name, what));
+  const auto refuse = [&](ErrorFields fields) {
+    fields.where = description.name;
+    throw InputError(std::move(fields));
   };
   description.activation = type_of(given.activation, "activations");
   description.weight = type_of(given.weight, "weights");
   if (description.weight != description.activation && description.weight != DType::f32) {
-    refuse("float32 activations with a bfloat16 weight; accepted: one type, or a float32 weight");
+    refuse({.reason = "float32 activations with a bfloat16 weight",
+            .accepted = "one type, or a float32 weight"});
   }
   if (given.in < 1 || given.out < 1 || given.rows < 1) {
-    refuse(fmt::format("a shape of {} rows, {} in, {} out; accepted: at least 1 of each",
-                       given.rows, given.in, given.out));
+    refuse(
+        {.found = fmt::format("a shape of {} rows, {} in, {} out", given.rows, given.in, given.out),
+         .accepted = "at least 1 of each"});
   }
   if (given.index >= kLayerLimit) {
-    refuse(fmt::format("index {}; accepted: less than {}", given.index, kLayerLimit));
+    refuse({.noun = "index",
+            .found = fmt::to_string(given.index),
+            .accepted = fmt::format("less than {}", kLayerLimit)});
   }
   const auto choices = static_cast<std::int32_t>(recipe.overrides.size());
   if (given.numerics < FP8LAB_HIGH_PRECISION || given.numerics > choices) {
-    refuse(fmt::format("numerics {}; accepted: -1 to {}", given.numerics, choices));
+    refuse({.noun = "numerics",
+            .found = fmt::to_string(given.numerics),
+            .accepted = fmt::format("-1 to {}", choices)});
   }
   description.index = given.index;
   description.recipe = given.numerics == FP8LAB_HIGH_PRECISION ? recipe.high_precision
@@ -94,7 +104,7 @@ Moment moment_of(const fp8lab_moment& given) {
 }
 
 void require(const void* memory, const char* name) {
-  if (memory == nullptr) throw Error(std::string(name) + ": is NULL");
+  if (memory == nullptr) throw InputError({.where = name, .reason = "is NULL"});
 }
 
 const fp8lab_linear_pass& checked(const fp8lab_linear_pass* pass) {
@@ -115,8 +125,9 @@ fp8lab_status fp8lab_device_new(int32_t kind, int32_t index, int32_t threads,
                                 fp8lab_device** device) {
   return guarded([&] {
     if (kind != FP8LAB_CPU && kind != FP8LAB_CUDA) {
-      throw fp8lab::Error(
-          fmt::format("device of kind {}; accepted: FP8LAB_CPU, FP8LAB_CUDA", kind));
+      throw fp8lab::InputError({.noun = "device",
+                                .found = fmt::format("of kind {}", kind),
+                                .accepted = "FP8LAB_CPU, FP8LAB_CUDA"});
     }
     const char* const name = kind == FP8LAB_CUDA ? "cuda" : "cpu";
     fp8lab_device*& result = given(device, "device");

@@ -1,6 +1,7 @@
 #include "src/interface/linear_layer.hpp"
 
 #include <fmt/core.h>
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab::interface {
 namespace {
@@ -104,7 +105,9 @@ void LinearLayer::keep_amaxes(bool back) {
 StepContext LinearLayer::begin(const Moment& moment, std::int64_t rows, void* workspace) {
   const LayerDescription& layer = description_;
   if (rows < 1 || rows > layer.tokens) {
-    throw Error(fmt::format("{}: {} rows; accepted: 1 to {}", layer.name, rows, layer.tokens));
+    throw InputError({.where = layer.name,
+                      .found = fmt::format("{} rows", rows),
+                      .accepted = fmt::format("1 to {}", layer.tokens)});
   }
   for (const GemmRole role : kGemmRoles) {
     if (!function_.description().runs[role]) continue;
@@ -166,7 +169,7 @@ void LinearLayer::backward(const Moment& moment, std::int64_t rows, const Backwa
   const Device::Turn turn(device_, stream);
   const auto& [name, index, recipe, tokens, in, out, activation, weight, has_backward] =
       description_;
-  if (!has_backward) throw Error(name + ": made for forward passes only");
+  if (!has_backward) throw InputError({.where = name, .reason = "made for forward passes only"});
   const StepContext context = begin(moment, rows, workspace);
   const LinearInputs inputs{view_of(tensors.x, activation, rows, in), weights_of(tensors.w)};
   const TensorView dx = view_of(tensors.dx, activation, rows, in);

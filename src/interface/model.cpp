@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/backend/factory.hpp"
 #include "src/config/reading/hub_cache.hpp"
 #include "src/config/reading/hugging_face.hpp"
@@ -46,7 +46,7 @@ class ArrayTensors : public ModelTensors {
           text_of(given(names, "names") == nullptr ? nullptr : names[i], "the name of an array");
       Input input = read_array(&given(arrays, "arrays") + i, name);
       if (input.codes || input.view.dtype == DType::u8) {
-        throw Error(name + ": accepted: float32, float16 or bfloat16");
+        throw InputError({.where = name, .accepted = "float32, float16 or bfloat16"});
       }
       headers_.push_back({name, stored_type(input.view.dtype), input.shape});
       values_.push_back(std::move(input));
@@ -78,7 +78,7 @@ OptimizerConfig optimizer_of(const fp8lab_key* keys, std::size_t count) {
 std::vector<std::int32_t> read_tokens(const fp8lab_array* array, const std::string& name) {
   const Shape shape = shape_of(array, name);
   if (shape.size() != 2 || std::string(array->dtype) != "int32") {
-    throw Error(name + ": accepted: int32 of shape (sequences, length)");
+    throw InputError({.where = name, .accepted = "int32 of shape (sequences, length)"});
   }
   const Elements elements = row_major(array, name, sizeof(std::int32_t));
   const auto* const tokens = static_cast<const std::int32_t*>(elements.data);
@@ -137,7 +137,9 @@ Batch batch_of(const fp8lab_model& model, const fp8lab_array* tokens, const fp8l
 template <class ViewOf>
 void write_tensor(fp8lab_model& model, std::size_t index, const fp8lab_array* result,
                   const ViewOf& view_of) {
-  if (index >= model.tensors.size()) throw Error("the model has no tensor of this number");
+  if (index >= model.tensors.size()) {
+    throw InputError({.reason = "the model has no tensor of this number"});
+  }
   const NamedTensor& tensor = model.tensors[index];
   auto* const memory =
       static_cast<float*>(result_memory(result, tensor.part.name, "float32", tensor.shape));
@@ -172,7 +174,7 @@ void save(fp8lab_model& model, const std::string& folder, const std::string& dty
   ExportOptions options;
   const std::optional<StoredType> type = parse_stored_type(dtype);
   const bool known = type == StoredType::bf16 || type == StoredType::f16 || type == StoredType::f32;
-  if (!known) throw Error("dtype " + dtype + ": accepted: bf16, f16, f32");
+  if (!known) throw InputError({.noun = "dtype", .found = dtype, .accepted = "bf16, f16, f32"});
   options.dtype = *type;
   Parameters& parameters = model.session->parameters();
   if (recipe != nullptr) options.recipe = load_recipe_for(parameters.model(), recipe, "recipe");
@@ -226,7 +228,7 @@ fp8lab_status fp8lab_model_tensor(const fp8lab_model* model, size_t index, const
                                   int32_t* rank, const int64_t** shape) {
   return guarded([&] {
     if (index >= given(model, "model").tensors.size()) {
-      throw fp8lab::Error("the model has no tensor of this number");
+      throw fp8lab::InputError({.reason = "the model has no tensor of this number"});
     }
     const NamedTensor& tensor = model->tensors[index];
     given(name, "name") = tensor.part.name.c_str();
@@ -331,7 +333,9 @@ fp8lab_status fp8lab_completion(const fp8lab_completions* completions, size_t in
                                 size_t* length, int32_t* ended) {
   return guarded([&] {
     const auto& all = given(completions, "completions").completions;
-    if (index >= all.size()) throw fp8lab::Error("there is no completion of this number");
+    if (index >= all.size()) {
+      throw fp8lab::InputError({.reason = "there is no completion of this number"});
+    }
     const fp8lab::Completion& completion = all[index];
     given(tokens, "tokens") = completion.tokens.data();
     given(log_probabilities, "log_probabilities") = completion.log_probabilities.data();

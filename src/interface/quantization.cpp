@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/spec_fields.hpp"
 #include "src/backend/factory.hpp"
@@ -78,7 +79,7 @@ void quantize(Backend& backend, const QuantSpec& spec, const fp8lab_array* x, bo
   QuantizedOperand operand = operand_of(spec, input.view, transpose);
   const Support support = backend.supports(
       ops::Quantize{.source = input.view, .transpose = transpose, .operand = operand});
-  if (!support) throw Error("quantizer " + label(spec) + ": " + support.reason);
+  if (!support) throw InputError({.where = "quantizer " + label(spec), .reason = support.reason});
   // Codes and scales are written directly to the caller's arrays; bf16 values are widened first.
   if (spec.is_quantized()) {
     operand.codes = result_matrix(codes, "codes", DType::u8, operand.rows, operand.k);
@@ -107,7 +108,8 @@ void dequantize(Backend& backend, const QuantSpec& spec, const fp8lab_array* cod
   const CallMemory memory(backend);
   const Input input = read_matrix(codes, "codes");
   if (input.view.dtype != DType::u8) {
-    throw Error("codes: accepted: uint8, or the type of ml_dtypes of the format");
+    throw InputError(
+        {.where = "codes", .accepted = "uint8, or the type of ml_dtypes of the format"});
   }
   check_codes_are("codes", input.codes, spec.format);
   const cli::MatrixOperand operand = cli::make_operand(
@@ -174,7 +176,7 @@ fp8lab_status fp8lab_quantizer_value(const fp8lab_quantizer* quantizer, const ch
       given(value, "value") = value_of(field->get(given(quantizer, "quantizer").spec));
       return;
     }
-    throw fp8lab::Error("a quantizer has no key '" + word + "'");
+    throw fp8lab::InputError({.noun = "a quantizer has no key", .key = word});
   });
 }
 

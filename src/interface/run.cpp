@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "emulation/base/input_error.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/interface/guard.hpp"
 #include "src/interface/handles.hpp"
@@ -94,7 +95,8 @@ fp8lab_status fp8lab_run_new(const fp8lab_run_description* description, const fp
     const fp8lab::RunMeta meta = interface::meta_of(described, given(recipe, "recipe").recipe);
     const std::string path = text_of(described.path, "path");
     if (std::filesystem::exists(path)) {
-      throw fp8lab::Error(path + ": exists; accepted: the path of a new file");
+      throw fp8lab::InputError(
+          {.where = path, .reason = "exists", .accepted = "the path of a new file"});
     }
     auto made = std::make_unique<fp8lab_run>();
     made->log = fp8lab::RunLog::create(path, meta, interface::tensor_names(all));
@@ -132,7 +134,8 @@ fp8lab_status fp8lab_run_add_statistics(fp8lab_run* run, int64_t step, fp8lab_li
     std::vector<std::uint8_t> without_history;
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (i >= whole.layers.size() || all[i]->name() != whole.layers[i]) {
-        throw fp8lab::Error(all[i]->name() + ": is not layer " + std::to_string(i) + " of the run");
+        throw fp8lab::InputError(
+            {.where = all[i]->name(), .reason = fmt::format("is not layer {} of the run", i)});
       }
       const fp8lab::OperandSet& operands = all[i]->operands();
       statistics.resize(statistics.size() + operands.ids().size());
@@ -143,8 +146,8 @@ fp8lab_status fp8lab_run_add_statistics(fp8lab_run* run, int64_t step, fp8lab_li
       }
     }
     if (all.size() != whole.layers.size()) {
-      throw fp8lab::Error(
-          fmt::format("{} layers; accepted: the {} of the run", all.size(), whole.layers.size()));
+      throw fp8lab::InputError({.found = fmt::format("{} layers", all.size()),
+                                .accepted = fmt::format("the {} of the run", whole.layers.size())});
     }
     whole.log->append_tensors(step, statistics, without_history);
     whole.log->flush();

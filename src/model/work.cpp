@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab {
 namespace {
@@ -34,8 +35,10 @@ Work::Work(Backend& backend, const Parameters& parameters, const Declaration& de
       activation_(backend.storage(recipe.activation_dtype)),
       workspace_(backend) {
   if (shape_.sequence_length > model.max_position_embeddings) {
-    throw Error(fmt::format("sequence_length {} exceeds the model's max_position_embeddings {}",
-                            shape_.sequence_length, model.max_position_embeddings));
+    throw InputError({.key = "sequence_length",
+                      .found = fmt::to_string(shape_.sequence_length),
+                      .accepted = fmt::format("at most {}, the model's max_position_embeddings",
+                                              model.max_position_embeddings)});
   }
   const std::size_t before = backend_.memory_bytes();
   build_linears(model, recipe, purpose);

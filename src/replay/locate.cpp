@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "emulation/base/input_error.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "src/io/hash.hpp"
 #include "src/replay/temporary_folder.hpp"
@@ -143,8 +144,9 @@ Walk Search::walk(std::size_t side, std::int64_t last) {
   say(fmt::format("executing {} again up to step {}", source.name, last));
   for (std::int64_t step = replay.position().step + 1; step <= last; ++step) {
     if (replay.is_complete()) {
-      throw Error(fmt::format("{}: has no step {}: its configuration ends after {}", source.name,
-                              step, replay.position().step));
+      throw InputError({.where = source.name,
+                        .reason = fmt::format("has no step {}: its configuration ends after {}",
+                                              step, replay.position().step)});
     }
     replay.prepare();
     std::vector<std::uint64_t> state = replay.state_hashes();

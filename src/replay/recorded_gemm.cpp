@@ -6,8 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
+#include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "src/io/tensors/safetensors.hpp"
 
@@ -23,14 +24,16 @@ class Record {
     const auto& metadata = file_.metadata();
     const auto schema = metadata.find("fp8lab");
     if (schema == metadata.end() || schema->second != kRecordSchema) {
-      throw Error(fmt::format("{}: not a GEMM of fp8lab.recorder (metadata fp8lab = {})",
-                              file_.path(), kRecordSchema));
+      throw InputError(
+          {.where = file_.path(),
+           .reason =
+               fmt::format("not a GEMM of fp8lab.recorder (metadata fp8lab = {})", kRecordSchema)});
     }
   }
 
   const std::string& word(const std::string& key) const {
     const auto found = file_.metadata().find(key);
-    if (found == file_.metadata().end()) fail(key, "is missing from the metadata");
+    if (found == file_.metadata().end()) fail(key, {.reason = "is missing from the metadata"});
     return found->second;
   }
 
@@ -39,18 +42,18 @@ class Record {
     std::int64_t value = 0;
     for (const char digit : text) {
       if (digit < '0' || digit > '9' || value > (std::int64_t{1} << 40)) {
-        fail(key, fmt::format("is '{}'; accepted: a positive integer", text));
+        fail(key, {.found = quoted_word(text), .accepted = "a positive integer"});
       }
       value = 10 * value + (digit - '0');
     }
-    if (value == 0) fail(key, fmt::format("is '{}'; accepted: a positive integer", text));
+    if (value == 0) fail(key, {.found = quoted_word(text), .accepted = "a positive integer"});
     return value;
   }
 
   numerics::FormatSpec format(const std::string& key) const {
     const std::optional<numerics::FormatSpec> found = format_by_name(word(key));
     if (!found || found->bits() > 8 || !found->has_sign) {
-      fail(key, fmt::format("is '{}'; accepted: a format of at most 8 bits", word(key)));
+      fail(key, {.found = quoted_word(word(key)), .accepted = "a format of at most 8 bits"});
     }
     return *found;
   }
@@ -60,22 +63,27 @@ class Record {
   const StoredTensor& matrix(const std::string& name, StoredType type) const {
     const StoredTensor& tensor = file_.at(name);
     if (tensor.type != type || tensor.shape.size() != 2 || tensor.size() == 0) {
-      fail(name,
-           fmt::format("is {}; accepted: a matrix of {}", shape_text(tensor), stored_name(type)));
+      fail(name, {.found = shape_text(tensor),
+                  .accepted = fmt::format("a matrix of {}", stored_name(type))});
     }
     return tensor;
   }
 
   std::vector<float> floats(const std::string& name) const {
     const StoredTensor& tensor = file_.at(name);
-    if (tensor.type != StoredType::f32) fail(name, "has another type than F32");
+    if (tensor.type != StoredType::f32) {
+      fail(name, {.found = std::string(stored_name(tensor.type)), .accepted = "F32"});
+    }
     std::vector<float> values(static_cast<std::size_t>(tensor.size()));
     read_elements(tensor, 0, values);
     return values;
   }
 
-  [[noreturn]] void fail(const std::string& what, const std::string& reason) const {
-    throw Error(fmt::format("{}: {} {}", file_.path(), what, reason));
+  /// Throws InputError with `fields`, and with the file and `key`.
+  [[noreturn]] void fail(const std::string& key, ErrorFields fields) const {
+    fields.where = file_.path();
+    fields.key = key;
+    throw InputError(std::move(fields));
   }
 
  private:
@@ -87,7 +95,7 @@ RecordedOperand read_operand(const Record& record, const std::string& name) {
   operand.format = record.format("format_" + name);
   const std::string& tile = record.word("tile_" + name);
   const std::optional<TileShape> shape = tile_from_name(tile);
-  if (!shape) record.fail("tile_" + name, fmt::format("is '{}'; accepted: a tile", tile));
+  if (!shape) record.fail("tile_" + name, {.found = quoted_word(tile), .accepted = "a tile"});
   operand.tile = *shape;
   const StoredTensor& codes = record.matrix(name, StoredType::u8);
   operand.rows = codes.shape[0];
@@ -97,8 +105,8 @@ RecordedOperand read_operand(const Record& record, const std::string& name) {
   std::memcpy(operand.codes.data(), bytes.data(), bytes.size());
   for (const std::uint8_t code : operand.codes) {
     if (code >> operand.format.bits() != 0) {
-      record.fail(name, fmt::format("has the code {:#x}, which is none of {}", code,
-                                    format_name(operand.format)));
+      record.fail(name, {.reason = fmt::format("has the code {:#x}, which is none of {}", code,
+                                               format_name(operand.format))});
     }
   }
   const StoredTensor& scales = record.matrix("scale_" + name, StoredType::f32);
@@ -110,11 +118,12 @@ RecordedOperand read_operand(const Record& record, const std::string& name) {
 
 void read_result(const Record& record, RecordedGemm& gemm) {
   const StoredTensor* d = record.find("d");
-  if (d == nullptr) record.fail("d", "is missing");
+  if (d == nullptr) record.fail("d", {.reason = "is missing"});
   const std::vector<std::int64_t> shape{gemm.a.rows, gemm.b.rows};
   if (d->shape != shape) {
-    record.fail("d", fmt::format("is {}; the operands give ({}, {})", shape_text(*d), gemm.a.rows,
-                                 gemm.b.rows));
+    record.fail("d",
+                {.found = shape_text(*d),
+                 .reason = fmt::format("; the operands give ({}, {})", gemm.a.rows, gemm.b.rows)});
   }
   switch (d->type) {
     case StoredType::f32: gemm.d_format = numerics::kFP32; break;
@@ -123,7 +132,7 @@ void read_result(const Record& record, RecordedGemm& gemm) {
     case StoredType::u8:
       gemm.d_format = record.word("out") == "float8_e5m2" ? numerics::kE5M2 : numerics::kE4M3;
       break;
-    default: record.fail("d", fmt::format("is {}", shape_text(*d)));
+    default: record.fail("d", {.found = shape_text(*d), .accepted = "F32, BF16, F16, U8"});
   }
   const TensorBytes bytes = read_bytes(*d);
   const std::size_t width = size_of(d->type);
@@ -136,8 +145,8 @@ void read_result(const Record& record, RecordedGemm& gemm) {
 void check_extents(const Record& record, const RecordedGemm& gemm) {
   const auto check = [&](const RecordedOperand& operand, std::int64_t rows, const char* name) {
     if (operand.k != gemm.k || operand.rows > rows) {
-      record.fail(name, fmt::format("is ({}, {}) in a GEMM of {} rows and K = {}", operand.rows,
-                                    operand.k, rows, gemm.k));
+      record.fail(name, {.found = fmt::format("({}, {})", operand.rows, operand.k),
+                         .reason = fmt::format("in a GEMM of {} rows and K = {}", rows, gemm.k)});
     }
     const auto tiles = [](std::int64_t extent, std::int64_t tile) {
       return tile == 0 ? 1 : (extent + tile - 1) / tile;
@@ -145,9 +154,10 @@ void check_extents(const Record& record, const RecordedGemm& gemm) {
     const std::int64_t high = tiles(rows, operand.tile.rows);
     const std::int64_t wide = tiles(gemm.k, operand.tile.cols);
     if (operand.scale_rows != high || operand.scale_cols != wide) {
-      record.fail(fmt::format("scale_{}", name),
-                  fmt::format("is ({}, {}); tile {} needs ({}, {})", operand.scale_rows,
-                              operand.scale_cols, tile_name(operand.tile), high, wide));
+      record.fail(
+          fmt::format("scale_{}", name),
+          {.found = fmt::format("({}, {})", operand.scale_rows, operand.scale_cols),
+           .reason = fmt::format("; tile {} needs ({}, {})", tile_name(operand.tile), high, wide)});
     }
   };
   check(gemm.a, gemm.m, "a");
@@ -158,10 +168,10 @@ std::vector<std::array<float, 2>> earlier_scales(const Record& record) {
   const std::string key = "earlier_scales";
   const auto json = nlohmann::json::parse(record.word(key), nullptr, false);
   std::vector<std::array<float, 2>> scales;
-  if (!json.is_array()) record.fail(key, "is no list");
+  if (!json.is_array()) record.fail(key, {.found = "no list"});
   for (const auto& pair : json) {
     if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number()) {
-      record.fail(key, "is no list of pairs of numbers");
+      record.fail(key, {.found = "no list of pairs of numbers"});
     }
     scales.push_back({pair[0].get<float>(), pair[1].get<float>()});
   }
@@ -194,12 +204,12 @@ RecordedGemm read_recorded_gemm(const std::filesystem::path& path) {
   if (record.find("bias") != nullptr) {
     gemm.bias = record.floats("bias");
     if (static_cast<std::int64_t>(gemm.bias.size()) != gemm.b.rows) {
-      record.fail("bias", "has another number of elements than D has columns");
+      record.fail("bias", {.reason = "has another number of elements than D has columns"});
     }
   }
   if (record.find("d_scale") != nullptr) {
     const std::vector<float> factor = record.floats("d_scale");
-    if (factor.size() != 1) record.fail("d_scale", "is not one number");
+    if (factor.size() != 1) record.fail("d_scale", {.reason = "is not one number"});
     gemm.d_scale = factor.front();
   }
   gemm.earlier_scales = earlier_scales(record);

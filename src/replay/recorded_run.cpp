@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/train/checkpoint/identity.hpp"
 #include "src/train/run_check.hpp"
@@ -40,7 +41,9 @@ RecordedRun open_recorded_run(const std::filesystem::path& path,
                               const std::vector<std::filesystem::path>& look_in) {
   RecordedRun run;
   run.file = is_folder(path) ? RunDirectory(path).run_file() : path;
-  if (!is_file(run.file)) throw Error(fmt::format("{}: there is no run file", run.file.string()));
+  if (!is_file(run.file)) {
+    throw InputError({.where = run.file.string(), .reason = "there is no run file"});
+  }
   run.data = read_run(run.file);
   require_continuable(run.data.meta, run.file);
   run.config = recorded_run(run.data.meta, run.file.string(), {});

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/train/checkpoint/identity.hpp"
 
 namespace fp8lab {
@@ -20,8 +20,10 @@ Replay::Replay(const ReplaySource& source, const StartPoint& start, const Execut
     const std::string changes =
         difference(identity_of_steps(source.identity, goes_on), execution_.identity());
     if (!changes.empty()) {
-      throw Error(fmt::format("{}: what it was made of is not what is there now: {}; put that back",
-                              source.name, changes));
+      throw InputError(
+          {.where = source.name,
+           .reason = fmt::format("what it was made of is not what is there now: {}", changes),
+           .remedy = "put that back"});
     }
   }
   if (start.checkpoint != nullptr) execution_.go_on_from(start.checkpoint, start.position);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab {
 
@@ -13,17 +13,21 @@ Verification verify_run(const RecordedRun& run, const ReplaySource& source,
                         const Execution::Say& say) {
   const std::string file = run.file.string();
   const std::int64_t recorded = run.last_step();
-  if (recorded == 0) throw Error(file + ": holds no step");
+  if (recorded == 0) throw InputError({.where = file, .reason = "holds no step"});
   if (from && *from >= recorded) {
-    throw Error(fmt::format("{}: ends after step {}; accepted: a step before it", file, recorded));
+    throw InputError({.where = file,
+                      .reason = fmt::format("ends after step {}", recorded),
+                      .accepted = "a step before it"});
   }
   Verification found;
   found.start = latest_start(run, from.value_or(recorded - 1));
   const std::int64_t first = from.value_or(found.start.position.step);
   found.last = first + steps.value_or(std::min(kVerifiedSteps, recorded - first));
   if (found.last > recorded) {
-    throw Error(fmt::format("{}: ends after step {}; {} steps after step {} are more than it has",
-                            file, recorded, found.last - first, first));
+    throw InputError(
+        {.where = file,
+         .reason = fmt::format("ends after step {}; {} steps after step {} are more than it has",
+                               recorded, found.last - first, first)});
   }
   Replay replay(source, found.start, say);
   if (say) say(fmt::format("executing {} again up to step {}", file, found.last));
@@ -43,9 +47,11 @@ Verification verify_run(const RecordedRun& run, const ReplaySource& source,
   }
   if (say) say("");
   if (found.compared == 0) {
-    throw Error(fmt::format("{}: records no step between {} and {}; accepted: --steps {} or more",
-                            file, found.start.position.step, found.last,
-                            run.config.logging.every_steps));
+    throw InputError(
+        {.where = file,
+         .reason = fmt::format("records no step between {} and {}", found.start.position.step,
+                               found.last),
+         .accepted = fmt::format("--steps {} or more", run.config.logging.every_steps)});
   }
   return found;
 }

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/command_output.hpp"
 #include "src/io/files/file_descriptor.hpp"
 
@@ -112,8 +113,9 @@ class Children {
     if (!task.lock && !task.lock_path.empty()) {
       std::optional<FileLock> lock = FileLock::try_acquire(task.lock_path);
       if (!lock) {
-        throw Error(
-            fmt::format("{} is being trained by {}", task.name, FileLock::owner(task.lock_path)));
+        throw InputError(
+            {.noun = task.name,
+             .reason = fmt::format("is being trained by {}", FileLock::owner(task.lock_path))});
       }
       task.lock = std::make_shared<FileLock>(std::move(*lock));
     }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/shell_word.hpp"
@@ -50,10 +51,11 @@ std::string in_pattern(const std::string& folder) {
 void check_folder(const fs::path& folder) {
   const std::string text = folder.string();
   if (!has_control_character(text) && text.find_first_of("\"\\") == std::string::npos) return;
-  throw Error(
-      fmt::format("ablate --launcher slurm: --out '{}': accepted: a folder whose path has no "
-                  "control character, no '\"' and no '\\', which a script of sbatch cannot hold",
-                  text));
+  throw InputError({.where = "ablate --launcher slurm",
+                    .key = "--out",
+                    .found = quoted_word(text),
+                    .accepted = "a folder whose path has no control character, no '\"' and no "
+                                "'\\', which a script of sbatch cannot hold"});
 }
 
 /// One submission: the names of runs that can begin together.
@@ -205,16 +207,19 @@ void check_setting(const std::string& setting) {
     return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '-';
   });
   if (!plain || key.front() == '-' || has_control_character(setting)) {
-    throw Error(
-        fmt::format("ablate: --slurm {}: accepted: a long option of sbatch without its "
-                    "hyphens, such as partition=gpu or exclusive",
-                    setting));
+    throw InputError(
+        {.where = "ablate",
+         .key = "--slurm",
+         .found = setting,
+         .accepted =
+             "a long option of sbatch without its hyphens, such as partition=gpu or exclusive"});
   }
   if (std::find(kOwnSettings.begin(), kOwnSettings.end(), key) != kOwnSettings.end()) {
-    throw Error(
-        fmt::format("ablate: --slurm {}: '{}' is set by ablate itself; accepted: other long "
-                    "options of sbatch (sbatch --help)",
-                    setting, key));
+    throw InputError({.where = "ablate",
+                      .key = "--slurm",
+                      .found = setting,
+                      .reason = fmt::format(": '{}' is set by ablate itself", key),
+                      .accepted = "other long options of sbatch (sbatch --help)"});
   }
 }
 
@@ -233,8 +238,12 @@ void check_slurm_settings(const std::vector<std::string>& settings) {
     check_setting(setting);
     const auto [other, is_new] = given.emplace(key_of(setting), setting);
     if (is_new) continue;
-    throw Error(fmt::format("ablate: --slurm {}: '{}' is given before as {}; accepted: once",
-                            setting, other->first, other->second));
+    throw InputError(
+        {.where = "ablate",
+         .key = "--slurm",
+         .found = setting,
+         .reason = fmt::format(": '{}' is given before as {}", other->first, other->second),
+         .accepted = "once"});
   }
 }
 

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "emulation/base/default_threads.hpp"
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/reading/nearest_name.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
@@ -35,8 +35,10 @@ void keep_stages(const StudyConfig& study, bool shared, RunConfig& config) {
                      [&](const StageConfig& stage) { return is_shared(study, stage) != shared; }),
       stages.end());
   if (stages.empty()) {
-    throw Error(fmt::format("study '{}': shared_stages leaves {} without a stage", study.name,
-                            shared ? "the shared run" : "the arms"));
+    throw InputError({.where = fmt::format("study '{}'", study.name),
+                      .key = "shared_stages",
+                      .reason = fmt::format("leaves {} without a stage",
+                                            shared ? "the shared run" : "the arms")});
   }
 }
 
@@ -216,10 +218,9 @@ RunConfig with_start(const PlannedArm& arm, const StudyOptions& options) {
   RunConfig config = start_from_shared(arm, options.directory);
   if (is_present(config.init_from)) return config;
   const auto folder = config.init_from.parent_path().string();
-  throw Error(
-      fmt::format("{} is missing, although that run is complete; remove the folder {} to "
-                  "train it anew",
-                  config.init_from.string(), folder));
+  throw InputError({.where = config.init_from.string(),
+                    .reason = "missing, although that run is complete",
+                    .remedy = fmt::format("remove the folder {} to train it anew", folder)});
 }
 
 /// Waits for the runs of a killed process of this study, which end shortly after it.
@@ -229,8 +230,10 @@ void wait_for_left_runs(const std::vector<const PlannedArm*>& arms, const StudyO
     const auto path = lock_of_run(options.directory, arm->name);
     if (!is_folder(path.parent_path())) continue;
     if (!wait_for_lock(path, arm->name, options, kSeconds) && !options.stop->load()) {
-      throw Error(fmt::format("arm '{}' is still being trained for {}; end that process first",
-                              arm->name, owner_of(path)));
+      throw InputError({.noun = "arm",
+                        .key = arm->name,
+                        .reason = fmt::format("is still being trained for {}", owner_of(path)),
+                        .remedy = "end that process first"});
     }
   }
 }
@@ -242,7 +245,9 @@ std::shared_ptr<FileLock> lock_arm(const PlannedArm& arm, const StudyOptions& op
   make_directories(path.parent_path());
   std::optional<FileLock> lock = FileLock::try_acquire(path);
   if (lock) return std::make_shared<FileLock>(std::move(*lock));
-  throw Error(fmt::format("arm '{}' is being run by {}", arm.name, owner_of(path)));
+  throw InputError({.noun = "arm",
+                    .key = arm.name,
+                    .reason = fmt::format("is being run by {}", owner_of(path))});
 }
 
 /// Returns the arm of that name; null for a shared run. Throws Error for any other name.
@@ -256,7 +261,8 @@ const PlannedArm* find_arm(const StudyPlan& plan, const std::string& name) {
     if (shared.name == name) return nullptr;
     names.push_back(shared.name);
   }
-  throw Error(fmt::format("the study has no run '{}'{}", name, did_you_mean(name, names)));
+  throw InputError(
+      {.noun = "the study has no run", .key = name, .nearest = did_you_mean(name, names)});
 }
 
 /// Trains the unfinished runs, or only the one that `only` names, with `jobs` arms at a time.

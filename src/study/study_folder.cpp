@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/config_difference.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/hash.hpp"
@@ -110,10 +111,11 @@ void check_shared_checkpoint(const RunStatus& shared, const fs::path& file) {
       checkpoint.hash == shared.checkpoints.back().hash) {
     return;
   }
-  throw Error(fmt::format(
-      "{}: not the one that {} wrote last; put that back, or remove the folder "
-      "{} to train it anew",
-      file.string(), (file.parent_path() / "run.h5").string(), file.parent_path().string()));
+  throw InputError({.where = file.string(),
+                    .reason = fmt::format("not the one that {} wrote last",
+                                          (file.parent_path() / "run.h5").string()),
+                    .remedy = fmt::format("put that back, or remove the folder {} to train it anew",
+                                          file.parent_path().string())});
 }
 
 struct Mismatch {
@@ -126,11 +128,14 @@ struct Mismatch {
     others += fmt::format("{} '{}'", i == 1 ? "; so do" : ",", runs[i].name);
   }
   if (runs.size() > kNamedRuns) others += fmt::format(" and {} more", runs.size() - kNamedRuns);
-  throw Error(
-      fmt::format("{}: the run '{}' has other settings than those asked for: {}{}; give another "
-                  "--out, or remove the folder{} of {} to train anew",
-                  directory.string(), runs[0].name, runs[0].difference, others,
-                  runs.size() > 1 ? "s" : "", runs.size() > 1 ? "these runs" : "this run"));
+  throw InputError({.where = directory.string(),
+                    .noun = "the run",
+                    .key = runs[0].name,
+                    .reason = fmt::format("has other settings than those asked for: {}{}",
+                                          runs[0].difference, others),
+                    .remedy = fmt::format(
+                        "give another --out, or remove the folder{} of {} to train anew",
+                        runs.size() > 1 ? "s" : "", runs.size() > 1 ? "these runs" : "this run")});
 }
 
 /// Returns the owner of an arm's lock, if some process runs single arms of the study.
@@ -243,7 +248,7 @@ UnfinishedRuns find_unfinished_runs(const StudyPlan& plan, const StudyOptions& o
     try {
       run_check.check(config, start_is_to_come);
     } catch (const Error& error) {
-      throw Error(fmt::format("run '{}': {}", config.name, error.what()));
+      throw InputError(in_place(fmt::format("run '{}'", config.name), error));
     }
   };
   for (const RunConfig* config : found.shared) check(*config, false);
@@ -282,7 +287,8 @@ FileLock lock_study(const StudyPlan& plan, const fs::path& directory, FileLock::
   if (owner.empty()) {
     owner = mode == FileLock::Mode::exclusive ? owner_of_an_arm(plan, directory) : owner_of(path);
   }
-  throw Error(fmt::format("{}: the study is being run by {}", directory.string(), owner));
+  throw InputError(
+      {.where = directory.string(), .reason = fmt::format("the study is being run by {}", owner)});
 }
 
 std::optional<FileLock> wait_for_lock(const fs::path& lock_path, const std::string& what,

@@ -7,7 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/state_rules.hpp"
 #include "src/config/reading/hub_cache.hpp"
 #include "src/config/recipe/stage_recipes.hpp"
@@ -198,11 +198,13 @@ std::optional<InitialState> open_start(const RunConfig& config,
                                        const std::filesystem::path& start) {
   if (start.empty()) {
     if (!config.growth) return std::nullopt;
-    throw Error("growth: there is nothing to grow; accepted: with init_from or --init-from");
+    throw InputError({.where = "growth",
+                      .reason = "there is nothing to grow",
+                      .accepted = "with init_from or --init-from"});
   }
   if (!is_present(start)) {
     require_model_path(start);
-    throw Error(fmt::format("init_from: {} does not exist", start.string()));
+    throw InputError({.where = "init_from", .found = start.string(), .reason = "does not exist"});
   }
   return open_initial_state(start, config.model, config.growth);
 }

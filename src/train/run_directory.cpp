@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "emulation/base/input_error.hpp"
 #include "src/config/config_difference.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
@@ -12,17 +13,19 @@ namespace fp8lab {
 void RunDirectory::check(bool resume) const {
   const bool has_run = is_present(run_file());
   if (!has_run && is_present(checkpoint_file())) {
-    throw Error(
-        fmt::format("{}: there is no run.h5 beside this checkpoint, and a run here would "
-                    "overwrite it; put the run.h5 back, or start in another directory (with "
-                    "--init-from to start from its weights)",
-                    checkpoint_file().string()));
+    throw InputError(
+        {.where = checkpoint_file().string(),
+         .reason = "there is no run.h5 beside this checkpoint, and a run here would overwrite it",
+         .remedy = "put the run.h5 back, or start in another directory (with --init-from to start "
+                   "from its weights)"});
   }
   if (has_run == resume) return;
-  throw Error(has_run ? fmt::format("{} exists: use --resume to continue it, or another --out",
-                                    run_file().string())
-                      : fmt::format("{}: no run to resume; start it without --resume",
-                                    directory_.string()));
+  throw InputError(has_run ? ErrorFields{.where = run_file().string(),
+                                         .reason = "exists",
+                                         .remedy = "use --resume to continue it, or another --out"}
+                           : ErrorFields{.where = directory_.string(),
+                                         .reason = "no run to resume",
+                                         .remedy = "start it without --resume"});
 }
 
 FileLock RunDirectory::lock(bool resume) const {
@@ -47,8 +50,10 @@ RunStatus RunDirectory::status_of(const Identity& identity, const RunConfig& con
       status.meta.config_hash == config.hash
           ? ""
           : join_differences(run_differences(status.meta.config_text, config.text));
-  throw Error(fmt::format("{}: another run: {}{}; give another --out", run_file().string(), changes,
-                          keys.empty() ? "" : " (" + keys + ")"));
+  throw InputError(
+      {.where = run_file().string(),
+       .reason = fmt::format("another run: {}{}", changes, keys.empty() ? "" : " (" + keys + ")"),
+       .remedy = "give another --out"});
 }
 
 std::optional<CheckpointSummary> RunDirectory::find_checkpoint(const RunStatus& status,
@@ -58,24 +63,26 @@ std::optional<CheckpointSummary> RunDirectory::find_checkpoint(const RunStatus& 
   const auto& recorded = status.checkpoints;
   if (!is_present(file)) {
     if (recorded.empty()) return std::nullopt;
-    throw Error(
-        fmt::format("{}: missing, but {} has one after step {}; put it back, or start "
-                    "anew in another directory",
-                    file, run_file().string(), recorded.back().step));
+    throw InputError({.where = file,
+                      .reason = fmt::format("missing, but {} has one after step {}",
+                                            run_file().string(), recorded.back().step),
+                      .remedy = "put it back, or start anew in another directory"});
   }
   const CheckpointSummary checkpoint = read_checkpoint(file);
   if (checkpoint.identity != hash_of(identity)) {
-    throw Error(fmt::format("{}: of another run than {}; put the right one back", file,
-                            run_file().string()));
+    throw InputError({.where = file,
+                      .reason = fmt::format("of another run than {}", run_file().string()),
+                      .remedy = "put the right one back"});
   }
   check_position(checkpoint.position, config, file);
   const std::int64_t step = checkpoint.position.step;
   const bool is_recorded = !recorded.empty() && step <= recorded.back().step;
   if (is_recorded && (step < recorded.back().step || checkpoint.hash != recorded.back().hash)) {
-    throw Error(
-        fmt::format("{}: of step {}, not the one that {} has written after step {}; put "
-                    "that back",
-                    file, step, run_file().string(), recorded.back().step));
+    throw InputError(
+        {.where = file,
+         .reason = fmt::format("of step {}, not the one that {} has written after step {}", step,
+                               run_file().string(), recorded.back().step),
+         .remedy = "put that back"});
   }
   return checkpoint;
 }

@@ -173,8 +173,8 @@ std::vector<fs::path> RunPlaces::candidates(const fs::path& recorded) const {
   return found;
 }
 
-Error RunPlaces::missing(const fs::path& recorded, const std::string& what, const std::string& hash,
-                         const std::string& option) const {
+InputError RunPlaces::missing(const fs::path& recorded, const std::string& what,
+                              const std::string& hash, const std::string& option) const {
   const auto started_in = meta_.extra.find(kStartedInKey);
   const std::string origin = started_in == meta_.extra.end() || recorded.is_absolute()
                                  ? std::string()
@@ -183,9 +183,10 @@ Error RunPlaces::missing(const fs::path& recorded, const std::string& what, cons
   const std::vector<fs::path> found = candidates(recorded);
   const std::string others =
       found.empty() ? "" : fmt::format(" ({} holds something else)", found.front().string());
-  return Error(fmt::format("{}: the {} are missing: {}{}{}{}; put that into {}, or give {}",
-                           run_file_.string(), what, recorded.string(), origin,
-                           hash.empty() ? "" : ", hash " + hash, others, folder, option));
+  return InputError({.where = run_file_.string(),
+                     .reason = fmt::format("the {} are missing: {}{}{}{}", what, recorded.string(),
+                                           origin, hash.empty() ? "" : ", hash " + hash, others),
+                     .remedy = fmt::format("put that into {}, or give {}", folder, option)});
 }
 
 SourceConfig RunPlaces::located(const SourceConfig& source, DataForm form, const std::string& hash,

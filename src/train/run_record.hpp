@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "emulation/base/input_error.hpp"
 #include "src/config/config.hpp"
 #include "src/data/batch.hpp"
 #include "src/io/hdf5/run_log.hpp"
@@ -69,8 +70,8 @@ class RunPlaces {
   std::vector<std::filesystem::path> candidates(const std::filesystem::path& recorded) const;
   /// Returns the error for a path without a file, or without one of that hash. `what`: the part of
   /// the run. `option`: the option that gives its location. The hash may be empty.
-  Error missing(const std::filesystem::path& recorded, const std::string& what,
-                const std::string& hash, const std::string& option) const;
+  InputError missing(const std::filesystem::path& recorded, const std::string& what,
+                     const std::string& hash, const std::string& option) const;
 
  private:
   std::filesystem::path initial_folder(int runs_before) const;

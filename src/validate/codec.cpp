@@ -1,12 +1,14 @@
 #include "src/validate/codec.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <iterator>
 #include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/base/processors.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/nearest_codec.hpp"
@@ -156,8 +158,9 @@ CountUnlike counter_of(const FormatSpec& format) {
     const bool found = numerics::kNamedFormats[i].format == format;
     if (found && kCounters[i] != nullptr) return kCounters[i];
   }
-  throw Error("codec sweep: no sweep for a format of " + std::to_string(format.bits()) +
-              " bits; accepted are the named sign-magnitude formats of at most 16 bits");
+  throw InputError({.where = "codec sweep",
+                    .reason = fmt::format("no sweep for a format of {} bits", format.bits()),
+                    .accepted = "the named sign-magnitude formats of at most 16 bits"});
 }
 
 // Calls body(chunk) for all chunks in parallel; prints a progress line after every eighth of them.

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "emulation/base/default_threads.hpp"
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/validate/golden_conversions.hpp"
 #include "src/validate/golden_file.hpp"
@@ -225,9 +225,10 @@ std::vector<GoldenReport> validate_golden(const std::filesystem::path& directory
   replay("gemm.bin", check_gemm);
   replay("gemm_edge.bin", check_gemm);
   if (!found) {
-    throw Error(directory.string() +
-                ": no recorded vectors; expected at least one of conv_sample.bin, conv_hash.bin, "
-                "conv_tab.bin, mma.bin, gemm.bin, gemm_edge.bin");
+    throw InputError({.where = directory.string(),
+                      .reason = "no recorded vectors",
+                      .accepted = "at least one of conv_sample.bin, conv_hash.bin, conv_tab.bin, "
+                                  "mma.bin, gemm.bin, gemm_edge.bin"});
   }
   return reports;
 }

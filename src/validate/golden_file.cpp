@@ -1,8 +1,10 @@
 #include "src/validate/golden_file.hpp"
 
+#include <fmt/format.h>
+
 #include <span>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/input_file.hpp"
 
 namespace fp8lab {
@@ -62,7 +64,7 @@ void check_scale_count(const GoldenReader& reader, std::uint32_t mode, std::uint
 }
 
 void check_flag(const GoldenReader& reader, const char* name, std::uint32_t value) {
-  if (value > 1) reader.fail(std::string(name) + " = " + std::to_string(value) + ", not 0 or 1");
+  if (value > 1) reader.fail(std::string(name) + " = " + std::to_string(value), "0 or 1");
 }
 
 void check_indices(const GoldenReader& reader, const char* name, std::uint32_t extent,
@@ -142,8 +144,10 @@ GoldenReader::GoldenReader(const std::filesystem::path& path) : path_(path.strin
   file.read(0, std::as_writable_bytes(std::span(bytes_)));
 }
 
-void GoldenReader::fail(const std::string& message) const {
-  throw Error(path_ + ": offset " + std::to_string(offset_) + ": " + message);
+void GoldenReader::fail(const std::string& reason, const std::string& accepted) const {
+  throw InputError({.where = fmt::format("{}: offset {}", path_, offset_),
+                    .reason = reason,
+                    .accepted = accepted});
 }
 
 const std::uint8_t* GoldenReader::take(std::uint64_t count, std::uint64_t bytes_each) {
@@ -167,7 +171,7 @@ void GoldenReader::expect_magic(const char* magic) {
 
 void GoldenReader::expect_version() {
   const auto version = read<std::uint32_t>();
-  if (version != 1) fail("version " + std::to_string(version) + ", accepted is 1");
+  if (version != 1) fail("version " + std::to_string(version), "1");
 }
 
 std::vector<std::uint32_t> GoldenReader::read_codes(std::uint64_t count, int bytes) {

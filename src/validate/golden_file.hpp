@@ -48,8 +48,8 @@ class GoldenReader {
   bool at_end() const { return offset_ == bytes_.size(); }
   std::uint64_t offset() const { return offset_; }
   std::uint64_t size() const { return bytes_.size(); }
-  /// Throws Error with file, offset and `message`.
-  [[noreturn]] void fail(const std::string& message) const;
+  /// Throws InputError with file and offset.
+  [[noreturn]] void fail(const std::string& reason, const std::string& accepted = "") const;
 
  private:
   const std::uint8_t* take(std::uint64_t count, std::uint64_t bytes_each);

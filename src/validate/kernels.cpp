@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/cases/list.hpp"
 
 namespace fp8lab {
@@ -26,8 +26,10 @@ KernelOutcome validate_kernels(Backend& expected, Backend& tested, const KernelO
     for (const CaseSource& source : kCaseSources) {
       for_each_case(source, options.seed, round, compare);
     }
-    if (reports.empty())
-      throw Error("validate kernels: no kernel is called '" + options.only + "'");
+    if (reports.empty()) {
+      throw InputError(
+          {.where = "validate kernels", .noun = "no kernel is called", .key = options.only});
+    }
   }
   for (auto& [name, report] : reports) outcome.kernels.push_back(report);
   return outcome;

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/json_document.hpp"
 
@@ -19,7 +19,7 @@ std::uint64_t from_hex16(const std::string& digits) {
   const char* const end = digits.data() + digits.size();
   const auto [last, error] = std::from_chars(digits.data(), end, hash, 16);
   if (digits.size() != 16 || error != std::errc{} || last != end) {
-    throw Error(fmt::format("'{}' is not 16 hexadecimal digits", digits));
+    throw InputError({.found = quoted_word(digits), .reason = "is not 16 hexadecimal digits"});
   }
   return hash;
 }
@@ -57,7 +57,7 @@ GoldenSteps read_golden_steps(const std::filesystem::path& file) {
     const auto grad_norm = json.at("grad_norm").get<std::vector<double>>();
     const auto weights = json.at("weights").get<std::vector<std::string>>();
     if (loss.size() != weights.size() || grad_norm.size() != weights.size()) {
-      throw Error("loss, grad_norm and weights differ in length");
+      throw InputError({.reason = "loss, grad_norm and weights differ in length"});
     }
     for (std::size_t i = 0; i < weights.size(); ++i) {
       StepRecord& step = golden.steps.emplace_back();
@@ -68,7 +68,8 @@ GoldenSteps read_golden_steps(const std::filesystem::path& file) {
     }
     return golden;
   } catch (const std::exception& problem) {
-    throw Error(file.string() + ": not a record of training steps: " + problem.what());
+    throw InputError({.where = file.string(),
+                      .reason = fmt::format("not a record of training steps: {}", problem.what())});
   }
 }
 

@@ -1,4 +1,5 @@
 #include "src/validate/suite.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/file_kind.hpp"
 
 #include <fmt/format.h>
@@ -88,7 +89,8 @@ ValidationSuite::ValidationSuite(const Implementation& expected,
   add("gemm.bin", recorded_element_check);
   add("gemm_edge.bin", recorded_element_check);
   if (checks_.size() == generated) {
-    throw Error(golden.string() + ": no recorded vectors (mma.bin, gemm.bin, gemm_edge.bin)");
+    throw InputError({.where = golden.string(),
+                      .reason = "no recorded vectors (mma.bin, gemm.bin, gemm_edge.bin)"});
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/schedule.hpp"
 #include "emulation/spec/tensor_core.hpp"
@@ -85,12 +86,18 @@ struct ArrayShape {
 std::vector<std::uint32_t> codes_of(const NpzArchive& archive, const std::string& origin,
                                     std::string_view name, const ArrayShape& shape) {
   const NpyArray* const array = archive.find(name);
-  if (array == nullptr) throw Error(fmt::format("{}: array '{}' is missing", origin, name));
+  if (array == nullptr) {
+    throw InputError(
+        {.where = origin, .noun = "array", .key = std::string(name), .reason = "is missing"});
+  }
   if (array->dtype != shape.type || array->dimensions != shape.dimensions ||
       array->rows != shape.rows || array->cols != shape.cols) {
-    throw Error(fmt::format("{}: array '{}' is {} ({}, {}); accepted: {} ({}, {})", origin, name,
-                            name_of(array->dtype), array->rows, array->cols, name_of(shape.type),
-                            shape.rows, shape.cols));
+    throw InputError(
+        {.where = origin,
+         .noun = "array",
+         .key = std::string(name),
+         .found = fmt::format("{} ({}, {})", name_of(array->dtype), array->rows, array->cols),
+         .accepted = fmt::format("{} ({}, {})", name_of(shape.type), shape.rows, shape.cols)});
   }
   return widened(*array);
 }
@@ -193,7 +200,9 @@ RecordedProducts read_recorded_products(const fs::path& path, const FormatSpec& 
   const std::string origin = path.string();
   RecordedProducts products;
   const NpyArray* const a = archive.find("a");
-  if (a == nullptr) throw Error(origin + ": array 'a' is missing");
+  if (a == nullptr) {
+    throw InputError({.where = origin, .noun = "array", .key = "a", .reason = "is missing"});
+  }
   products.rows = a->rows;
   products.k = a->cols;
   const ArrayShape operand{stored_as(format), 2, products.rows, products.k};
@@ -251,10 +260,11 @@ std::vector<ThirdPartyReport> validate_third_party(const fs::path& directory,
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
     if (entry.path().extension() == ".npz" && is_file(entry.path())) files.push_back(entry.path());
   }
-  if (error) throw Error(fmt::format("{}: {}", directory.string(), error.message()));
+  if (error) throw InputError({.where = directory.string(), .reason = error.message()});
   if (files.empty()) {
-    throw Error(directory.string() +
-                ": no recorded products; expected files CHIP_FORMAT.npz such as A100_bf16.npz");
+    throw InputError({.where = directory.string(),
+                      .reason = "no recorded products",
+                      .accepted = "files CHIP_FORMAT.npz such as A100_bf16.npz"});
   }
   std::sort(files.begin(), files.end());
   std::vector<ThirdPartyReport> reports;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "emulation/base/input_error.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/sha256.hpp"
@@ -28,8 +29,9 @@ std::vector<Code> narrowed(const std::vector<std::uint32_t>& wide) {
 VectorPack::VectorPack(fs::path directory) : directory_(std::move(directory)) {
   make_directories(directory_);
   if (!fs::is_empty(directory_)) {
-    throw Error(fmt::format("{}: the folder is not empty; accepted: a new or an empty one",
-                            directory_.string()));
+    throw InputError({.where = directory_.string(),
+                      .reason = "the folder is not empty",
+                      .accepted = "a new or an empty one"});
   }
 }
 

@@ -676,7 +676,7 @@ def test_a_plan_says_what_its_options_would_do(tmp_path: Path) -> None:
     assert not any("layers.0." in line or "layers.1." in line for line in warnings), warnings
     assert not (tmp_path / "out").exists()
     succeeded("train", "--config", "run.toml", "--out", "out", cwd=tmp_path)
-    assert "out/run.h5 exists: use --resume" in refused(*plan, cwd=tmp_path)
+    assert "out/run.h5: exists; use --resume" in refused(*plan, cwd=tmp_path)
     plan[-1] = "new"
     again = run(*plan, "--init-from", "out/checkpoint.safetensors", cwd=tmp_path).stdout
     assert "output new: new" in again

@@ -484,10 +484,10 @@ def test_refusals(tmp_path: Path) -> None:
     for about, message in (
         ({"fp8lab": "gemm-9"}, "not a GEMM of fp8lab.recorder"),
         ({"tile_a": "1x128"}, "tile 1x128 needs (16, 2)"),
-        ({"tile_b": "round"}, "tile_b is 'round'"),
-        ({"format_a": "e9m9"}, "format_a is 'e9m9'"),
+        ({"tile_b": "round"}, "'tile_b' is 'round'"),
+        ({"format_a": "e9m9"}, "'format_a' is 'e9m9'"),
         ({"k": "512"}, "in a GEMM of 16 rows and K = 512"),
-        ({"m": "-3"}, "m is '-3'"),
+        ({"m": "-3"}, "'m' is '-3'"),
         ({"earlier_scales": "[1]"}, "no list of pairs"),
     ):
         done = replay(write(tmp_path / "x.safetensors", gemm, d, **about))

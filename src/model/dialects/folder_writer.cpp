@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/files/file_lock.hpp"
@@ -103,7 +104,8 @@ fs::path check_new_folder(const fs::path& folder) {
   const fs::path path = folder.has_filename() ? folder : folder.parent_path();
   std::error_code ignored;
   if (is_present(path) && (!is_folder(path) || !fs::is_empty(path, ignored))) {
-    throw Error(fmt::format("{}: exists; accepted: a new folder or an empty one", folder.string()));
+    throw InputError(
+        {.where = folder.string(), .reason = "exists", .accepted = "a new folder or an empty one"});
   }
   return path;
 }
@@ -139,7 +141,8 @@ void write_model_folder(const fs::path& folder, const ModelFolderContent& conten
   make_directories(path.parent_path());
   const std::optional<FileLock> lock = FileLock::try_acquire(path);
   if (!lock) {
-    throw Error(fmt::format("{}: is being written by {}", folder.string(), FileLock::owner(path)));
+    throw InputError({.where = folder.string(),
+                      .reason = fmt::format("is being written by {}", FileLock::owner(path))});
   }
   for (const fs::path& left : unfinished_exports(path)) remove_folder(left);
   TemporaryFolder temporary(path);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/numerics/codec.hpp"
 
 namespace fp8lab {
@@ -162,8 +163,10 @@ ScaleGrid ScaleGrid::from_bytes(const WeightLayout& layout, const Shape& shape,
 ScaleGrid ScaleGrid::read(const StoredWeight& weight) {
   const StoredTensor& scales = *weight.scales;
   if (!is_decodable(scales.type) && scales.type != StoredType::u8) {
-    throw Error(fmt::format("tensor '{}' is {}; accepted: F32, BF16, F16, F8_E8M0, F8_E4M3, U8",
-                            scales.name, shape_text(scales)));
+    throw InputError({.noun = "tensor",
+                      .key = scales.name,
+                      .found = shape_text(scales),
+                      .accepted = "F32, BF16, F16, F8_E8M0, F8_E4M3, U8"});
   }
   TensorBytes bytes = read_bytes(scales);
   if (weight.is_swizzled) {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/recipe/spec_words.hpp"
 
 namespace fp8lab {
@@ -109,8 +109,12 @@ std::vector<TensorHeader> layout_headers(const WeightLayout& layout, const std::
   const std::int64_t k = shape[1];
   const std::int64_t needed = has_groups(layout) ? layout.tile.cols : layout.is_packed() ? 2 : 1;
   if (k % needed != 0) {
-    throw Error(fmt::format("tensor '{}': K = {} is no multiple of {}, as {} needs", weight, k,
-                            needed, layout_text(layout)));
+    throw InputError(
+        {.where = fmt::format("tensor '{}'", weight),
+         .key = "K",
+         .verb = "=",
+         .found = fmt::to_string(k),
+         .reason = fmt::format("is no multiple of {}, as {} needs", needed, layout_text(layout))});
   }
   const LayoutNames names = layout_names(layout, weight);
   std::vector<TensorHeader> headers;
@@ -147,11 +151,12 @@ WeightLayout layout_of_spec(const QuantSpec& spec, const std::string& layer) {
   const bool is_stored = spec.format == numerics::kE2M1 ? layout.scale_type != StoredType::f32
                                                         : has_tile || layout.has_e8m0_scales();
   if (!has_format || !is_stored || spec.transform || !refuse_spec(layout, spec).empty()) {
-    throw Error(fmt::format(
-        "{}: no file convention has weights quantized as {}; accepted: e4m3fn or e4m3fnuz in the "
-        "tile tensor, row, or a block such as 128x128, e4m3fn and e2m1 in 1x32 with e8m0 scales, "
-        "e2m1 in 1x16 with nv_two_level scales, without a transform",
-        layer, label(spec)));
+    throw InputError(
+        {.where = layer,
+         .reason = fmt::format("no file convention has weights quantized as {}", label(spec)),
+         .accepted = "e4m3fn or e4m3fnuz in the tile tensor, row, or a block such as 128x128, "
+                     "e4m3fn and e2m1 in 1x32 with e8m0 scales, e2m1 in 1x16 with nv_two_level "
+                     "scales, without a transform"});
   }
   return layout;
 }

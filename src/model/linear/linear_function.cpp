@@ -4,6 +4,7 @@
 
 #include <utility>
 #include <variant>
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab {
 namespace {
@@ -157,7 +158,8 @@ void LinearFunction::reserve_product(const OperandSet& operands, Workspace& work
   product.for_each_part([&](const auto& part) {
     const Support support = backend_.supports(part);
     if (support) return;
-    throw Error(fmt::format("{}: {}: {}", description_.name, gemm_role_name(role), support.reason));
+    throw InputError({.where = fmt::format("{}: {}", description_.name, gemm_role_name(role)),
+                      .reason = support.reason});
   });
   if (product.is_apart()) {
     workspace.reserve(kApart, product_range(role), backend_.storage(product.apart_type()), a.rows,

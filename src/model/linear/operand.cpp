@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab {
 
@@ -19,7 +19,10 @@ QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::
   QuantizedOperand operand = QuantizedOperand::without_memory(spec, rows, k);
   const TensorView source = TensorView::without_memory(DType::f32, rows, k);
   const Support support = backend.supports(ops::Quantize{.source = source, .operand = operand});
-  if (!support) throw Error(fmt::format("backend {}: {}", backend.name(), support.reason));
+  if (!support) {
+    throw InputError(
+        {.where = fmt::format("backend {}", backend.name()), .reason = support.reason});
+  }
   allocate_memory(backend, operand);
   return operand;
 }
@@ -28,14 +31,14 @@ void quantize_into(Backend& backend, const TensorView& values, bool transpose, s
                    const std::string& name, const std::optional<Partner>& partner,
                    QuantizedOperand& operand) {
   if (values.dtype != DType::f32 && values.dtype != DType::bf16) {
-    throw Error(fmt::format("{}: values are {}; accepted: float32, or uint16 with the bits of bf16",
-                            name, name_of(values.dtype)));
+    throw InputError({.where = name,
+                      .reason = fmt::format("values are {}", name_of(values.dtype)),
+                      .accepted = "float32, or uint16 with the bits of bf16"});
   }
   if (operand.spec.scale_source == ScaleSource::delayed) {
-    throw Error(
-        fmt::format("{}: delayed scaling needs the amax history of a run; accepted: current "
-                    "or static scales, or none",
-                    name));
+    throw InputError({.where = name,
+                      .reason = "delayed scaling needs the amax history of a run",
+                      .accepted = "current or static scales, or none"});
   }
   const auto* const smoothing = operand.spec.transform.as<Smoothing>();
   if (smoothing != nullptr && partner) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/tables/size_limits.hpp"
 #include "src/model/linear/operand.hpp"
 
@@ -93,7 +94,10 @@ void OperandSet::reserve(OperandId id, const std::string& owner) {
   if (is_source(id, declaration.source)) return be_source(id, declaration.source);
   const Support support = backend_.supports(ops::Quantize{
       .source = declaration.source, .transpose = declaration.transpose, .operand = target});
-  if (!support) throw Error(fmt::format("{}: {}: {}", owner, declaration.name, support.reason));
+  if (!support) {
+    throw InputError(
+        {.where = fmt::format("{}: {}", owner, declaration.name), .reason = support.reason});
+  }
   reserve_codes(id);
   reserve_transform(id);
   if (is_from_codes(declaration)) {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "src/architecture/parts.hpp"
 #include "src/config/reading/hugging_face.hpp"
@@ -91,17 +91,19 @@ void plan_quantization(const Recipe& recipe, const ModelTensors& tensors, const 
     }
     const WeightLayout own = layout_of_spec(spec, layer);
     if (layout && own != *layout) {
-      throw Error(
-          fmt::format("recipe {}: the weights of {} and {} have different tiles; files have "
-                      "one for all",
-                      recipe.name, first, layer));
+      throw InputError({.where = fmt::format("recipe {}", recipe.name),
+                        .reason = fmt::format(
+                            "the weights of {} and {} have different tiles; files have one for all",
+                            first, layer)});
     }
     layout = own;
     linear = &recipe_of(recipe, layer, model);
     first = layer;
   }
   if (!layout) {
-    throw Error(fmt::format("recipe {} quantizes no weight; export without it", recipe.name));
+    throw InputError({.noun = fmt::format("recipe {}", recipe.name),
+                      .reason = "quantizes no weight",
+                      .remedy = "export without it"});
   }
   // A tied head has no tensor of its own, so that it is as high in precision as the embedding.
   if (model.tie_word_embeddings) kept.push_back("lm_head");
@@ -126,10 +128,11 @@ Plan make_plan(const ModelTensors& tensors, const ModelConfig& model,
       continue;
     }
     if (is_stored_transposed(header.name)) {
-      throw Error(
-          fmt::format("recipe {}: files of this family hold {} transposed, for which no "
-                      "convention of FP8 scales exists; export without it",
-                      options.recipe->name, header.name));
+      throw InputError({.where = fmt::format("recipe {}", options.recipe->name),
+                        .reason = fmt::format("files of this family hold {} transposed, for which "
+                                              "no convention of FP8 scales exists",
+                                              header.name),
+                        .remedy = "export without it"});
     }
     const WeightLayout layout = layout_of_spec(spec, *layer);
     using Content = PlannedTensor::Content;
@@ -154,8 +157,11 @@ void round_values(const std::string& tensor, StoredType type, std::span<const fl
   decode_elements(type, bytes, back);
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (std::isinf(back[i]) == std::isinf(values[i])) continue;
-    throw Error(
-        fmt::format("tensor '{}': {} is too large for {}", tensor, values[i], stored_name(type)));
+    throw InputError({.noun = "tensor",
+                      .key = tensor,
+                      .verb = ":",
+                      .found = fmt::to_string(values[i]),
+                      .reason = fmt::format("is too large for {}", stored_name(type))});
   }
 }
 
@@ -223,10 +229,10 @@ void check_tokenizer(const ExportOptions& options) {
   if (options.tokenizer.empty() || options.tokenizer_name.empty()) return;
   const std::string copied = folder_tokenizer(options.tokenizer);
   if (copied.empty() || copied == options.tokenizer_name) return;
-  throw Error(
-      fmt::format("{}: holds the tokenizer {}, the weights are of {}; accepted: their own, "
-                  "or none",
-                  options.tokenizer.string(), copied, options.tokenizer_name));
+  throw InputError({.where = options.tokenizer.string(),
+                    .reason = fmt::format("holds the tokenizer {}, the weights are of {}", copied,
+                                          options.tokenizer_name),
+                    .accepted = "their own, or none"});
 }
 
 }  // namespace

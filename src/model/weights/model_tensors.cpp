@@ -13,7 +13,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/architecture/parts.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/json_document.hpp"
@@ -127,21 +127,30 @@ class FileTensors : public ModelTensors {
   void add_scales(const StoredTensor* scale, Entry& entry) const {
     const StoredTensor& tensor = *entry.tensor;
     if (quantization_.says_e4m3 && tensor.type == StoredType::f8_e5m2) {
-      throw Error(fmt::format(
-          "{}: tensor '{}' is {}, but quantization_config of config.json says E4M3; accepted: "
-          "F8_E4M3",
-          store_.path(), tensor.name, stored_name(tensor.type)));
+      throw InputError({.where = store_.path(),
+                        .noun = "tensor",
+                        .key = tensor.name,
+                        .found = std::string(stored_name(tensor.type)),
+                        .reason = ", but quantization_config of config.json says E4M3",
+                        .accepted = "F8_E4M3"});
     }
     if (scale == nullptr && !(quantization_.described && is_fp8(tensor.type))) return;
     if (scale == nullptr || tensor.shape.size() != 2) {
-      throw Error(
-          fmt::format("{}: tensor '{}' is {}; accepted: FP8 matrices with scales beside "
-                      "them under '{}_scale' or '{}_scale_inv'",
-                      store_.path(), tensor.name, shape_text(tensor), tensor.name, tensor.name));
+      throw InputError(
+          {.where = store_.path(),
+           .noun = "tensor",
+           .key = tensor.name,
+           .found = shape_text(tensor),
+           .accepted = fmt::format(
+               "FP8 matrices with scales beside them under '{0}_scale' or '{0}_scale_inv'",
+               tensor.name)});
     }
     if (!is_decodable(scale->type)) {
-      throw Error(fmt::format("{}: tensor '{}' is {}; accepted: F32, BF16, F16, F8_E8M0",
-                              store_.path(), scale->name, shape_text(*scale)));
+      throw InputError({.where = store_.path(),
+                        .noun = "tensor",
+                        .key = scale->name,
+                        .found = shape_text(*scale),
+                        .accepted = "F32, BF16, F16, F8_E8M0"});
     }
     entry.tile = tile_of_scales(tensor, *scale, quantization_.blocks, store_.path());
     entry.scales.resize(static_cast<std::size_t>(scale->size()));
@@ -150,9 +159,12 @@ class FileTensors : public ModelTensors {
     const auto found = std::find_if_not(entry.scales.begin(), entry.scales.end(),
                                         [](float value) { return value > 0.0f; });
     if (found == entry.scales.end()) return;
-    throw Error(fmt::format("{}: tensor '{}' is {} at ({}); accepted: scales above 0",
-                            store_.path(), scale->name, *found,
-                            place_of(found - entry.scales.begin(), scale->shape)));
+    throw InputError({.where = store_.path(),
+                      .noun = "tensor",
+                      .key = scale->name,
+                      .found = fmt::format("{} at ({})", *found,
+                                           place_of(found - entry.scales.begin(), scale->shape)),
+                      .accepted = "scales above 0"});
   }
 
   /// values = scale * code, rounded once.
@@ -191,10 +203,12 @@ class OrientedTensors : public ModelTensors {
       const auto [other, is_new] = known.emplace(header.name, index);
       if (!is_new) {
         if (have_equal_values(*tensors_, index, other->second)) continue;
-        throw Error(fmt::format(
-            "{}: tensors '{}' and '{}' are one parameter under two names, with different values; "
-            "accepted: one of them",
-            origin, tensors_->headers()[other->second].name, name));
+        throw InputError(
+            {.where = origin,
+             .reason = fmt::format(
+                 "tensors '{}' and '{}' are one parameter under two names, with different values",
+                 tensors_->headers()[other->second].name, name),
+             .accepted = "one of them"});
       }
       headers_.push_back(std::move(header));
       places_.push_back({index, is_turned});
@@ -259,10 +273,12 @@ class TensorsOfParameters : public ModelTensors {
 void check_tied_head(const ModelTensors& tensors, std::size_t head, std::size_t embedding,
                      const std::string& origin) {
   if (have_equal_values(tensors, head, embedding)) return;
-  throw Error(
-      fmt::format("{}: tensor '{}' differs from '{}', but the model ties the two "
-                  "(tie_word_embeddings)",
-                  origin, tensors.headers()[head].name, tensors.headers()[embedding].name));
+  throw InputError(
+      {.where = origin,
+       .noun = "tensor",
+       .key = tensors.headers()[head].name,
+       .reason = fmt::format("differs from '{}', but the model ties the two (tie_word_embeddings)",
+                             tensors.headers()[embedding].name)});
 }
 
 /// The index of each tensor of the model, in the order of its declaration and weight_parts.
@@ -275,15 +291,24 @@ std::vector<std::size_t> match(const ModelTensors& tensors, const std::string& o
   for (const ParameterDeclaration& parameter : declaration.parameters()) {
     for (const WeightPart& part : weight_parts(parameter, model)) {
       const auto found = index.find(part.name);
-      if (found == index.end()) throw Error(fmt::format("{}: no tensor '{}'", origin, part.name));
+      if (found == index.end()) {
+        throw InputError({.where = origin, .noun = "no tensor", .key = part.name});
+      }
       const TensorHeader& header = tensors.headers()[found->second];
       if (header.shape != part.shape) {
-        throw Error(fmt::format("{}: tensor '{}' is {}, the model needs ({})", origin, part.name,
-                                shape_text(header), fmt::join(part.shape, ", ")));
+        throw InputError(
+            {.where = origin,
+             .noun = "tensor",
+             .key = part.name,
+             .found = shape_text(header),
+             .reason = fmt::format(", the model needs ({})", fmt::join(part.shape, ", "))});
       }
       if (!is_weight_type(header.type)) {
-        throw Error(fmt::format("{}: tensor '{}' is {}; accepted: F32, BF16, F16, F8_E4M3, F8_E5M2",
-                                origin, part.name, stored_name(header.type)));
+        throw InputError({.where = origin,
+                          .noun = "tensor",
+                          .key = part.name,
+                          .found = std::string(stored_name(header.type)),
+                          .accepted = "F32, BF16, F16, F8_E4M3, F8_E5M2"});
       }
       chosen.push_back(found->second);
       index.erase(found);
@@ -293,7 +318,8 @@ std::vector<std::size_t> match(const ModelTensors& tensors, const std::string& o
     const std::string& name = tensors.headers()[i].name;
     if (index.count(name) == 0) continue;
     if (name != "lm_head.weight" || !model.tie_word_embeddings) {
-      throw Error(fmt::format("{}: tensor '{}' has no place in the model", origin, name));
+      throw InputError(
+          {.where = origin, .noun = "tensor", .key = name, .reason = "has no place in the model"});
     }
     check_tied_head(tensors, i, chosen.front(), origin);
   }
@@ -343,9 +369,12 @@ void require_finite(std::span<const float> values, const std::string& origin,
   const auto found = std::find_if_not(values.begin(), values.end(),
                                       [](float value) { return std::isfinite(value); });
   if (found == values.end()) return;
-  throw Error(fmt::format("{}: tensor '{}' is {} at ({}); accepted: finite numbers", origin, name,
-                          std::isnan(*found) ? "NaN" : "infinite",
-                          place_of(first + (found - values.begin()), shape)));
+  throw InputError({.where = origin,
+                    .noun = "tensor",
+                    .key = name,
+                    .found = fmt::format("{} at ({})", std::isnan(*found) ? "NaN" : "infinite",
+                                         place_of(first + (found - values.begin()), shape)),
+                    .accepted = "finite numbers"});
 }
 
 void require_finite(const ModelTensors& tensors) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "emulation/base/input_error.hpp"
 #include "emulation/base/processors.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
@@ -146,9 +147,11 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
       working_(backend.storage(working)) {
   const DType master = backend_.storage(value_type(optimizer_.weights));
   if (master == DType::bf16 && working_ != master) {
-    throw Error(
-        "optimizer.weights = \"bf16\": the recipe's activations are fp32, and its weights "
-        "with them; weights = \"fp32\" goes with it");
+    throw InputError(
+        {.key = "optimizer.weights",
+         .found = "'bf16'",
+         .reason = ", but the recipe's activations are fp32, and its weights with them",
+         .accepted = "fp32"});
   }
   for (const ParameterDeclaration& declaration : declaration_.parameters()) {
     Parameter& parameter = parameters_.emplace_back();
@@ -198,22 +201,24 @@ void Parameters::assign_groups() {
       counts = true;
     }
     if (!matches) {
-      throw Error("optimizer.group: match = \"" + group.match +
-                  "\" is the name of no parameter of "
-                  "the model; accepted: for example \"" +
-                  parameters_.front().name() + "\"");
+      throw InputError({.key = "optimizer.group.match",
+                        .found = quoted_word(group.match),
+                        .reason = ", the name of no parameter of the model",
+                        .accepted = "for example " + quoted_word(parameters_.front().name())});
     }
     if (!counts) {
-      throw Error("optimizer.group: match = \"" + group.match +
-                  "\" changes nothing, since groups before it have all of its parameters and the "
-                  "first group counts; accepted: narrower groups before wider ones");
+      throw InputError({.key = "optimizer.group.match",
+                        .found = quoted_word(group.match),
+                        .reason = ", which changes nothing, since groups before it have all of its "
+                                  "parameters and the first group counts",
+                        .accepted = "narrower groups before wider ones"});
     }
   }
   if (std::none_of(parameters_.begin(), parameters_.end(),
                    [](const Parameter& parameter) { return parameter.is_trained(); })) {
-    throw Error(
-        "optimizer.group: all parameters of the model are frozen; accepted: groups that leave some "
-        "to train");
+    throw InputError({.where = "optimizer.group",
+                      .reason = "all parameters of the model are frozen",
+                      .accepted = "groups that leave some to train"});
   }
 }
 
@@ -238,8 +243,10 @@ void Parameters::assign_rules() {
       has_matrix = true;
     }
     if (has_matrix) continue;
-    throw Error("optimizer.group: match = \"" + group.match +
-                "\" has kind = \"muon\" and no matrix; accepted: adamw, which updates vectors");
+    throw InputError({.key = "optimizer.group.match",
+                      .found = quoted_word(group.match),
+                      .reason = ", which names no matrix for kind = \"muon\"",
+                      .accepted = "kind = \"adamw\", which updates vectors"});
   }
 }
 

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "emulation/base/input_error.hpp"
 #include "src/architecture/parts.hpp"
 #include "src/config/recipe/stage_recipes.hpp"
 #include "src/config/tables/model_table.hpp"
@@ -28,8 +29,11 @@ void restore(Backend& backend, const CheckpointFile& file, const std::string& na
   const StoredTensor& tensor = file.file().at(name);
   const TensorHeader wanted{name, stored_type(view.dtype), {view.rows, view.cols}};
   if (tensor.type != wanted.type || tensor.shape != wanted.shape) {
-    throw Error(fmt::format("{}: tensor '{}' is {}, the model needs {}", file.file().path(), name,
-                            shape_text(tensor), shape_text(wanted)));
+    throw InputError({.where = file.file().path(),
+                      .noun = "tensor",
+                      .key = name,
+                      .found = shape_text(tensor),
+                      .reason = fmt::format(", the model needs {}", shape_text(wanted))});
   }
   const std::size_t width = size_of(view.dtype);
   file.read(tensor, [&](std::size_t at, std::span<const std::byte> piece) {
@@ -64,8 +68,11 @@ class CheckpointTensors : public ModelTensors {
       const TensorHeader wanted{
           tensor.name, bf16 ? StoredType::bf16 : StoredType::f32, {shape.rows, shape.cols}};
       if (tensor.type != wanted.type || tensor.shape != wanted.shape) {
-        throw Error(fmt::format("{}: tensor '{}' is {}, the model needs {}", file_->file().path(),
-                                tensor.name, shape_text(tensor), shape_text(wanted)));
+        throw InputError({.where = file_->file().path(),
+                          .noun = "tensor",
+                          .key = tensor.name,
+                          .found = shape_text(tensor),
+                          .reason = fmt::format(", the model needs {}", shape_text(wanted))});
       }
       file_->verify(tensor);
       for (WeightPart& part : weight_parts(shape, model)) {
@@ -102,7 +109,11 @@ std::vector<std::int64_t> integers(const Metadata& metadata, const std::string& 
     const auto [last, error] = std::from_chars(at, end, values.emplace_back());
     const bool valid = error == std::errc{} && values.back() >= 0 && (last == end || *last == ',');
     if (!valid) {
-      throw Error(fmt::format("{}: field '{}' is '{}', not a number from 0 on", origin, key, text));
+      throw InputError({.where = origin,
+                        .noun = "field",
+                        .key = key,
+                        .found = quoted_word(text),
+                        .reason = ", not a number from 0 on"});
     }
     if (last == end) return values;
     at = last;
@@ -112,7 +123,7 @@ std::vector<std::int64_t> integers(const Metadata& metadata, const std::string& 
 std::int64_t integer(const Metadata& metadata, const std::string& origin, const std::string& key) {
   const std::vector<std::int64_t> values = integers(metadata, origin, key);
   if (values.size() == 1) return values.front();
-  throw Error(fmt::format("{}: field '{}' is a list", origin, key));
+  throw InputError({.where = origin, .noun = "field", .key = key, .found = "a list"});
 }
 
 std::vector<StreamPosition> parse_streams(const Metadata& metadata, const std::string& origin) {
@@ -120,7 +131,7 @@ std::vector<StreamPosition> parse_streams(const Metadata& metadata, const std::s
   std::size_t at = 0;
   const auto next = [&] {
     if (at < numbers.size()) return numbers[at++];
-    throw Error(origin + ": field 'streams' ends early");
+    throw InputError({.where = origin, .noun = "field", .key = "streams", .reason = "ends early"});
   };
   std::vector<StreamPosition> streams;
   for (std::int64_t left = next(); left > 0; --left) {
@@ -131,7 +142,9 @@ std::vector<StreamPosition> parse_streams(const Metadata& metadata, const std::s
       stream.cursors.push_back({epoch, document, next()});
     }
   }
-  if (at != numbers.size()) throw Error(origin + ": field 'streams' is too long");
+  if (at != numbers.size()) {
+    throw InputError({.where = origin, .noun = "field", .key = "streams", .reason = "is too long"});
+  }
   return streams;
 }
 
@@ -186,7 +199,12 @@ RunPosition parse_position(const Metadata& metadata, const std::string& origin) 
   }
   if (const auto found = metadata.find("fallback"); found != metadata.end()) {
     const std::optional<FallbackState> state = parse_fallback(found->second);
-    if (!state) throw Error(origin + ": field 'fallback' is no FALLEN:STEPS:LOSS:NORM");
+    if (!state) {
+      throw InputError({.where = origin,
+                        .noun = "field",
+                        .key = "fallback",
+                        .found = "no FALLEN:STEPS:LOSS:NORM"});
+    }
     position.fallback = *state;
   }
   return position;
@@ -203,7 +221,10 @@ std::map<std::string, std::int64_t> parse_history_steps(const Metadata& metadata
     if (equals < end) std::from_chars(text.data() + equals + 1, text.data() + end, count);
     const std::string name = equals < end ? text.substr(begin, equals - begin) : std::string();
     if (count < 0 || !amax_history_owner(name)) {
-      throw Error(origin + ": field 'history_steps' is no list of LAYER/x=STEPS");
+      throw InputError({.where = origin,
+                        .noun = "field",
+                        .key = "history_steps",
+                        .found = "no list of LAYER/x=STEPS"});
     }
     steps[name] = count;
     begin = end + 1;
@@ -221,8 +242,12 @@ void check_position(const RunPosition& position, const RunConfig& config,
   const auto refuse = [&](const char* field, std::int64_t value, std::int64_t least,
                           std::int64_t most) {
     if (value >= least && value <= most) return;
-    throw Error(fmt::format("{}: damaged: field '{}' is {}; a checkpoint of this run has {} to {}",
-                            where, field, value, least, most));
+    throw InputError(
+        {.where = fmt::format("{}: damaged", where),
+         .noun = "field",
+         .key = field,
+         .found = fmt::to_string(value),
+         .reason = fmt::format("; a checkpoint of this run has {} to {}", least, most)});
   };
   refuse("stage", position.stage, 0, static_cast<std::int64_t>(config.stages.size()) - 1);
   const StageConfig& stage = config.stages[static_cast<std::size_t>(position.stage)];
@@ -270,8 +295,11 @@ AmaxHistories read_amax_histories(const CheckpointFile& file) {
   for (const auto& [name, count] : steps) {
     const StoredTensor& tensor = file.file().at(kDelayed + name);
     if (tensor.type != StoredType::f32) {
-      throw Error(fmt::format("{}: tensor '{}' is {}, an F32 one is needed", file.file().path(),
-                              tensor.name, shape_text(tensor)));
+      throw InputError({.where = file.file().path(),
+                        .noun = "tensor",
+                        .key = tensor.name,
+                        .found = shape_text(tensor),
+                        .accepted = "F32"});
     }
     const HistoryOwner owner = amax_history_owner(name).value();
     const LinearRecipe& linear =
@@ -290,10 +318,11 @@ void load_quantizer_states(const CheckpointFile& file, Backend& backend,
   const std::vector<std::string> missing =
       continue_histories(backend, read_amax_histories(file), linears);
   if (!missing.empty()) {
-    throw Error(
-        fmt::format("{}: has no amax history for {} as this recipe quantizes it; "
-                    "accepted: the recipe of its run, or one without delayed scaling",
-                    file.file().path(), missing.front()));
+    throw InputError(
+        {.where = file.file().path(),
+         .reason =
+             fmt::format("has no amax history for {} as this recipe quantizes it", missing.front()),
+         .accepted = "the recipe of its run, or one without delayed scaling"});
   }
   for_each_factor(linears, [&](const std::string& name, const TensorView& view) {
     if (file.file().find(name) != nullptr) restore(backend, file, name, view);
@@ -335,10 +364,9 @@ void check_architecture(const CheckpointFile& file, const ModelConfig& model) {
   std::string line, stored_line;
   while (std::getline(own, line) && std::getline(other, stored_line) && line == stored_line) {
   }
-  throw Error(
-      fmt::format("{}: its model has {}, this one {}; accepted: the architecture of the "
-                  "checkpoint, or [growth]",
-                  file.path(), stored_line, line));
+  throw InputError({.where = file.path(),
+                    .reason = fmt::format("its model has {}, this one {}", stored_line, line),
+                    .accepted = "the architecture of the checkpoint, or [growth]"});
 }
 
 }  // namespace

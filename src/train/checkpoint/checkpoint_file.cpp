@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/hash.hpp"
 #include "src/train/checkpoint/checkpoint_format.hpp"
@@ -26,17 +26,21 @@ std::string checkpoint_field(const std::map<std::string, std::string>& metadata,
                              const std::string& origin, const std::string& key) {
   const auto found = metadata.find(key);
   if (found != metadata.end()) return found->second;
-  throw Error(fmt::format("{}: the checkpoint lacks '{}'", origin, key));
+  throw InputError({.where = origin, .noun = "the checkpoint lacks", .key = key});
 }
 
 CheckpointFile::CheckpointFile(const std::filesystem::path& path) : file_(path) {
-  if (!is_checkpoint(file_)) throw Error(file_.path() + ": not a checkpoint of fp8lab");
+  if (!is_checkpoint(file_)) {
+    throw InputError({.where = file_.path(), .reason = "not a checkpoint of fp8lab"});
+  }
   const std::string& schema = file_.metadata().at("schema");
   if (schema != kCheckpointSchema) {
-    throw Error(
-        fmt::format("{}: schema '{}', accepted '{}': checkpoints of earlier versions "
-                    "have other names of weights; start the run anew",
-                    file_.path(), schema, kCheckpointSchema));
+    throw InputError({.where = file_.path(),
+                      .key = "schema",
+                      .found = quoted_word(schema),
+                      .reason = ": checkpoints of earlier versions have other names of weights",
+                      .accepted = kCheckpointSchema,
+                      .remedy = "start the run anew"});
   }
   std::vector<TensorHeader> headers;
   for (const StoredTensor& tensor : file_.tensors()) {
@@ -45,14 +49,16 @@ CheckpointFile::CheckpointFile(const std::filesystem::path& path) : file_(path) 
   const StoredTensor& stored = file_.at(kCheckpointChecksums);
   if (stored.type != StoredType::u8 ||
       stored.bytes() != sizeof(std::uint64_t) * (headers.size() + 1)) {
-    throw Error(file_.path() + ": damaged: its checksums do not fit its tensors");
+    throw InputError(
+        {.where = file_.path(), .reason = "damaged: its checksums do not fit its tensors"});
   }
   std::vector<std::uint64_t> hashes(headers.size() + 1);
   visit_data(stored, 0, stored.bytes(), [&](std::size_t at, std::span<const std::byte> piece) {
     std::memcpy(reinterpret_cast<std::byte*>(hashes.data()) + at, piece.data(), piece.size());
   });
   if (hashes[0] != checkpoint_header_hash(file_.metadata(), headers)) {
-    throw Error(file_.path() + ": damaged: the header does not have its checksum");
+    throw InputError(
+        {.where = file_.path(), .reason = "damaged: the header does not have its checksum"});
   }
   for (std::size_t i = 0; i < headers.size(); ++i) hashes_[headers[i].name] = hashes[i + 1];
   hash_ = xxh3(hashes.data(), stored.bytes());
@@ -76,8 +82,10 @@ void CheckpointFile::read(
     visit(at, piece);
   });
   if (stream.digest() != hashes_.at(tensor.name)) {
-    throw Error(fmt::format("{}: damaged: tensor '{}' does not have its checksum", file_.path(),
-                            tensor.name));
+    throw InputError({.where = fmt::format("{}: damaged", file_.path()),
+                      .noun = "tensor",
+                      .key = tensor.name,
+                      .reason = "does not have its checksum"});
   }
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/files/file_lock.hpp"
@@ -193,8 +194,9 @@ std::vector<Finding> examine(const fs::path& directory, bool repair) {
   std::vector<Finding> findings = examine_all_exports(directory, repair);
   if (!is_folder(directory)) {
     if (!findings.empty()) return findings;
-    throw Error(
-        fmt::format("{}: no directory; accepted: that of a run, of a study or of a model", directory.string()));
+    throw InputError({.where = directory.string(),
+                      .reason = "no directory",
+                      .accepted = "that of a run, of a study or of a model"});
   }
   std::vector<fs::path> runs;
   if (holds_run(directory)) runs.push_back(directory);
@@ -204,8 +206,8 @@ std::vector<Finding> examine(const fs::path& directory, bool repair) {
   std::sort(runs.begin(), runs.end());
   const bool is_study = is_present(directory / kStudyFile);
   if (runs.empty() && !is_study && findings.empty()) {
-    throw Error(fmt::format("{}: holds neither run.h5 nor study.h5, nor folders with a run.h5",
-                            directory.string()));
+    throw InputError({.where = directory.string(),
+                      .reason = "holds neither run.h5 nor study.h5, nor folders with a run.h5"});
   }
   for (const fs::path& run : runs) {
     for (Finding& finding : RunExamination(run, repair).run()) {

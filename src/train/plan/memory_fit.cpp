@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "emulation/base/input_error.hpp"
 #include "emulation/base/machine.hpp"
 #include "src/config/config_names.hpp"
 #include "src/config/recipe/stage_recipes.hpp"
@@ -146,12 +147,12 @@ std::optional<RunConfig> changed(const RunConfig& config, const std::string& tex
 
 std::string ways_to_fit(const RunConfig& config, const Backend& backend, std::int64_t there) {
   const std::vector<MemoryChange> changes = changes_that_fit(config, backend, there);
-  if (changes.empty()) return "; no setting of [memory] and no smaller micro-batch makes it fit";
+  if (changes.empty()) return "no setting of [memory] and no smaller micro-batch makes it fit";
   std::vector<std::string> named;
   for (std::size_t i = 0; i < std::min(kNamedChanges, changes.size()); ++i) {
     named.push_back(describe(changes[i]));
   }
-  return fmt::format("; it fits with {}", fmt::join(named, ", or "));
+  return fmt::format("it fits with {}", fmt::join(named, ", or "));
 }
 
 /// Throws Error unless the backend's memory at `place` is as large as the `bytes` that a stage
@@ -159,8 +160,9 @@ std::string ways_to_fit(const RunConfig& config, const Backend& backend, std::in
 void require(std::int64_t bytes, std::int64_t there, const std::string& what,
              const std::string& place, const RunConfig& config, const Backend& backend) {
   if (bytes <= there) return;
-  throw Error(fmt::format("{} needs {} of memory, {} has {}{}", what, text_of(bytes), place,
-                          text_of(there), ways_to_fit(config, backend, there)));
+  throw InputError({.reason = fmt::format("{} needs {} of memory, {} has {}", what, text_of(bytes),
+                                          place, text_of(there)),
+                    .remedy = ways_to_fit(config, backend, there)});
 }
 
 }  // namespace

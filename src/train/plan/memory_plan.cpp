@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "emulation/base/input_error.hpp"
 #include "emulation/recording/recording_backend.hpp"
 #include "src/config/recipe/stage_recipes.hpp"
 #include "src/error_sources/run_sources.hpp"
@@ -64,7 +65,8 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
     const Support support = backend.supports(ops::MeasureOperand{
         .source = TensorView::without_memory(DType::f32, 1, 1), .operand = operand, .record = {}});
     if (!support) {
-      throw Error(fmt::format("{}: set logging.statistics_every_steps=0", support.reason));
+      throw InputError(
+          {.reason = support.reason, .remedy = "set logging.statistics_every_steps=0"});
     }
   }
   plan_memory(config, stage, recipe, backend);

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 
 namespace fp8lab {
 namespace {
@@ -80,7 +81,7 @@ class ThreadRanks::Rank final : public Ranks {
 
 ThreadRanks::ThreadRanks(std::int64_t size) {
   if (size < 1 || !std::has_single_bit(static_cast<std::uint64_t>(size))) {
-    throw Error(fmt::format("{} ranks; accepted: a power of two", size));
+    throw InputError({.found = fmt::format("{} ranks", size), .accepted = "a power of two"});
   }
   for (std::int64_t rank = 0; rank < size; ++rank) {
     ranks_.push_back(std::make_unique<Rank>(*this, rank));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "emulation/base/input_error.hpp"
 #include "src/objectives/objective.hpp"
 #include "src/train/step/training_step.hpp"
 
@@ -13,9 +14,8 @@ namespace {
 
 void require_targets(const Batch& batch) {
   if (batch.trained_tokens > 0) return;
-  throw Error(
-      "no token of the batch has a target, so there is no loss; accepted: at least one "
-      "target from 0 on");
+  throw InputError({.reason = "no token of the batch has a target, so there is no loss",
+                    .accepted = "at least one target from 0 on"});
 }
 
 }  // namespace
@@ -25,19 +25,24 @@ Batch make_batch(std::vector<std::int32_t> tokens, std::vector<std::int32_t> tar
   const auto count = static_cast<std::int64_t>(tokens.size());
   if (sequences < 1 || count < sequences || count % sequences != 0 ||
       targets.size() != tokens.size()) {
-    throw Error(fmt::format("{} tokens and {} targets do not make {} sequences of one length",
-                            tokens.size(), targets.size(), sequences));
+    throw InputError(
+        {.reason = fmt::format("{} tokens and {} targets do not make {} sequences of one length",
+                               tokens.size(), targets.size(), sequences)});
   }
   for (const std::int32_t token : tokens) {
     if (token >= 0 && token < vocab_size) continue;
-    throw Error(fmt::format("token {} is not in the vocabulary of {}", token, vocab_size));
+    throw InputError({.noun = "token",
+                      .found = fmt::to_string(token),
+                      .reason = fmt::format("is not in the vocabulary of {}", vocab_size)});
   }
   Batch batch(sequences, count / sequences);
   batch[kDocumentStarts].assign(tokens.size(), 0);
   for (std::int64_t i = 0; i < count; ++i) {
     std::int32_t& target = targets[static_cast<std::size_t>(i)];
     if (target >= vocab_size) {
-      throw Error(fmt::format("target {} is not in the vocabulary of {}", target, vocab_size));
+      throw InputError({.noun = "target",
+                        .found = fmt::to_string(target),
+                        .reason = fmt::format("is not in the vocabulary of {}", vocab_size)});
     }
     batch[kPositions].push_back(static_cast<std::int32_t>(i % batch.sequence_length));
     batch[kTargetWeights].push_back(target >= 0 ? 1.0f : 0.0f);

@@ -54,7 +54,7 @@ static void test_codec(void) {
   elsewhere.device = FP8LAB_CUDA;
   none.data = NULL;
   wide.dtype = "float64";
-  EXPECT(says(fp8lab_encode(&x, "e4m3", "nearest", "saturate", 0, &y), "format 'e4m3' is unknown"));
+  EXPECT(says(fp8lab_encode(&x, "e4m3", "nearest", "saturate", 0, &y), "unknown format 'e4m3'"));
   EXPECT(says(fp8lab_encode(NULL, "e5m2", "nearest", "saturate", 0, &y), "x: no array is given"));
   EXPECT(says(fp8lab_encode(&x, NULL, "nearest", "saturate", 0, &y), "format: is NULL"));
   EXPECT(says(fp8lab_encode(&elsewhere, "e5m2", "nearest", "saturate", 0, &y), "cuda:0"));

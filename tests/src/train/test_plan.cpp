@@ -324,7 +324,7 @@ TEST_CASE("a stage that cannot run names itself, the recipe, the layer and the s
                     Catch::StartsWith("stage s, recipe bf16, layers.0.attention.qkv: "));
   stage.sequence_length = 8192;
   CHECK_THROWS_WITH(validate_stage(config, stage, load_recipe("bf16"), *cpu),
-                    Catch::StartsWith("stage s, recipe bf16, sequence_length 8192 exceeds"));
+                    Catch::StartsWith("stage s, recipe bf16, 'sequence_length' is 8192; "));
   stage.sequence_length = 128;
   stage.eval = generation("te_delayed");
   CHECK_THROWS_WITH(validate_stage(config, stage, load_recipe("bf16"), *cpu),
