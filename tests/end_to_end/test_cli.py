@@ -216,9 +216,7 @@ def test_missing_gpu(matrices: Path) -> None:
     assert "cuda" in refused("gemm", *words, "cuda")
     assert "cuda" in refused("gemm", *words, "cuda", "--implementation", "cublaslt")
     assert "no CUDA backend" in refused("bench", "gemm")
-    assert "--backend tpu: accepted: cpu or cuda" in refused(
-        "gemm", *words, "tpu"
-    )
+    assert "--backend tpu: accepted: cpu or cuda" in refused("gemm", *words, "tpu")
     assert "cuda" in refused("train", "--preset", "quickstart", "--backend", "cuda", cwd=matrices)
     assert not out.exists() and not (matrices / "runs").exists()
 

@@ -9,8 +9,8 @@ namespace fp8lab {
 
 /// Returns the names nearest to `word`, by the number of letters inserted, omitted, replaced or
 /// swapped with their neighbour: all that are equally near, in their order. Case is ignored, and
-/// '-' equals '_'. At most a third of the letters may differ; a word of up to three letters with one
-/// replaced is another word (gpu, cpu). If no name is that near, returns the shortest name that
+/// '-' equals '_'. At most a third of the letters may differ; a word of up to three letters with
+/// one replaced is another word (gpu, cpu). If no name is that near, returns the shortest name that
 /// begins with `word`, else nothing. A name that extends `word` by at most two letters takes
 /// precedence.
 std::vector<std::string> nearest_names(std::string_view word,
