@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/input_error.hpp"
 #include "src/config/reading/hugging_face.hpp"
 #include "src/config/reading/toml_reader.hpp"
 #include "src/data/corpus.hpp"
@@ -132,6 +133,11 @@ RecipeTexts recorded_recipes(const RunMeta& meta) {
 
 RunConfig recorded_run(const RunMeta& meta, const std::string& origin,
                        const std::vector<Assignment>& assignments) {
+  if (parse_toml(meta.config_text, origin)["stages"].node() == nullptr) {
+    throw InputError({.where = origin,
+                      .reason = "has no configuration: another program wrote it (fp8lab.torch)",
+                      .accepted = "a run of fp8lab train"});
+  }
   return parse_run_config(meta.config_text, origin, assignments, 1.0, recorded_recipes(meta));
 }
 

@@ -80,7 +80,8 @@ TensorStore::TensorStore(const fs::path& path) : path_(path.string()) {
     if (is_present(path / "run.h5") && !is_present(of_run)) {
       throw InputError({.where = path_,
                         .reason = "a run without a checkpoint: it ended before its first one "
-                                  "(logging.checkpoint_every_steps)",
+                                  "(logging.checkpoint_every_steps), or another program wrote it "
+                                  "(fp8lab.torch)",
                         .accepted = "a run with checkpoint.safetensors"});
     }
     throw InputError({.where = path_,
