@@ -79,9 +79,10 @@ std::optional<StoredScaleTile> read_quantization_config(const json& config,
   if (method == "compressed-tensors") {
     return read_compressed_tensors(fields.value("config_groups"), where + ".config_groups");
   }
+  const bool is_convertible = method == "modelopt" || method == "torchao";
   fields.fail("quant_method", {.found = fmt::format("'{}'", method.substr(0, 80)),
                                .accepted = "fp8, compressed-tensors",
-                               .remedy = kConvertFirst});
+                               .remedy = is_convertible ? kConvertFirst : ""});
 }
 
 StoredScaleTile tile_of_scales(const TensorHeader& weight, const TensorHeader& scale,
