@@ -176,4 +176,4 @@ def test_what_changes_nothing_is_refused(folder: Path) -> None:
             succeeded(*words, folder / "groups", cwd=folder)
         else:
             message = refused(*words, folder / "shadowed", cwd=folder)
-            assert 'match = "layers.*.mlp" changes nothing' in message
+            assert "'optimizer.group.match' is 'layers.*.mlp', which changes nothing" in message

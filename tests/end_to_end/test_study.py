@@ -195,7 +195,7 @@ def test_a_lost_shared_checkpoint_is_named(tmp_path: Path) -> None:
     study.done()
     shutil.rmtree(study.out / "fp32")
     (study.out / "shared/checkpoint.safetensors").unlink()
-    assert "shared/checkpoint.safetensors is missing" in study.refused()
+    assert "shared/checkpoint.safetensors: missing, although that run is" in study.refused()
     shutil.rmtree(study.out / "shared")
     study.done()
 
