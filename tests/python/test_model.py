@@ -174,7 +174,7 @@ def test_refusals(shape: Path, tmp_path: Path) -> None:
         (lambda: model.generate([[1], [61]]), "prompt 1: token 61 is not in the vocabulary of 61"),
         (lambda: model.generate([[1]], temperature=-1), "'temperature' is -1; accepted: a number"),
         (lambda: model.generate([[1]], top_k=0.5), "'top_k' is 0.5; accepted: an integer"),
-        (lambda: make(shape, beta1=1.0), "beta1 is 1.0; accepted: a number from 0 to 0.99999"),
+        (lambda: make(shape, beta1=1.0), "'beta1' is 1.0; accepted: a number from 0 to 0.99999"),
         (lambda: make(tmp_path / "none"), "unknown model|does not exist"),
         (lambda: make(shape, recipe="none"), "unknown recipe 'none'"),
         (lambda: make(shape, backend="none"), "unknown backend 'none'"),
