@@ -41,7 +41,7 @@ RECIPES = (
     "mxfp8",
     "nvfp4",
     "coat",
-    "halo",
+    "halo1_fp8",
     "switchback_int8",
     "bf16",
 )
@@ -116,6 +116,8 @@ def compare_bits() -> int:
                         if count and not wrong:
                             print(f"  first: {recipe} {shape} {types} {name}")
                         wrong += count
+        if elements == 0:
+            raise SystemExit(f"linear_torch: {recipe} was compared nowhere: {refused}")
         note = f"; refused: {refused}" if refused else ""
         print(f"{recipe:20} {elements:12} elements, {wrong} differ{note}", flush=True)
         different += wrong
