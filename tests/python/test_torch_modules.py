@@ -73,7 +73,15 @@ def test_a_recipe_has_exceptions_of_its_own() -> None:
         (lambda: fp8lab.torch.convert(nn.ReLU()), "ReLU has no nn.Linear"),
         (
             lambda: fp8lab.torch.convert(model(), overrides={"layers.7": None}),
-            "'layers.7' matches no linear layer",
+            "'layers.7' matches no linear layer; the first are layers.0",
+        ),
+        (
+            lambda: fp8lab.torch.convert(model(), overrides={"up_proj": None}),
+            "'up_proj' matches no linear layer (did you mean 'layers.*.up_proj'?)",
+        ),
+        (
+            lambda: fp8lab.torch.convert(model(), overrides=["layers.0"]),
+            "overrides: a list; accepted: a dictionary",
         ),
         (
             lambda: fp8lab.torch.convert(fp8lab.torch.convert(model())),

@@ -456,7 +456,8 @@ def numpy_array(array: Any, name: str) -> Array:
     """Returns the descriptor of a NumPy array. Raises Error, with the argument's `name`, for other
     objects and for the other byte order."""
     if not isinstance(array, np.ndarray):
-        raise Error(f"{name}: a NumPy array is needed, not {type(array).__name__}")
+        tensor = " (x.numpy() of a tensor)" if hasattr(array, "numpy") else ""
+        raise Error(f"{name}: a NumPy array is needed, not {type(array).__name__}{tensor}")
     if not array.dtype.isnative:
         raise Error(f"{name}: {array.dtype.name} of the other byte order; accepted: native")
     return make_array(array.ctypes.data, array.dtype.name, array.shape, array.strides)

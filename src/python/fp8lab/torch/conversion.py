@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -210,18 +211,31 @@ def convert(
     return model
 
 
+def _meant(pattern: str, names: list[ModuleName]) -> str:
+    """Names the pattern of all layers that end as `pattern` does; '*' is one part of a name."""
+    last = pattern.rsplit(".", 1)[-1]
+    alike = (name.name for name in names if name.name.rsplit(".", 1)[-1] == last)
+    first = re.sub(r"(?<=\.)\d+(?=\.)", "*", next(alike, ""))
+    return f" (did you mean '{first}'?)" if first else ""
+
+
 def _choices(
     whole: Recipe, names: list[ModuleName], overrides: Mapping[str, Any]
 ) -> Iterator[tuple[Recipe, int] | None]:
     """The recipe and the numerics of each layer, or None for one that stays as it is."""
+    if not isinstance(overrides, Mapping):
+        raise Error(
+            f"overrides: a {type(overrides).__name__}; accepted: a dictionary of patterns, "
+            'such as {"lm_head": "bf16", "*.down_proj": None}'
+        )
     patterns = list(overrides)
     others = [None if other is None else recipe_of(other) for other in overrides.values()]
     found = match_modules(patterns, names)
     for index, pattern in enumerate(patterns):
         if index not in found and not any(place >= 0 for place in match_modules([pattern], names)):
             raise Error(
-                f"overrides: '{pattern}' matches no linear layer; the first are "
-                + ", ".join(name.name for name in names[:4])
+                f"overrides: '{pattern}' matches no linear layer{_meant(pattern, names)}; the first "
+                "are " + ", ".join(name.name for name in names[:4])
             )
     chosen = {id(recipe): recipe.choose(names) for recipe in (whole, *others) if recipe}
     for index, place in enumerate(found):
