@@ -234,8 +234,8 @@ def _choices(
     for index, pattern in enumerate(patterns):
         if index not in found and not any(place >= 0 for place in match_modules([pattern], names)):
             raise Error(
-                f"overrides: '{pattern}' matches no linear layer{_meant(pattern, names)}; the first "
-                "are " + ", ".join(name.name for name in names[:4])
+                f"overrides: '{pattern}' matches no linear layer{_meant(pattern, names)}; "
+                "the first are " + ", ".join(name.name for name in names[:4])
             )
     chosen = {id(recipe): recipe.choose(names) for recipe in (whole, *others) if recipe}
     for index, place in enumerate(found):
