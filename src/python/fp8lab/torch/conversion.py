@@ -226,7 +226,7 @@ def _choices(
     if not isinstance(overrides, Mapping):
         raise Error(
             f"overrides: a {type(overrides).__name__}; accepted: a dictionary of patterns, "
-            'such as {"lm_head": "bf16", "*.down_proj": None}'
+            'such as {"lm_head": "bf16", "layers.0": None}'
         )
     patterns = list(overrides)
     others = [None if other is None else recipe_of(other) for other in overrides.values()]
