@@ -374,6 +374,28 @@ CASES: dict[str, Case] = {
         "scale_inverted",
         UP + ".weight_scale",
     ),
+    "an infinite global scale": Case(
+        "compressed-tensors:nvfp4",
+        lambda model: model.change(
+            UP + ".weight_global_scale", lambda values: np.full_like(values, np.inf)
+        ),
+        "scale_value",
+        UP + ".weight_global_scale",
+        text="every value of",
+    ),
+    "a negative global scale": Case(
+        "compressed-tensors:nvfp4",
+        lambda model: model.change(UP + ".weight_global_scale", lambda values: -values),
+        "scale_value",
+        UP + ".weight_global_scale",
+    ),
+    "a lost global scale": Case(
+        "modelopt:nvfp4",
+        lambda model: model.change(UP + ".weight_scale_2", np.ones_like),
+        "scale_inverted",
+        UP + ".weight_scale_2",
+        text="the tensor's scale is lost",
+    ),
     "scales of 1": Case(
         "compressed-tensors",
         lambda model: model.change(UP + ".weight_scale", np.ones_like),

@@ -237,6 +237,10 @@ def test_refusals(tmp_path: Path, source: Path, converted: dict[str, Path]) -> N
     assert "--to" in message(source, out)
     assert "unknown word 'fp9'; accepted: bf16" in message(source, out, "--to", "fp9")
     assert "unknown word 'nvfp4'" in message(source, out, "--to", "fp8:nvfp4")
+    assert "did you mean 'compressed-tensors:nvfp4' or" in message(source, out, "--to", "nvfp4")
+    assert "--ignore o_prj (did you mean 'o_proj'?) names no module" in message(
+        source, out, "--to", "fp8", "--ignore", "o_prj"
+    )
     assert "given twice" in message(source, out, "--to", "fp8:ue8m0:e8m0")
     assert "is for quantized targets" in message(
         source, out, "--to", "bf16", "--ignore", "model.norm"

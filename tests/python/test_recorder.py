@@ -204,6 +204,15 @@ def test_a_planted_fault_is_named(tmp_path: Path, name: str) -> None:
     assert f"fault: {name}" in text
 
 
+def test_codes_that_are_nan_in_the_wrong_format_hide_no_fault(tmp_path: Path) -> None:
+    gemm = Operands(24, 256, 512, ("row", "row"))
+    gemm.codes[0] &= 0xFB
+    d = hopper_gemm.to_bf16(gemm.result(formats=("e5m2", "e4m3fn")))
+    gemm.codes[0][::3, 7] = 0x7E  # 448 in E4M3, NaN in E5M2
+    d[::3] = 0x7FC0
+    assert verdict(write(tmp_path / "x.safetensors", gemm, d))["faults"] == ["a read as e5m2"]
+
+
 def test_a_dropped_promotion_is_named_with_its_k(tmp_path: Path) -> None:
     gemm = Operands(16, 24, 4096, ("tensor", "tensor"))
     d = hopper_gemm.to_bf16(gemm.result(fast=True))
