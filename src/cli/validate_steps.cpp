@@ -132,15 +132,19 @@ ReplaySource source_of(const RunConfig& config, const std::string& name, const M
 
 int replay_steps(const Values& values, const MakeBackend& make) {
   const std::string device = make()->device();
+  const std::size_t at_most =
+      values.count("steps") == 0 ? SIZE_MAX : positive_count(values, "validate step", "steps");
   StepReport report;
   for (const std::string& file : values["directory"].as<std::vector<std::string>>()) {
-    const GoldenSteps golden = read_golden_steps(file);
+    GoldenSteps golden = read_golden_steps(file);
     const RunConfig config = step_config(golden.preset, golden.recipe, golden.settings);
     if (config.hash != golden.config_hash) {
       report.add_other_configuration(file, golden, config);
       continue;
     }
-    const std::vector<StepRecord> steps = records_of(replay_all(source_of(config, file, make)));
+    const std::vector<StepRecord> steps =
+        records_of(replay_all(source_of(config, file, make), {}, at_most));
+    golden.steps.resize(std::min(golden.steps.size(), at_most));
     StepDifference difference = first_difference(golden.steps, steps);
     if (difference.step < 0 && steps.size() != golden.steps.size()) {
       difference = {static_cast<std::int64_t>(std::min(steps.size(), golden.steps.size())) + 1,
@@ -215,7 +219,9 @@ int validate_steps(const Values& values) {
   const int threads = values["threads"].as<int>();
   const bool graphs = values.count("no-graphs") == 0;
   const MakeBackend make = [=] { return make_backend(backend, threads, "own", graphs); };
-  return replay ? replay_steps(values, make) : compare_steps(values, make);
+  if (replay) return replay_steps(values, make);
+  refuse_given(values, "validate step", {"steps"}, "is for recordings; use --set 'stages.*.steps=N'");
+  return compare_steps(values, make);
 }
 
 }  // namespace fp8lab::cli

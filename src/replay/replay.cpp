@@ -83,10 +83,11 @@ TensorView Replay::state(std::size_t index) {
 
 std::vector<StepTaken> replay_all(
     const ReplaySource& source,
-    const std::function<void(std::int64_t step, std::int64_t total)>& progress) {
+    const std::function<void(std::int64_t step, std::int64_t total)>& progress,
+    std::size_t at_most) {
   Replay replay(source, {});
   std::vector<StepTaken> steps;
-  while (!replay.is_complete()) {
+  while (!replay.is_complete() && steps.size() < at_most) {
     replay.prepare();
     steps.push_back(replay.step());
     if (progress) progress(steps.back().record.step, replay.total_steps());

@@ -69,9 +69,10 @@ class Replay {
   bool is_at_work_ = false;  ///< true within a stage
 };
 
-/// Executes the whole run; calls `progress` after every step.
+/// Executes the run, or its first `at_most` steps; calls `progress` after every step.
 std::vector<StepTaken> replay_all(
     const ReplaySource& source,
-    const std::function<void(std::int64_t step, std::int64_t total)>& progress = {});
+    const std::function<void(std::int64_t step, std::int64_t total)>& progress = {},
+    std::size_t at_most = SIZE_MAX);
 
 }  // namespace fp8lab

@@ -41,7 +41,7 @@ READ = {
     "validate thirdparty": "json",
     "validate mutants": "threads seed json",
     "validate kernels": "backend threads seed outputs rounds repeats only json",
-    "validate step": "backend threads preset recipe set no-graphs record json",
+    "validate step": "backend threads preset recipe set steps no-graphs record json",
     "validate export": "threads seed json",
     "bench emulation": "all-targets repeats rows cols json",
     "bench gemm": "repeats json",

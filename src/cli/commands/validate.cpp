@@ -71,6 +71,7 @@ Options validate_options() {
   options.add("recipe", value<std::vector<std::string>>(),
               "step: recipe, repeatable (default: bf16)");
   options.add("set", value<std::vector<std::string>>(), "step: KEY=VALUE, repeatable");
+  options.add("steps", value<int>(), "step: replay only this many steps of each recording");
   options.add("no-graphs", "step: backend cuda without CUDA graphs");
   options.add("record", value<std::string>(),
               "step: folder to record the steps of the backend in, one file for each recipe");
@@ -334,12 +335,7 @@ void print_mismatch(const KernelMismatch& mismatch) {
 }
 
 int check_kernels(const Values& values) {
-  for (const char* option : {"rounds", "repeats"}) {
-    if (values[option].as<int>() >= 1) continue;
-    throw InputError({.where = "validate kernels",
-                      .key = fmt::format("--{}", option),
-                      .reason = "must be at least 1"});
-  }
+  for (const char* option : {"rounds", "repeats"}) positive_count(values, "validate kernels", option);
   const std::unique_ptr<Backend> tested =
       make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
   const std::unique_ptr<Backend> expected = make_backend("cpu", values["threads"].as<int>());
@@ -440,7 +436,7 @@ int validate(const std::vector<std::string>& arguments) {
         check_kernels},
        {"step",
         "directory",
-        {"backend", "threads", "preset", "recipe", "set", "no-graphs", "record", "json"},
+        {"backend", "threads", "preset", "recipe", "set", "steps", "no-graphs", "record", "json"},
         validate_steps},
        {"export", "directory", {"threads", "seed", "json"}, export_pack}});
 }

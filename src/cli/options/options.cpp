@@ -287,6 +287,14 @@ bool given(const Values& values, std::string_view option) {
   return values.count(name) != 0 && !values[name].is_default;
 }
 
+std::size_t positive_count(const Values& values, const std::string& command,
+                           const std::string& option) {
+  const int count = values[option].as<int>();
+  if (count >= 1) return static_cast<std::size_t>(count);
+  throw InputError(
+      {.where = command, .key = fmt::format("--{}", option), .reason = "must be at least 1"});
+}
+
 void refuse_given(const Values& values, const std::string& command,
                   const std::vector<std::string_view>& options, const std::string& why) {
   for (const std::string_view option : options) {

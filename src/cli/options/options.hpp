@@ -137,6 +137,10 @@ std::string text_of(const Values& values, const std::string& option,
 /// Returns true if the option was given, false if it has its default.
 bool given(const Values& values, std::string_view option);
 
+/// Returns the value of an option of type int. Throws InputError if it is below 1.
+std::size_t positive_count(const Values& values, const std::string& command,
+                           const std::string& option);
+
 /// Throws InputError "COMMAND: --OPTION WHY" for the first of `options` that was given.
 void refuse_given(const Values& values, const std::string& command,
                   const std::vector<std::string_view>& options, const std::string& why);
