@@ -58,9 +58,21 @@ def by_source(named: Iterator[tuple[str, float]]) -> Row:
     return row
 
 
+def opened(path: Path) -> h5py.File | None:
+    """A run file; none if a program that trains holds it."""
+    try:
+        return h5py.File(path)
+    except BlockingIOError:
+        print(f"{path}: left out, since a run writes it", file=sys.stderr)
+        return None
+
+
 def rows_of_run(path: Path) -> Iterator[Row]:
     """One row a stage of a complete run; none of another."""
-    with h5py.File(path) as file:
+    run = opened(path)
+    if run is None:
+        return
+    with run as file:
         if file["complete"].shape[0] == 0:
             return
         meta = file["meta"].attrs

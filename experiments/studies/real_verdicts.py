@@ -1,11 +1,12 @@
-"""Verdicts on the study real_10m from the losses that real_summary.py has gathered, as Markdown.
+"""Verdicts on a study real_*.toml from the losses that real_summary.py has gathered, as Markdown.
 
 PYTHONPATH=analysis python3 experiments/studies/real_verdicts.py \
-    experiments/results/real_checkpoint/losses.csv
+    experiments/results/real_checkpoint/losses.csv [--study real_rate]
 
-Gaps are relative to the run of the same seed in `--baseline` (bf16). Verdicts are those of a report
-on the run files: the margin that real_10m.toml states, variance pooled over the arms, Holm's
-correction over them. The noise of the held-out text needs the run files and is not in them. Arms
+Gaps are relative to the run of the same seed in `--baseline` (bf16), of real_10m where the study has
+none of its own. Verdicts are those of a report on the run files: the margin of 0.5 % that each
+study states, variance pooled over the arms, Holm's correction over them; in real_tokens for each
+number of steps by itself. The noise of the held-out text needs the run files and is not in them. Arms
 whose losses are equal in every digit are judged once.
 """
 
@@ -23,7 +24,8 @@ from fp8lab_analysis.judge.inference import relative_gaps
 from fp8lab_analysis.judge.verdicts import Evidence, Verdict, judge
 from fp8lab_analysis.read.design import Design
 
-MARGIN = Design(margin=0.005, stated="in real_10m.toml, before the first run")
+MARGIN = Design(margin=0.005, stated="in the study, before the first run")
+WHOLE = "real_10m"
 STAGES = ("cpt", "sft")
 # An arm and the recipe that it has in CPT, where its losses are those of that recipe's runs.
 SFT_ALONE = {"bf16_then_infir2": "bf16", "infir2_then_bf16": "infir2"}
@@ -31,16 +33,27 @@ SFT_ALONE = {"bf16_then_infir2": "bf16", "infir2_then_bf16": "infir2"}
 Losses = dict[str, dict[int, float]]  # by arm and seed
 
 
-def read_losses(path: Path, stage: str, column: str = "loss") -> Losses:
-    """Losses after a stage of real_10m; none where the column is empty."""
-    found: Losses = defaultdict(dict)
+def read_losses(
+    path: Path, stage: str, column: str = "loss", study: str = WHOLE
+) -> dict[str, Losses]:
+    """Losses after a stage of a study, by its number of steps ("" where it has one); none where the
+    column is empty."""
+    found: dict[str, Losses] = defaultdict(lambda: defaultdict(dict))
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
-            if row["study"] != "real_10m" or row["stage"] != stage or not row[column]:
+            if row["study"] != study or row["stage"] != stage or not row[column]:
                 continue
             arm = re.sub(r"^seed\d+-|-seed\d+$", "", row["arm"])
-            found[arm][int(row["seed"])] = float(row[column])
+            steps = re.match(r"(?:steps(\d+)-)?", arm)
+            assert steps is not None
+            group = found[steps[1] or ""]
+            group[arm[steps.end() :].removesuffix(".toml")][int(row["seed"])] = float(row[column])
     return found
+
+
+def with_baseline(losses: Losses, of_whole: Losses, baseline: str) -> Losses:
+    """The losses, with those of the baseline in real_10m where there are none."""
+    return losses if baseline in losses else {**losses, baseline: of_whole[baseline]}
 
 
 def without_copies(losses: Losses) -> Losses:
@@ -72,19 +85,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("losses", type=Path, metavar="losses.csv")
     parser.add_argument("--baseline", default="bf16", metavar="RECIPE")
+    parser.add_argument("--study", default=WHOLE, metavar="NAME")
     options = parser.parse_args(arguments)
     for stage in STAGES:
-        losses = without_copies(read_losses(options.losses, stage))
-        if stage == "cpt":
-            losses = {arm: own for arm, own in losses.items() if arm not in SFT_ALONE}
-        print(f"\n| after {stage} | gaps of the seeds, % of the loss | mean | verdict |")
-        print("|---|---|---|---|")
-        for arm, verdict in verdicts(losses, options.baseline).items():
-            own = evidence(losses[arm], losses[options.baseline])
-            gaps = " ".join(f"{100 * gap:+.2f}" for gap in own.gaps)
-            mean = f"{100 * verdict.gap.mean:+.2f} ± {100 * verdict.half_width:.2f}"
-            print(f"| {arm} | {gaps} | {mean} | {verdict.sentence} |")
+        of_whole = read_losses(options.losses, stage)[""]
+        of_study = read_losses(options.losses, stage, study=options.study)
+        for steps, group in sorted(of_study.items()):
+            losses = without_copies(with_baseline(group, of_whole, options.baseline))
+            if stage == "cpt":
+                losses = {arm: own for arm, own in losses.items() if arm not in SFT_ALONE}
+            after = f"{stage} of {steps} steps" if steps else stage
+            print_table(after, losses, options.baseline)
     return 0
+
+
+def print_table(after: str, losses: Losses, baseline: str) -> None:
+    """The verdicts on arms that are compared with one another."""
+    print(f"\n| after {after} | gaps of the seeds, % of the loss | mean | verdict |")
+    print("|---|---|---|---|")
+    for arm, verdict in verdicts(losses, baseline).items():
+        own = evidence(losses[arm], losses[baseline])
+        gaps = " ".join(f"{100 * gap:+.2f}" for gap in own.gaps)
+        mean = f"{100 * verdict.gap.mean:+.2f} ± {100 * verdict.half_width:.2f}"
+        print(f"| {arm} | {gaps} | {mean} | {verdict.sentence} |")
 
 
 if __name__ == "__main__":

@@ -315,6 +315,35 @@ def test_the_verdicts_after_training() -> None:
         assert f"{value} % ± {half_width} %" in told and words_of in told
 
 
+def test_the_verdicts_of_tokens_rate_and_hybrid() -> None:
+    """Each row of the page's table is what the script says of its study."""
+    page = (RESULTS / "real_checkpoint" / "README.md").read_text(encoding="utf-8")
+    script = ROOT / "experiments/studies/real_verdicts.py"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "analysis")}
+    said: dict[tuple[str, str], str] = {}
+    for study in ("real_tokens", "real_rate", "real_hybrid"):
+        command = [sys.executable, str(script), str(RESULTS / "real_checkpoint/losses.csv")]
+        command += ["--study", study]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+        for part in done.stdout.split("| after ")[1:]:
+            after = part.split(" |")[0].replace("cpt of ", "").replace("sft of ", "")
+            row = r"(?m)^\| (\w+) \| ([^|]*) \| [^|]* \| ([^(|]*?) (?:\(|\|)"
+            for arm, gaps, words in re.findall(row, part):
+                verdict = words[0].lower() + words[1:] if " " in gaps else "one seed"
+                key = f"{study} {after}" if study == "real_tokens" else study
+                said[key, arm] = said.get((key, arm), "") + f" | {gaps} | {verdict}"
+    places = {
+        "real_tokens 76 steps": "2.5 M | 1e-4",
+        "real_tokens 153 steps": "5 M | 1e-4",
+        "real_rate": "10 M | 3e-4",
+        "real_hybrid": "10 M | 1e-4",
+    }
+    rows = [f"| {places[where]} | {arm}{cells} |" for (where, arm), cells in said.items()]
+    assert len(rows) == 13
+    for row in rows:
+        assert f"\n{row}\n" in page, row
+
+
 def test_the_number_of_systems_with_results() -> None:
     text = (ROOT / "experiments/README.md").read_text(encoding="utf-8")
     table = text.split("| system | runs as | experiments |")[1].split("\n\n")[0]
