@@ -3,11 +3,11 @@
 PYTHONPATH=analysis python3 experiments/studies/real_verdicts.py \
     experiments/results/real_checkpoint/losses.csv [--study real_rate]
 
-Gaps are relative to the run of the same seed in `--baseline` (bf16), of real_10m where the study has
-none of its own. Verdicts are those of a report on the run files: the margin of 0.5 % that each
+Gaps are relative to the run of the same seed in `--baseline` (bf16), of real_10m where the study
+has none of its own. Verdicts are those of a report on the run files: the margin of 0.5 % that each
 study states, variance pooled over the arms, Holm's correction over them; in real_tokens for each
-number of steps by itself. The noise of the held-out text needs the run files and is not in them. Arms
-whose losses are equal in every digit are judged once.
+number of steps by itself. The noise of the held-out text needs the run files and is not in them.
+Arms whose losses are equal in every digit are judged once.
 """
 
 from __future__ import annotations

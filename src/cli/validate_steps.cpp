@@ -220,7 +220,8 @@ int validate_steps(const Values& values) {
   const bool graphs = values.count("no-graphs") == 0;
   const MakeBackend make = [=] { return make_backend(backend, threads, "own", graphs); };
   if (replay) return replay_steps(values, make);
-  refuse_given(values, "validate step", {"steps"}, "is for recordings; use --set 'stages.*.steps=N'");
+  refuse_given(values, "validate step", {"steps"},
+               "is for recordings; use --set 'stages.*.steps=N'");
   return compare_steps(values, make);
 }
 

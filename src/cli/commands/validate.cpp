@@ -335,7 +335,8 @@ void print_mismatch(const KernelMismatch& mismatch) {
 }
 
 int check_kernels(const Values& values) {
-  for (const char* option : {"rounds", "repeats"}) positive_count(values, "validate kernels", option);
+  for (const char* option : {"rounds", "repeats"})
+    positive_count(values, "validate kernels", option);
   const std::unique_ptr<Backend> tested =
       make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
   const std::unique_ptr<Backend> expected = make_backend("cpu", values["threads"].as<int>());
