@@ -117,10 +117,10 @@ def check_ways(lines: list[str], folder: str, cwd: Path, suffixes: list[str]) ->
 
 
 def wild_settings(steps: int) -> list[str]:
-    """Settings with which the preset quickstart meets NaN after the first step."""
-    rate = ("warmup_steps=0", "peak=10")
-    wild = ["recipe=te_delayed", f"stages.*.steps={steps}"]
-    wild += [f"stages.*.learning_rate.{setting}" for setting in rate]
+    """Settings with which the preset quickstart, with few tokens, meets NaN after the first step."""
+    stages = (f"steps={steps}", "learning_rate.warmup_steps=0", "learning_rate.peak=10")
+    few = ("batch_sequences=4", "micro_batch_sequences=4", "sequence_length=256")
+    wild = ["recipe=te_delayed", *(f"stages.*.{setting}" for setting in (*stages, *few))]
     return [word for setting in wild for word in ("--set", setting)]
 
 

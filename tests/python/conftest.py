@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import make_example_run
@@ -9,6 +10,8 @@ import pytest
 
 from fp8lab_analysis import report
 from fp8lab_analysis.draw import figures
+
+ALL_FORMS = figures.FORMS
 
 
 @pytest.fixture(scope="session")
@@ -21,10 +24,20 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def example_report(example: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the report of the example study."""
+    """Folder of the report of the example study, with every form of the figures."""
     out = tmp_path_factory.mktemp("report")
-    assert report.main([str(example), "--out", str(out)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "FORMS", ALL_FORMS)
+        assert report.main([str(example), "--out", str(out)]) == 0
     return out
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forms_of_the_page() -> Iterator[None]:
+    """Other reports have the forms that their pages show: PNG and PDF take a third of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "FORMS", ("svg", "csv"))
+        yield
 
 
 @pytest.fixture

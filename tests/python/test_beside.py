@@ -179,7 +179,7 @@ def test_a_study_is_followed_to_its_end(tmp_path: Path) -> None:
             assert 'http-equiv="refresh"' in page.read_text()
             with h5py.File(path, "a", libver="latest") as file:
                 file["complete"].resize(1, axis=0)
-            out, errors = process.communicate(timeout=60)
+            out, errors = process.communicate(timeout=300)
         finally:
             process.kill()
     assert process.returncode == 0 and errors == ""
@@ -196,7 +196,7 @@ def test_a_study_is_awaited(tmp_path: Path) -> None:
             assert process.stdout is not None and "waiting" in process.stdout.readline()
             assert not page.exists()
             path.rename(tmp_path / "study" / "bf16-seed1")
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=300)
         finally:
             process.kill()
     assert process.returncode == 0 and errors == "" and page.exists()
@@ -209,7 +209,7 @@ def test_following_ends_by_an_interrupt(tmp_path: Path) -> None:
         try:
             assert process.stdout is not None and "index.html" in process.stdout.readline()
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=300)
         finally:
             process.kill()
     assert process.returncode == 0 and errors == ""
@@ -228,7 +228,7 @@ def test_program_leaves_the_interrupt_to_the_report(tmp_path: Path) -> None:
         try:
             assert process.stdout is not None and "index.html" in process.stdout.readline()
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-            process.communicate(timeout=120)
+            process.communicate(timeout=300)
         finally:
             process.kill()
     assert process.returncode == 0

@@ -81,7 +81,7 @@ def test_numbers_too_large_to_draw(tmp_path: Path, value: float) -> None:
     text = (tmp_path / "r" / "index.html").read_text()
     drawn = 'id="figure-loss"' in text
     assert drawn or "Could not be drawn" in text
-    assert drawn == (tmp_path / "r" / "figures" / "loss.png").exists()
+    assert drawn == (tmp_path / "r" / "figures" / "loss.svg").exists()
     assert drawn or value > 1e300
 
 

@@ -381,14 +381,19 @@ def save_figure(
     figure: Figure, spec: FigureSpec, folder: Path
 ) -> tuple[Markup, list[dict[str, Any]]]:
     """Writes folder/<name> in all FORMS (the CSV has the drawn numbers); returns the figure as
-    inline SVG, and the hover data of the page. Uses the canvases directly, since Figure.savefig
-    would lay out and draw everything twice for each file."""
+    inline SVG, and the hover data of the page. Lays out once and uses the canvases directly:
+    Figure.savefig would lay out and draw everything twice for each file."""
     figure.set_dpi(PNG_DPI)
     agg = FigureCanvasAgg(figure)
-    figure.draw_without_rendering()
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure)
     figure.set_layout_engine("none")
-    agg.print_png(folder / f"{spec.name}.png")
-    FigureCanvasPdf(figure).print_pdf(folder / f"{spec.name}.pdf", metadata={"CreationDate": None})
+    if "png" in FORMS:
+        agg.print_png(folder / f"{spec.name}.png")
+    if "pdf" in FORMS:
+        pdf = FigureCanvasPdf(figure)
+        pdf.print_pdf(folder / f"{spec.name}.pdf", metadata={"CreationDate": None})
     buffer = io.StringIO()
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     (folder / f"{spec.name}.svg").write_text(buffer.getvalue(), encoding="utf-8")

@@ -15,8 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from fp8lab_analysis.draw import figures as drawings
 from fp8lab_analysis.draw import style
-from fp8lab_analysis.draw.figures import FORMS, FigureSpec, RenderedFigure, save_figure
+from fp8lab_analysis.draw.figures import FigureSpec, RenderedFigure, save_figure
 from fp8lab_analysis.judge.assessment import Assessment, SensitivityMap, percent, signed, token_text
 
 SLOTS = ("x", "w", "both")
@@ -168,7 +169,7 @@ def write_page(assessment: Assessment, out: Path) -> Path:
         assessment=assessment,
         facts=assessment.facts,
         figures=_figures(assessment, folder),
-        forms=FORMS,
+        forms=drawings.FORMS,
         percent=percent,
         signed=signed,
         token_text=token_text,

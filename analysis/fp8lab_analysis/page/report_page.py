@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 from fp8lab_analysis.draw import figures as drawings
-from fp8lab_analysis.draw.figures import FORMS, RenderedFigure, render_figures
+from fp8lab_analysis.draw.figures import RenderedFigure, render_figures
 from fp8lab_analysis.draw.style import PlotContext, provenance_line
 from fp8lab_analysis.judge.beside import lay_beside
 from fp8lab_analysis.judge.compare import summarise
@@ -106,7 +106,7 @@ def render_page(
         hashes=provenance_line(study),
         on_cpu=any(run.meta.get("backend") == "cpu" for run in study.runs),
         hollow=hollow,
-        forms=FORMS,
+        forms=drawings.FORMS,
         details=_run_details(study),
         final_percent=round(100 * FINAL_FRACTION),
         final_rows=FINAL_ROWS,

@@ -56,11 +56,33 @@ std::int64_t times(std::int64_t steps, std::int64_t every) {
   return every > 0 ? (steps + every - 1) / every : 1;
 }
 
-StageTime timed(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                Backend& backend, const ReportPhase& phase) {
-  phase(fmt::format("timing the operations of stage {}", stage.name));
-  return plan_time(config, stage, recipe, backend);
-}
+/// The times of a run's stages. Stages whose steps and evaluations consist of the same operations
+/// under one recipe are timed once.
+class StageTimes {
+ public:
+  StageTimes(const RunConfig& config, Backend& backend, const ReportPhase& phase)
+      : config_(config), backend_(backend), phase_(phase) {}
+
+  StageTime of(const StageConfig& stage, const Recipe& recipe) {
+    std::string key = recipe.hash;
+    for (const WorkLog& log : {record_step(config_, stage, recipe, backend_),
+                               record_held_out(config_, stage, recipe, backend_)}) {
+      for (const auto& [kind, done] : log) {
+        key += fmt::format("\n{}: {} calls, {}", kind, done.calls, done.work);
+      }
+    }
+    if (stage.eval && stage.eval->weights_in_bf16) key += "\nand in bf16";
+    if (const auto known = known_.find(key); known != known_.end()) return known->second;
+    phase_(fmt::format("timing the operations of stage {}", stage.name));
+    return known_[key] = plan_time(config_, stage, recipe, backend_);
+  }
+
+ private:
+  const RunConfig& config_;
+  Backend& backend_;
+  const ReportPhase& phase_;
+  std::map<std::string, StageTime> known_;
+};
 
 /// Returns the seconds that `steps` steps of a stage add to a run. Checkpoints are written during
 /// the steps of a device; on a host, the same threads compute and write.
@@ -90,6 +112,7 @@ std::string describe(const RunTime& time) {
 RunNeeds plan_needs(const RunConfig& config, Backend& backend, const ReportPhase& phase) {
   RunNeeds needs;
   needs.is_on_host = backend.is_on_host();
+  StageTimes times(config, backend, phase);
   for (const StageConfig& stage : config.stages) {
     for (const StageRecipe& of : recipes_of(config, stage)) {
       const Recipe recipe = load_recipe(of.name, config.recorded);
@@ -97,7 +120,7 @@ RunNeeds plan_needs(const RunConfig& config, Backend& backend, const ReportPhase
       needs.bytes = std::max(needs.bytes, memory.total());
       needs.checkpoint = std::max(needs.checkpoint, memory.checkpoint);
       if (of.steps == 0) continue;
-      const StageTime time = timed(config, stage, recipe, backend, phase);
+      const StageTime time = times.of(stage, recipe);
       add_steps(needs.time, config, stage, time, of.steps, plan_checkpoint(memory.checkpoint),
                 needs.is_on_host);
       needs.longest_step = std::max({needs.longest_step, time.step.total(), time.with_statistics});
@@ -174,7 +197,7 @@ std::string describe_checkpoint(const MemoryPlan& memory, const Backend& backend
 /// Returns the lines of describe_plan about one recipe of a stage, and adds its seconds to the run.
 /// `described`: hashes of recipes whose page is printed, each with its stage.
 std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
-                            const StageRecipe& of, Backend& backend, const ReportPhase& phase,
+                            const StageRecipe& of, Backend& backend, StageTimes& times,
                             RunTime& run, std::map<std::string, std::string>& described) {
   const Recipe recipe = load_recipe(of.name, config.recorded);
   std::string text;
@@ -200,7 +223,7 @@ std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
       mib(memory.total()), mib(memory.parameters), mib(memory.activations), mib(memory.operands),
       mib(memory.buffers), mib(memory.caches));
   text += describe_checkpoint(memory, backend);
-  const StageTime time = timed(config, stage, recipe, backend, phase);
+  const StageTime time = times.of(stage, recipe);
   add_steps(run, config, stage, time, of.steps, plan_checkpoint(memory.checkpoint),
             backend.is_on_host());
   text += fmt::format("time about {:.3g} s a step, from timed operations: {}\n", time.step.total(),
@@ -230,6 +253,7 @@ std::string describe_plan(const RunConfig& config, Backend& backend, const Repor
                                  backend.name(), backend.device(), config.hash);
   text += fmt::format("parameters {}\n", declaration_of(config.model).weights());
   RunTime time;
+  StageTimes times(config, backend, phase);
   std::map<std::string, std::string> described;
   for (const StageConfig& stage : config.stages) {
     const std::vector<StageRecipe> recipes = recipes_of(config, stage);
@@ -238,7 +262,7 @@ std::string describe_plan(const RunConfig& config, Backend& backend, const Repor
                         stage.steps, stage.batch_sequences, stage.sequence_length, first.name,
                         first.hash);
     for (const StageRecipe& recipe : recipes) {
-      text += describe_recipe(config, stage, recipe, backend, phase, time, described);
+      text += describe_recipe(config, stage, recipe, backend, times, time, described);
     }
   }
   time.start = plan_start(config, backend);
