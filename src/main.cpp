@@ -3,11 +3,13 @@
 #include <vector>
 
 #include "src/cli/command.hpp"
+#include "src/cli/standard_streams.hpp"
 #include "src/cli/wait_policy.hpp"
 #include "src/io/files/mapped_file.hpp"
 
 int main(int argc, char** argv) {
   using namespace fp8lab;
+  cli::open_standard_streams();
   cli::sleep_when_idle(argv);
   explain_lost_pages();
   const std::vector<cli::Command> commands = {

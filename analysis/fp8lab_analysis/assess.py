@@ -4,6 +4,7 @@ terminal, as JSON, and as a page."""
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import sys
@@ -11,6 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fp8lab_analysis.report import BadInput, Parser, import_needed, outcome, written
+
+
+def check() -> None:
+    """Imports what the page needs; the program asks before it computes for minutes."""
+    import_needed()
+    importlib.import_module("fp8lab_analysis.page.assess_page")
 
 
 def print_answer(options: argparse.Namespace) -> None:
@@ -43,10 +50,15 @@ def print_answer(options: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     parser = Parser(prog="fp8lab_analysis.assess", description=__doc__)
-    parser.add_argument("facts", type=Path, metavar="FACTS.json")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the page")
+    parser.add_argument("--check", action="store_true", help="only import what a page needs")
+    parser.add_argument("facts", type=Path, nargs="?", metavar="FACTS.json")
+    parser.add_argument("--out", type=Path, help="folder of the page")
     parser.add_argument("--json", type=Path, help="also write the answer to this file")
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    if options.check:
+        return outcome("assess", check)
+    if options.facts is None or options.out is None:
+        parser.error("FACTS.json and --out are missing")
     return outcome("assess", lambda: print_answer(options))
 
 

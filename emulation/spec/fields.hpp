@@ -143,7 +143,8 @@ Field<S> integer(std::string word, Integer S::*member, std::int64_t least, std::
   return field;
 }
 
-/// Creates a row of a float or double, which is always finite.
+/// Creates a row of a float or double, which is always finite. A number that a float would hold as
+/// zero is refused: zero mostly has a meaning of its own.
 template <class S, class Float>
 Field<S> number(std::string word, Float S::*member, double least, double most, std::string help) {
   Field<S> field = row(std::move(word), member, numbers(least, most), std::move(help));
@@ -153,8 +154,9 @@ Field<S> number(std::string word, Float S::*member, double least, double most, s
   };
   field.set = [=](S& object, const FieldValue& value) {
     const std::optional<double> given = number_in(value, least, most);
-    if (given) object.*member = static_cast<Float>(*given);
-    return given.has_value();
+    const bool vanishes = given && *given != 0 && static_cast<Float>(*given) == 0;
+    if (given && !vanishes) object.*member = static_cast<Float>(*given);
+    return given && !vanishes;
   };
   return field;
 }

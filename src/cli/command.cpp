@@ -233,7 +233,8 @@ int run_action(const std::string& command, const Values& values, const std::stri
 
 void print_notes(const std::vector<std::string>& notes) {
   for (const std::string& note : notes) {
-    fmt::print(stderr, "fp8lab: note: {}\n", printable(note));
+    // fmt::print throws where standard error cannot be written, which is no reason to end.
+    std::fputs(fmt::format("fp8lab: note: {}\n", printable(note)).c_str(), stderr);
   }
 }
 

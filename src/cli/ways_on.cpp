@@ -78,9 +78,11 @@ class WaysOn {
     if (!is_exact) {
       add(lines, "bf16, which shows whether the recipe is at fault", exact_recipe(), kExact);
     }
-    add(lines, fmt::format("half of stage {}'s learning_rate.peak", stage_.name),
-        {{"--set", key("learning_rate.peak") + "=" + toml_number(stage_.learning_rate.peak / 2)}},
-        "half-rate");
+    if (run_.step != 1) {  // no update came before the first step
+      add(lines, fmt::format("half of stage {}'s learning_rate.peak", stage_.name),
+          {{"--set", key("learning_rate.peak") + "=" + toml_number(stage_.learning_rate.peak / 2)}},
+          "half-rate");
+    }
     if (run_.step > 0 && !is_exact && !stage_.fallback) {
       add(lines, "leave out steps that are not finite, and go on in bf16",
           {{"--set", key("fallback") + "={recipe = \"bf16\", when = {nonfinite = true}}"}},

@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -41,6 +43,7 @@ class ClaimChecks {
   void run() {
     for (StoredWeight& weight : folder_.weights) check_weight(weight);
     for (const StoredTensor* scale : folder_.orphans) report_orphan(*scale);
+    check_unread_tensors();
     check_method();
     check_ignored_names();
     check_unquantized();
@@ -285,6 +288,40 @@ class ClaimChecks {
     } else {
       add(Severity::error, "scale_orphan", scale.name, "is a second scale of its weight");
     }
+  }
+
+  /// Tensors that change what a weight is, and that nothing here applies; one that changes nothing
+  /// (zero points of 0, scales of 1) is none.
+  void check_unread_tensors() {
+    struct Kind {
+      const char* suffix;
+      float neutral;  ///< NaN: none
+      const char* effect;
+    };
+    constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+    constexpr Kind kKinds[] = {
+        {"weight_zero_point", 0.0f, "zero points, which are subtracted from the codes"},
+        {".qzeros", kNone, "zero points, which are subtracted from the codes"},
+        {".pre_quant_scale", 1.0f, "factors of the inputs, by which the weights are divided"},
+        {".weight_g_idx", kNone, "another order of the columns that share a scale"},
+        {".g_idx", kNone, "another order of the columns that share a scale"}};
+    for (const StoredTensor* tensor : folder_.tensors) {
+      for (const Kind& kind : kKinds) {
+        if (!tensor->name.ends_with(kind.suffix) || holds_only(*tensor, kind.neutral)) continue;
+        add(Severity::error, "config_unread", tensor->name,
+            fmt::format("holds {}: nothing here applies them, and the weight read without them is "
+                        "another weight",
+                        kind.effect));
+        break;
+      }
+    }
+  }
+
+  static bool holds_only(const StoredTensor& tensor, float value) {
+    if (std::isnan(value) || !is_decodable(tensor.type)) return false;
+    std::vector<float> values(static_cast<std::size_t>(tensor.size()));
+    read_elements(tensor, 0, values);
+    return std::all_of(values.begin(), values.end(), [&](float one) { return one == value; });
   }
 
   void check_method() {

@@ -61,6 +61,18 @@ class FolderReader {
       add("config_malformed", "config.json",
           problem + ": loaders refuse the folder or read its weights by their defaults");
     }
+    for (const std::string& setting : folder_.claim.unread) {
+      add("config_unread", "config.json",
+          fmt::format("quantization_config: {}: nothing here applies it, and weights read without "
+                      "it are other weights",
+                      setting));
+    }
+    if (folder_.claim.dialect && !folder_.claim.unknown.empty()) {
+      add("config_unknown", "config.json",
+          fmt::format("quantization_config has keys that are not known here: {}",
+                      fmt::join(folder_.claim.unknown, ", ")),
+          Severity::warning);
+    }
     group();
     return std::move(folder_);
   }

@@ -201,6 +201,12 @@ bool Trainer::open_log() {
     execution_->go_on_from(std::make_shared<const CheckpointFile>(directory_.checkpoint_file()),
                            checkpoint->position);
   }
+  if (options_.tell) {
+    options_.tell(checkpoint
+                      ? fmt::format("continues after step {}, from {}", checkpoint->position.step,
+                                    directory_.checkpoint_file().string())
+                      : "no checkpoint yet: begins again at step 1");
+  }
   last_evaluation_ = status.last_eval_step;
   // Drops rows after the checkpoint.
   const bool is_kept = status.last_bf16_step <= execution_->position().step;

@@ -6,13 +6,14 @@ Run by ctest, which passes the program's path in FP8LAB_PROGRAM.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from model_files import decode, file_bytes, read_folder, stored
-from program import refused, succeeded
+from program import refused, run, succeeded
 
 RUN = """
 name = "r"
@@ -33,6 +34,18 @@ DOCUMENTS = [
     f"{i} and {i + 1} make {2 * i + 1}; {i} times two makes {2 * i}. " * 3 for i in range(400)
 ]
 PLANTED = "layers.1.attention.qkv"
+
+
+def test_a_python_that_cannot_write_the_page_is_refused_at_once(folder: Path) -> None:
+    """Before minutes of losses: of an interpreter without packages, and of none."""
+    bare = folder / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    for python, said in ((bare, "numpy"), (folder / "none", "cannot be started")):
+        words = ("assess", "plain", "--data", "held.jsonl", "--out", "no", "--python", python)
+        result = run(*words, cwd=folder)
+        assert result.returncode == 2 and said in result.stderr, result.stderr
+        assert "losses" not in result.stderr and not (folder / "no").exists()
 
 
 @pytest.fixture(name="folder", scope="module")

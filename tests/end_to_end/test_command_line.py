@@ -246,6 +246,10 @@ def test_the_nearest_name_is_offered(tmp_path: Path) -> None:
         ("train", "--config", file): "steps",
         (*preset, "--set", "model=tinny"): "tiny",
         (*preset, "--set", "sead=1"): "seed",
+        (*preset, "--set", "stages.cpt.lr=1e-3"): "learning_rate",
+        (*preset, "--set", "stages.cpt.batch_size=4"): "batch_sequences",
+        ("help", "batch"): "batch_sequences",
+        ("models", "show", "smollm"): "smollm2-135m",
         (*preset, "--set", "stages.stf.steps=1"): "sft",
         (*preset, "--set", "stages.sft.kind=sftt"): "sft",
         (*preset, "--backend", "cuba"): "cuda",
@@ -304,6 +308,40 @@ def test_values_of_another_type_are_told_what_is_accepted(tmp_path: Path) -> Non
         ("eval", "x", "--pass-at", "one"): "eval: --pass-at one: accepted: a whole number",
     }.items():
         assert expected in refused(*words, cwd=tmp_path), words
+
+
+def test_a_table_names_its_keys(tmp_path: Path) -> None:
+    preset = ("train", "--preset", "quickstart", "--dry-run", "--set")
+    keys = "stages.*.learning_rate.{kind,peak,final,"
+    assert keys in refused(*preset, "stages.cpt.learning_rate=1e-3", cwd=tmp_path)
+    said = refused(*preset, "learning_rate=1e-3", cwd=tmp_path)
+    assert f"in a table: {keys}" in said and "optimizer.group.learning_rate" in said
+
+
+def test_a_number_that_a_float_holds_as_zero_is_refused(tmp_path: Path) -> None:
+    """Zero has a meaning of its own: no clipping, no decay."""
+    for key in ("clip_norm", "weight_decay"):
+        words = ("train", "--preset", "quickstart", "--dry-run", "--set", f"optimizer.{key}=1e-46")
+        assert f"'optimizer.{key}' is the number 1e-46" in refused(*words, cwd=tmp_path)
+    succeeded(*words[:-1], "optimizer.clip_norm=1e-30", cwd=tmp_path)
+
+
+def test_closed_and_full_streams_end_nothing(tmp_path: Path) -> None:
+    """A run file does not get the descriptor of standard output, nor a note end the program."""
+    words = f"{PROGRAM} train --preset quickstart --scale 0.1"
+    few = "--set 'stages.*.batch_sequences=1' --set 'stages.*.micro_batch_sequences=1'"
+    hashes = set()
+    for name, streams in {"open": "", "none": "<&- >&- 2>&-", "out": "<&- >&-"}.items():
+        command = f"{words} {few} --out {name} {streams}"
+        done = subprocess.run(command, shell=True, cwd=tmp_path, check=False, capture_output=True)
+        assert done.returncode == 0, (name, done.stderr)
+        assert "whole" in succeeded("doctor", name, cwd=tmp_path)
+        hashes.add((tmp_path / name / "checkpoint.safetensors").read_bytes()[-4096:])
+    assert len(hashes) == 1
+    said = succeeded("eval", "open", "--recipe", "mxfp8", cwd=tmp_path)
+    full = f"{PROGRAM} eval open --recipe mxfp8 2> /dev/full"
+    done = subprocess.run(full, shell=True, cwd=tmp_path, check=False, capture_output=True)
+    assert done.returncode == 0 and done.stdout.decode() == said
 
 
 def test_a_key_is_set_once(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,86 @@ def test_a_killed_conversion_leaves_no_folder(tmp_path: Path) -> None:
     assert not out.exists()
     assert run("doctor", tmp_path).returncode == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def negated(tensors: dict[str, Any], config: dict[str, Any]) -> None:
+    tensors[SCALE] = stored(-numbers(tensors[SCALE]), "F32")
+
+
+def infinite(tensors: dict[str, Any], config: dict[str, Any]) -> None:
+    tensors[SCALE] = stored(numbers(tensors[SCALE]) * np.float32(np.inf), "F32")
+
+
+def with_zero_point(tensors: dict[str, Any], config: dict[str, Any]) -> None:
+    tensors[WEIGHT + "_zero_point"] = stored(np.full(1, 16.0, np.float32), "F32")
+
+
+def asymmetric(tensors: dict[str, Any], config: dict[str, Any]) -> None:
+    (group,) = config["quantization_config"]["config_groups"].values()
+    group["weights"]["symmetric"] = False
+
+
+def smoothed(tensors: dict[str, Any], config: dict[str, Any]) -> None:
+    columns = tensors[WEIGHT][1][1]
+    tensors[MODULE + ".pre_quant_scale"] = stored(np.full(columns, 2.0, np.float32), "BF16")
+
+
+def rotated(tensors: dict[str, Any], config: dict[str, Any]) -> None:
+    config["quantization_config"]["transform_config"] = {"config_groups": {"R4": {}}}
+
+
+MODULE = "model.layers.2.mlp.down_proj"
+WEIGHT, SCALE = MODULE + ".weight", MODULE + ".weight_scale"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (negated, SCALE),
+        (infinite, SCALE),
+        (with_zero_point, WEIGHT + "_zero_point"),
+        (asymmetric, "symmetric is false"),
+        (smoothed, MODULE + ".pre_quant_scale"),
+        (rotated, "transform_config"),
+    ],
+)
+def test_what_spoils_or_changes_weights_is_an_error_everywhere(
+    tmp_path: Path,
+    converted: dict[str, Path],
+    change: Callable[[dict[str, Any], dict[str, Any]], None],
+    named: str,
+) -> None:
+    """The converted folder would be a clean one, with other weights."""
+    whole = converted["compressed-tensors"]
+    tensors = read_folder(whole)
+    config = json.loads((whole / "config.json").read_text())
+    change(tensors, config)
+    folder = write_folder(tmp_path / "changed", tensors, config)
+    examined = run("doctor", folder)
+    assert examined.returncode == 3 and named in examined.stdout
+    for target in ("bf16", "fp8"):
+        assert named in refused("convert", folder, tmp_path / "out", "--to", target)
+        assert not (tmp_path / "out").exists()
+    assert "changed" in refused("eval", folder, "--recipe", "bf16")
+
+
+def test_neutral_zero_points_and_factors_change_nothing(
+    tmp_path: Path, converted: dict[str, Path]
+) -> None:
+    whole = converted["compressed-tensors"]
+    tensors = read_folder(whole)
+    columns = tensors[WEIGHT][1][1]
+    tensors[WEIGHT + "_zero_point"] = stored(np.zeros(1, np.float32), "F32")
+    tensors[MODULE + ".pre_quant_scale"] = stored(np.ones(columns, np.float32), "BF16")
+    folder = write_folder(
+        tmp_path / "neutral", tensors, json.loads((whole / "config.json").read_text())
+    )
+    assert "config_unread" not in run("doctor", folder, "--json", tmp_path / "d.json").stdout
+    convert(folder, tmp_path / "a", "bf16")
+    convert(whole, tmp_path / "b", "bf16")
+    assert (
+        values_of(tmp_path / "a")[WEIGHT].tobytes() == values_of(tmp_path / "b")[WEIGHT].tobytes()
+    )
 
 
 def test_refusals(tmp_path: Path, source: Path, converted: dict[str, Path]) -> None:

@@ -117,7 +117,7 @@ def check_ways(lines: list[str], folder: str, cwd: Path, suffixes: list[str]) ->
 
 
 def wild_settings(steps: int) -> list[str]:
-    """Settings with which the preset quickstart, with few tokens, meets NaN after the first step."""
+    """Settings with which the preset quickstart, of few tokens, meets NaN after step 1."""
     stages = (f"steps={steps}", "learning_rate.warmup_steps=0", "learning_rate.peak=10")
     few = ("batch_sequences=4", "micro_batch_sequences=4", "sequence_length=256")
     wild = ["recipe=te_delayed", *(f"stages.*.{setting}" for setting in (*stages, *few))]
@@ -140,6 +140,17 @@ def test_a_run_that_broke_names_its_checkpoint_and_what_to_try(tmp_path: Path) -
     )
     assert found is not None and 0 < int(found[1]) < 6, line
     succeeded(*shlex.split(found[3])[1:], cwd=tmp_path)
+
+
+def test_nan_before_the_first_update_is_no_fault_of_the_rate(tmp_path: Path) -> None:
+    (tmp_path / "nan.toml").write_text(
+        'name = "nan"\nbase = "static_fp8"\n[slots.default]\nscale_source = "static"\n'
+        'static_scale = 1e-20\noverflow = "special"\n'
+    )
+    config(tmp_path, "nan.toml")
+    result = run("train", "--config", "first.toml", "--out", "run", cwd=tmp_path)
+    assert result.returncode == 1 and "step 1 nan" in result.stdout, result.stdout
+    check_ways(result.stdout.splitlines(), "run", tmp_path, ["bf16", "fallback"])
 
 
 def test_a_run_that_diverged_says_what_to_try(tmp_path: Path) -> None:

@@ -219,6 +219,26 @@ def test_a_plan_is_refused_as_the_run_is(tmp_path: Path) -> None:
         assert "c.jsonl:1" in refused("ablate", "--study", "study.toml", *more, cwd=tmp_path)
 
 
+def test_a_recipe_that_contradicts_its_base_is_named_itself(tmp_path: Path) -> None:
+    for base, keys, key, of_base in (
+        ("infir2", '[slots.x]\ntile = "1x64"', "gemm.fprop.schedule", "infir2.toml:"),
+        (
+            "te_current",
+            '[slots.default]\nscale_source = "static"',
+            "slots.default.scale_format",
+            "te_current.toml:",
+        ),
+    ):
+        (tmp_path / "mine.toml").write_text(f'name = "mine"\nbase = "{base}"\n{keys}\n')
+        said = refused("recipes", "check", "mine.toml", cwd=tmp_path)
+        assert said.startswith(f"fp8lab: mine.toml: '{key}'"), said
+        assert "the key is in its base, " in said and of_base in said
+    own = '[slots.x]\ntile = "1x64"\n[gemm]\nschedule = "promote:128"\n'
+    (tmp_path / "mine.toml").write_text(f'name = "mine"\nbase = "infir2"\n{own}')
+    said = refused("recipes", "check", "mine.toml", cwd=tmp_path)
+    assert said.startswith("fp8lab: mine.toml:6:1: ") and "base" not in said
+
+
 def test_a_plan_of_a_resume_is_refused_as_the_resume_is(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(DOCUMENT * 9)
     (tmp_path / "mine.toml").write_text('name = "mine"\nbase = "infir2"\n')

@@ -1,6 +1,7 @@
 """Training through the program: same bits however it is run, killed, resumed or parallelised."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -152,6 +153,12 @@ def test_killed_runs_resume_to_the_same_bits(tmp_path: Path, recipe: str) -> Non
             assert "metrics" in run
         result = train(config, out, "--resume")
         assert result.returncode == 0, result.stderr
+        told = [line for line in result.stdout.splitlines() if "checkpoint yet" in line]
+        told += re.findall(
+            r"(?m)^continues after step \d+, from .*checkpoint.safetensors$", result.stdout
+        )
+        with open_run(out) as run:
+            assert len(told) == 1 and (len(run["checkpoints"]["step"]) > 0 or "yet" in told[0])
         assert step_hashes(out) == expected
         with open_run(out) as run:
             assert list(run["/metrics/step"][:]) == list(range(1, 11))

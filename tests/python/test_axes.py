@@ -13,9 +13,11 @@ from loose_runs import stress
 from fp8lab_analysis import study_page
 from fp8lab_analysis.judge import compare
 from fp8lab_analysis.judge.plan import read_plan
+from fp8lab_analysis.page.tables import settings_table
 from fp8lab_analysis.read import study
 from fp8lab_analysis.read.axes import axis_keys, axis_settings
 from fp8lab_analysis.read.hdf5 import InputError
+from fp8lab_analysis.read.study import differing_settings
 
 BF16, INFIR2 = make_example_run.RECIPES[:2]
 ORDER = ("recipe", "stages.cpt.steps", "model.base", "seed")  # neither alphabetic nor sorted
@@ -102,6 +104,13 @@ def test_without_axes_the_keys_that_differ_are_the_label(grid: Path) -> None:
     path = grid / "study.h5"
     several = study.load_study([grid, grid / "untied" / "run.h5"])
     assert by_keys in [group.label for group in several.groups]
+    rows = differing_settings(several.groups)
+    assert {"model.hidden_size", "stages.cpt.eval.every_steps"} <= {key for key, _, _ in rows}
+    assert any(key == "model.hidden_size" and value == "384" for key, value, _ in rows)
+    for key in {key for key, _, _ in rows}:
+        labels = [label for other, _, of in rows for label in of if other == key]
+        assert sorted(labels) == sorted(group.label for group in several.groups)
+    assert len(settings_table(several).rows) == len(rows)
     for change in ("text", "columns"):
         with h5py.File(path, "a") as file:
             if change == "text":

@@ -7,9 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
+
+from fp8lab.packages import how_to_install
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("sh", "awk", "sed", "grep", "tr", "cat", "head", "id", "nproc", "dirname")
@@ -297,5 +300,20 @@ def test_a_python_without_numpy_gets_one_line(module: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src/python")}
     done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 2 and done.stdout == ""
-    expected = f"fp8lab.{module}: numpy is not installed: {sys.executable} -m pip install numpy\n"
+    expected = f"fp8lab.{module}: numpy is not installed: {how_to_install(['numpy'])}\n"
     assert done.stderr == expected
+
+
+def test_where_pip_refuses_a_virtual_environment_is_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    plain = f"{sys.executable} -m pip install a b"
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    assert how_to_install(["a", "b"]) == plain
+    (tmp_path / "EXTERNALLY-MANAGED").touch()
+    told = how_to_install(["a", "b"])
+    assert told.startswith(f"{sys.executable} -m venv --system-site-packages fp8lab-venv && ")
+    assert "fp8lab-venv/bin/pip install a b" in told and "FP8LAB_PYTHON=" in told
+    monkeypatch.setattr(sys, "base_prefix", "elsewhere")  # within a virtual environment
+    assert how_to_install(["a", "b"]) == plain

@@ -172,6 +172,19 @@ def test_an_unstated_margin_is_told_in_the_sentence() -> None:
     assert all("margin not stated beforehand" in sentence for sentence in told)
 
 
+def test_an_interval_beyond_the_margin_has_that_of_the_tests_beside_it() -> None:
+    # Deviation 0.003 of four: 0.48 % at 5 % two-sided, which reaches beyond 0.5 %, and 0.35 % at
+    # 5 % one-sided, which does not.
+    found = verdict_on(0.0036, 0.0036, -0.0016, -0.0016)
+    sd = 0.0026 * math.sqrt(4.0 / 3.0)
+    assert found.kind is Kind.EQUIVALENT and found.shows_one_sided
+    assert found.half_width == pytest.approx(3.182446 * sd / 2.0)
+    assert found.equivalence_half_width == pytest.approx(2.353363 * sd / 2.0)
+    assert found.sentence == "Equivalent within 0.5 % (95 %, one-sided tests: +0.1 % ± 0.4 %)"
+    assert not verdict_on(0.0, 0.002, 0.0015, 0.0005).shows_one_sided
+    assert not verdict_on(0.011, 0.012, 0.013, 0.012).shows_one_sided
+
+
 def test_margin_and_level_are_those_of_the_design() -> None:
     gaps = (0.004, 0.006, 0.005, 0.005)
     assert verdict_on(*gaps).kind is Kind.WORSE

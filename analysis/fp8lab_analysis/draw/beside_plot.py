@@ -7,6 +7,7 @@ import math
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from fp8lab_analysis.draw.overview_plot import draw_one_sided
 from fp8lab_analysis.draw.style import (
     BAND,
     INK,
@@ -57,6 +58,7 @@ def beside_figure(context: PlotContext) -> Figure | None:
                 markersize=6.0,
                 markerfacecolor=style.colour if name == "this study" else "white",
             )
+            draw_one_sided(axes, verdict, row + shift, style.colour)
     axes.set_xlabel("gap (% of the baseline's loss)")
     looks = {"marker": "o", "color": MUTED, "linestyle": "none"}
     handles = [

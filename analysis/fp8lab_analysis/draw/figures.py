@@ -75,10 +75,11 @@ FIGURES = (
             Of(
                 "gap",
                 "Gap: the loss behind the verdict minus that of the paired baseline, in percent "
-                "of the latter; bars are the interval of the verdict's test, ticks the single "
-                "seeds. Grey is the margin: a recipe is equivalent where an interval lies inside "
-                "it (the narrower one of the two one-sided tests), and worse or better where a "
-                "bar leaves out zero. ",
+                "of the latter; thin bars are the interval of the test of a difference, ticks "
+                "the single seeds. Grey is the margin: a recipe is equivalent where the interval "
+                "of the two one-sided tests, mostly narrower, lies inside it (the thick bar, drawn "
+                "where the thin one reaches further), and worse or better where a thin bar leaves "
+                "out zero. ",
             ),
             Of(
                 "exact match",
@@ -147,8 +148,8 @@ FIGURES = (
             "A point per recipe. Few bits, a small gap and a high SQNR are good. ",
             Of(
                 "gap (%",
-                "Gap: as in the first figure, the bar is the interval of the verdict's test, grey "
-                "the margin; what diverged has none. ",
+                "Gap: as in the first figure, the bar is the interval of the test of a "
+                "difference, grey the margin; what diverged has none. ",
             ),
             Of(
                 "scale bits",

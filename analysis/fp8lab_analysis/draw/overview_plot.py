@@ -121,6 +121,7 @@ def _overview_gap(axes: Axes, context: PlotContext, rows: list[GroupSummary]) ->
                     )
             error = 100.0 * verdict.half_width if math.isfinite(verdict.half_width) else None
             _point(axes, context, summary, row, 100.0 * verdict.gap.mean, error)
+            draw_one_sided(axes, verdict, row, context.style(summary.group).colour)
             if verdict.kind is Kind.NOT_ORDERED:
                 _say_unordered(axes, verdict, row)
         else:
@@ -129,6 +130,17 @@ def _overview_gap(axes: Axes, context: PlotContext, rows: list[GroupSummary]) ->
     ordered = any(s.verdict.ordered for s in rows)
     single = any(s.verdict.kind is Kind.NOT_ORDERED for s in rows)
     axes.set_title("gap, one seed: no order" if single and not ordered else "gap (grey: margin)")
+
+
+def draw_one_sided(axes: Axes, verdict: Verdict, row: float, colour: str) -> None:
+    """A thick bar over the interval of the tests of equivalence, where the other one would
+    contradict the verdict."""
+    if not verdict.shows_one_sided:
+        return
+    middle, half = 100.0 * verdict.gap.mean, 100.0 * verdict.equivalence_half_width
+    ends = (middle - half, middle + half)
+    label = "interval of the one-sided tests"
+    axes.plot(ends, (row, row), color=colour, linewidth=3.5, solid_capstyle="butt", label=label)
 
 
 def _say_unordered(axes: Axes, verdict: Verdict, row: float) -> None:

@@ -132,6 +132,8 @@ class Verdict:
     level: float = math.nan  # two-sided level of the intervals; alpha if there was no test
     arms: int = 0  # number of arms in the correction
     half_width: float = math.nan  # of the interval that agrees with the test of a difference
+    # Of the interval that agrees with the two one-sided tests of equivalence, mostly narrower
+    equivalence_half_width: float = math.nan
     equivalence_p: float = math.nan
     difference_p: float = math.nan
     sign_flip_p: float = math.nan  # for 6 to 24 seeds
@@ -177,6 +179,13 @@ class Verdict:
         return ("+" if self.gap.mean > 0.0 else "") + measured(self.gap.mean, self.half_width)
 
     @property
+    def shows_one_sided(self) -> bool:
+        """True for an arm that is equivalent although the interval of a difference reaches beyond
+        the margin: the interval of the one-sided tests must stand beside it."""
+        beyond = abs(self.gap.mean) + self.half_width > self.design.margin
+        return self.kind is Kind.EQUIVALENT and beyond
+
+    @property
     def _unstated(self) -> str:
         return "" if self.design.stated else "margin not stated beforehand"
 
@@ -187,7 +196,11 @@ class Verdict:
         remarks = [text for text in (open_sign, self.noise.assumption, self._unstated) if text]
         remark = f" ({'; '.join(remarks)})" if remarks else ""
         if self.kind is Kind.EQUIVALENT:
-            level = "; ".join([self.design.confidence_text, *remarks])
+            tested = self.design.confidence_text
+            if self.shows_one_sided:
+                size = measured(self.gap.mean, self.equivalence_half_width)
+                tested += f", one-sided tests: {'+' if self.gap.mean > 0.0 else ''}{size}"
+            level = "; ".join([tested, *remarks])
             return f"Equivalent within {self.design.margin_text} ({level})"
         if self.kind in (Kind.WORSE, Kind.BETTER):
             size = measured(abs(self.gap.mean), self.half_width)
@@ -405,6 +418,7 @@ def _tested(arm: Evidence, plain: Verdict, tests: _Tests, place: int) -> Verdict
         arms=tests.equivalent.size,
         level=two,
         half_width=inference.half_width(sd, count, two, df),
+        equivalence_half_width=inference.half_width(sd, count, 2.0 * one, df),
         equivalence_p=float(tests.equivalence_p[place]),
         difference_p=float(tests.difference_p[place]),
         sign_flip_p=inference.sign_flip_p(arm.gaps) if least <= count <= most else math.nan,

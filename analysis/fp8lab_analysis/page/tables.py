@@ -31,7 +31,7 @@ from fp8lab_analysis.page.cells import (
     verdict_text,
 )
 from fp8lab_analysis.read.runs import Event, Run
-from fp8lab_analysis.read.study import Study
+from fp8lab_analysis.read.study import Study, differing_settings
 
 WORST_TENSORS = 6  # per group in the HTML table
 
@@ -518,6 +518,17 @@ def provenance_table(summaries: Sequence[GroupSummary], on_page: bool = False) -
     return tabulate("runs", "Runs", rows, lambda r: r[0], fields)
 
 
+def settings_table(study: Study) -> Table:
+    """One row per value of a setting in which the recipes of the page differ."""
+    rows = differing_settings(study.groups)
+    fields: list[Field[tuple[str, str, list[str]]]] = [
+        (Column("setting"), lambda r: r[0]),
+        (Column("value"), lambda r: r[1] or "not set"),
+        (Column("of"), lambda r: ", ".join(r[2]) if len(r[2]) <= 6 else f"{len(r[2])} of them"),
+    ]
+    return tabulate("settings", "Settings that differ", rows, lambda r: "", fields)
+
+
 @dataclass(frozen=True)
 class ReportTables:
     """All tables of a report."""
@@ -537,6 +548,7 @@ class ReportTables:
     warnings: Table
     events: Table
     runs: Table
+    settings: Table
     attribution: Table
     beside: Table | None = None
     beside_on_page: Table | None = None
@@ -556,6 +568,7 @@ class ReportTables:
             self.warnings,
             self.events,
             self.runs,
+            self.settings,
             self.attribution,
             self.beside,
         ]
@@ -588,5 +601,6 @@ def make_tables(study: Study, summaries: Sequence[GroupSummary]) -> ReportTables
         warnings=warning_table(study, summaries),
         events=event_table(summaries),
         runs=provenance_table(summaries),
+        settings=settings_table(study),
         attribution=attribution_table(attribute_gaps(study, summaries)),
     )

@@ -243,6 +243,19 @@ def _varying_keys(configs: Sequence[Mapping[str, str]]) -> list[str]:
     return [key for key in keys if len({config.get(key, "") for config in configs}) > 1]
 
 
+def differing_settings(groups: Sequence[Group]) -> list[tuple[str, str, list[str]]]:
+    """The keys of the configuration, except seed and recipe, in which the groups differ: key, value
+    ("" where it is not set) and the labels of the groups that have it."""
+    configs = [configuration(group.runs[0]) for group in groups]
+    rows = []
+    for key in _varying_keys(configs):
+        values = [config.get(key, "") for config in configs]
+        for value in dict.fromkeys(values):
+            labels = [group.label for group, own in zip(groups, values) if own == value]
+            rows.append((key, value, labels))
+    return rows
+
+
 Parts = dict[str, str]  # distinguishing settings of a run: text by key
 
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -292,7 +293,8 @@ void tell_estimate(double losses, double map, std::size_t passes, bool gradients
   if (losses + map < kLeastSaid) return;
   std::string text = fmt::format("assess: about {:.0f} s for the losses", losses);
   if (passes > 0) text += fmt::format(", {:.0f} s for the {} passes of the map", map, passes);
-  fmt::print(stderr, "{}, then outliers{} ...\n", text, gradients ? " and gradients" : "");
+  text += fmt::format(", then outliers{} ...\n", gradients ? " and gradients" : "");
+  std::fputs(text.c_str(), stderr);
 }
 
 /// Computes the losses under all recipes; recipes with the same forward pass are evaluated once.
@@ -357,6 +359,10 @@ int assess(const std::vector<std::string>& arguments) {
   add_data(values, last_stage(plain).name, assignments);
   RunConfig run = pass_run(source, values, kAssess, assignments);
   require_accepted_backend(values, run, source.name, kAssess);
+  const auto interpreter = values["python"].as<std::string>();
+  if (const int code = run_analysis(interpreter, kAssess, {"--check"}, "the check"); code != 0) {
+    return code;
+  }
   const StageConfig& stage = run.stages.back();
   PhaseLine phase;
   phase.begin("opening the data");
@@ -488,7 +494,7 @@ int assess(const std::vector<std::string>& arguments) {
   write_json(file.string(), facts);
   std::vector<std::string> words = {file.string(), "--out=" + folder.string()};
   if (values.count("json") != 0) words.push_back("--json=" + values["json"].as<std::string>());
-  return run_analysis(values["python"].as<std::string>(), "assess", std::move(words), "the page");
+  return run_analysis(interpreter, kAssess, std::move(words), "the page");
 }
 
 }  // namespace fp8lab::cli

@@ -147,6 +147,14 @@ void print_result(const Conversion& result, const std::string& folder, const Val
   fmt::print("\n");
 }
 
+/// What the doctor calls an error is not converted.
+void refuse_errors(const std::string& source, const std::vector<ModelFinding>& findings) {
+  for (const ModelFinding& one : findings) {
+    if (one.severity != Severity::error || one.kind == "config_missing") continue;
+    throw Error(fmt::format("{}: {}: {}; `fp8lab doctor` says more", source, one.tensor, one.text));
+  }
+}
+
 }  // namespace
 
 int convert(const std::vector<std::string>& arguments) {
@@ -166,13 +174,15 @@ int convert(const std::vector<std::string>& arguments) {
   std::vector<ModelFinding> findings;
   ModelFolder model = open_model_folder(source, findings);
   check_claims(model, findings);
-  for (const ModelFinding& one : findings) {
-    if (one.severity != Severity::error || one.kind == "config_missing") continue;
-    throw Error(fmt::format("{}: {}: {}; `fp8lab doctor` says more", source, one.tensor, one.text));
+  refuse_errors(source, findings);
+  PartsLine parts("convert", PartsLine::First::alike);
+  if (!model.weights.empty()) {  // scales and codes that are no numbers, or of another format
+    check_values(model, parts.report(), findings);
+    parts.clear();
+    refuse_errors(source, findings);
   }
   const auto backend =
       make_backend(values["backend"].as<std::string>(), threads_of(values, "convert"));
-  PartsLine parts("convert", PartsLine::First::alike);
   const Conversion result = convert_model(*backend, model, options, folder, parts.report());
   parts.clear();
   print_notes(result.notes);

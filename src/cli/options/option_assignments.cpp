@@ -98,15 +98,35 @@ std::string predicate_of(const ErrorFields& fields) {
   return fields.found.empty() || fields.verb == ":" ? said : fields.verb + " " + said;
 }
 
+/// Returns a key as --set takes it.
+std::string settable(const std::string& path) {
+  constexpr std::string_view kStages = "stages.";
+  return path.starts_with(kStages) ? "stages.*." + path.substr(kStages.size()) : path;
+}
+
+/// Returns "PATH.{KEY,KEY}" with the keys of a table, or "" if it has none.
+std::string keys_within(const std::string& table) {
+  std::vector<std::string> keys;
+  for (const KeyHelp& one : run_keys()) {
+    const std::string& path = one.path;
+    if (path.starts_with(table + ".") && path.find('.', table.size() + 1) == std::string::npos) {
+      keys.push_back(path.substr(table.size() + 1));
+    }
+  }
+  return keys.empty() ? "" : fmt::format("{}.{{{}}}", settable(table), fmt::join(keys, ","));
+}
+
 /// Returns the keys of tables whose last part is `key`, as --set takes them; empty if there are
-/// none.
+/// none. Those of stages come first.
 std::string keys_of_tables(const std::string& key) {
   std::vector<std::string> found;
   for (const KeyHelp& one : run_keys()) {
-    if (one.is_table || !one.path.ends_with("." + key)) continue;
-    constexpr std::string_view kStages = "stages.";
-    found.push_back(one.path.starts_with(kStages) ? "stages.*." + one.path.substr(kStages.size())
-                                                  : one.path);
+    std::string path = one.path;
+    std::erase_if(path, [](char c) { return c == '[' || c == ']'; });  // of headings
+    if (!path.ends_with("." + key)) continue;
+    const std::string words = one.is_table ? keys_within(path) : settable(path);
+    if (words.empty()) continue;
+    found.insert(words.starts_with("stages.") ? found.begin() : found.end(), words);
   }
   return found.empty() ? "" : fmt::format("in a table: {}", fmt::join(found, ", "));
 }
@@ -202,6 +222,9 @@ ErrorFields OptionAssignments::in_options(ErrorFields fields) const {
   const bool is_set = about->words.starts_with("--set ");
   if (is_set && fields.noun == "unknown key" && fields.remedy.empty()) {
     fields.remedy = keys_of_tables(about->key);
+  }
+  if (is_set && fields.accepted == "a table" && fields.remedy.empty()) {
+    fields.remedy = keys_within(about->path);
   }
   const std::size_t at = fields.where.find(about->origin);
   if (at == std::string::npos) {

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstddef>
+#include <utility>
 
 namespace fp8lab {
 namespace {
@@ -38,6 +40,36 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return last[b.size()];
 }
 
+/// Names that transformers, TransformerEngine and Megatron-LM have for keys of ours.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kElsewhere = {{
+    {"lr", "learning_rate"},
+    {"max_lr", "peak"},
+    {"min_lr", "final"},
+    {"batch_size", "batch_sequences"},
+    {"global_batch_size", "batch_sequences"},
+    {"train_batch_size", "batch_sequences"},
+    {"micro_batch_size", "micro_batch_sequences"},
+    {"per_device_train_batch_size", "micro_batch_sequences"},
+    {"seq_len", "sequence_length"},
+    {"seq_length", "sequence_length"},
+    {"max_seq_length", "sequence_length"},
+    {"max_length", "sequence_length"},
+    {"block_size", "sequence_length"},
+    {"max_steps", "steps"},
+    {"train_iters", "steps"},
+    {"max_grad_norm", "clip_norm"},
+}};
+
+/// Returns the one of `names` that other programs call `word`; empty if there is none.
+std::string name_elsewhere(const std::string& word, const std::vector<std::string>& names) {
+  for (const auto& [theirs, ours] : kElsewhere) {
+    if (theirs == word && std::find(names.begin(), names.end(), ours) != names.end()) {
+      return std::string(ours);
+    }
+  }
+  return {};
+}
+
 /// True for two words of at most three letters of which one is another letter: gpu and cpu are two
 /// words, not one mistyped.
 bool are_other_short_words(const std::string& a, const std::string& b) {
@@ -52,6 +84,7 @@ std::vector<std::string> nearest_names(std::string_view word,
                                        const std::vector<std::string>& names) {
   if (word.empty() || word.size() > kLongestWord) return {};
   const std::string wanted = folded(word);
+  if (std::string ours = name_elsewhere(wanted, names); !ours.empty()) return {std::move(ours)};
   std::vector<std::string> nearest;
   std::string longer;
   std::size_t least = 0;
@@ -70,9 +103,11 @@ std::vector<std::string> nearest_names(std::string_view word,
     const bool begins = wanted.size() >= kShortestPrefix && candidate.starts_with(wanted);
     if (begins && (longer.empty() || name.size() < longer.size())) longer = name;
   }
-  // Omitting an ending of up to two letters counts as one mistake.
-  constexpr std::size_t kShortEnd = 2;
-  const bool lacks_its_end = !longer.empty() && longer.size() <= word.size() + kShortEnd;
+  // Omitting an ending of up to two letters counts as one mistake, and so does all that follows a
+  // beginning of five letters: batch is batch_sequences, not match.
+  constexpr std::size_t kShortEnd = 2, kLongBeginning = 5;
+  const bool lacks_its_end =
+      longer.size() <= word.size() + kShortEnd || word.size() >= kLongBeginning;
   if (!longer.empty() && (nearest.empty() || (lacks_its_end && least > 0))) return {longer};
   return nearest;
 }

@@ -172,9 +172,10 @@ const Fields<Recipe>& recipe_fields() {
 
 namespace {
 
-// `text` is what the run file records of a recipe that no other file completes; empty otherwise.
-Recipe read_recipe(toml::table root, const std::string& text, const std::string& origin) {
-  resolve_base(root, origin, 0);
+// `root` has no base. `text` is what the run file records of a recipe that no other file completes;
+// empty otherwise.
+Recipe read_whole_recipe(const toml::table& root, const std::string& text,
+                         const std::string& origin) {
   TomlReader document(root, "", origin);
   Recipe recipe;
   recipe.text = text.empty() ? text_of(root) : text;
@@ -198,6 +199,21 @@ Recipe read_recipe(toml::table root, const std::string& text, const std::string&
   const std::string canonical = canonical_text(recipe);
   recipe.hash = hex16(xxh3(canonical.data(), canonical.size()));
   return recipe;
+}
+
+// As read_whole_recipe. A key of the base that the file contradicts is an error of the file.
+Recipe read_recipe(toml::table root, const std::string& text, const std::string& origin) {
+  resolve_base(root, origin, 0);
+  try {
+    return read_whole_recipe(root, text, origin);
+  } catch (const InputError& error) {
+    ErrorFields fields = error.fields();
+    if (fields.where.starts_with(origin)) throw;
+    if (!fields.reason.empty()) fields.reason += " ";
+    fields.reason += fmt::format("(the key is in its base, {})", fields.where);
+    fields.where = origin;
+    throw InputError(std::move(fields));
+  }
 }
 
 }  // namespace

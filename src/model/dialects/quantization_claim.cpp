@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -161,6 +162,38 @@ void read_modelopt(const json& config, QuantizationClaim& claim) {
   claim.groups.push_back(group);
 }
 
+/// The keys of a quantization_config that are read, or that say nothing about the weights.
+constexpr std::array kKnownKeys = {
+    "quant_method",
+    "fmt",
+    "weight_block_size",
+    "activation_scheme",
+    "scale_fmt",
+    "modules_to_not_convert",
+    "ignored_layers",
+    "ignore",
+    "exclude_modules",
+    "config_groups",
+    "format",
+    "kv_cache_scheme",
+    "quantization_status",
+    "global_compression_ratio",
+    "sparsity_config",
+    "transform_config",
+    "version",
+    "quant_algo",
+    "kv_cache_quant_algo",
+    "group_size",
+    "has_zero_point",
+    "pre_quant_scale",
+    "producer",
+    "quantized_layers",
+    "quant_type",
+    "include_input_output_embeddings",
+    "untie_embedding_weights",
+    "dequantize",
+};
+
 bool matches_wildcard(std::string_view pattern, std::string_view name) {
   if (pattern.empty()) return name.empty();
   if (pattern[0] == '*') {
@@ -210,6 +243,27 @@ const GroupClaim* QuantizationClaim::group_of(const std::string& module) const {
   return usual;
 }
 
+std::vector<std::string> unread_settings(const json& table) {
+  std::vector<std::string> found;
+  const json& rotations = field(table, "transform_config");
+  if (!rotations.is_null() && !rotations.empty()) {
+    found.push_back(
+        "transform_config: the weights are rotated, and so are their inputs at run time");
+  }
+  for (const char* key : {"pre_quant_scale", "has_zero_point"}) {
+    if (field(table, key) == json(true)) found.push_back(fmt::format("{} is true", key));
+  }
+  const json& groups = field(table, "config_groups");
+  if (!groups.is_object()) return found;
+  for (const auto& [name, group] : groups.items()) {
+    if (field(field(group, "weights"), "symmetric") == json(false)) {
+      found.push_back(
+          fmt::format("config_groups.{}.weights.symmetric is false", name.substr(0, 80)));
+    }
+  }
+  return found;
+}
+
 QuantizationClaim read_claim(const json& config) {
   QuantizationClaim claim;
   const json& table = field(config, "quantization_config").is_null()
@@ -222,6 +276,11 @@ QuantizationClaim read_claim(const json& config) {
     return claim;
   }
   claim.method = text(table, "quant_method");
+  claim.unread = unread_settings(table);
+  for (const auto& [key, value] : table.items()) {
+    const bool is_known = std::find(kKnownKeys.begin(), kKnownKeys.end(), key) != kKnownKeys.end();
+    if (!is_known && !value.is_null()) claim.unknown.push_back(key.substr(0, 80));
+  }
   for (const char* key :
        {"modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"}) {
     for (std::string& one : texts(field(table, key))) claim.ignored.push_back(std::move(one));

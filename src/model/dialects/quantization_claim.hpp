@@ -30,6 +30,8 @@ struct QuantizationClaim {
   bool says_powers_of_two = false;    ///< scale_fmt "ue8m0"
   std::string format;                 ///< fmt, "e4m3"; empty: not stated
   std::vector<std::string> problems;  ///< what contradicts itself or is malformed, as sentences
+  std::vector<std::string> unread;    ///< see unread_settings
+  std::vector<std::string> unknown;   ///< keys that no dialect here has
 
   /// Returns the group that a module belongs to, or null.
   const GroupClaim* group_of(const std::string& module) const;
@@ -38,6 +40,11 @@ struct QuantizationClaim {
 
 /// Reads `config`, a whole config.json. Never throws: what is malformed is a problem.
 QuantizationClaim read_claim(const nlohmann::json& config);
+
+/// Returns what a quantization_config says about the weights that nothing here applies, as
+/// sentences: rotations, zero points, scales of input channels. Weights read without them are other
+/// weights.
+std::vector<std::string> unread_settings(const nlohmann::json& table);
 
 /// Returns true if `pattern` names `module`: "re:" and an expression that matches from the
 /// beginning, a name with "*", the name itself or a part of it between dots.

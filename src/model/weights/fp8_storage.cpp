@@ -7,6 +7,7 @@
 
 #include "emulation/base/input_error.hpp"
 #include "src/config/reading/json_fields.hpp"
+#include "src/model/dialects/quantization_claim.hpp"
 
 namespace fp8lab {
 namespace {
@@ -74,6 +75,9 @@ std::optional<StoredScaleTile> read_quantization_config(const json& config,
                                                         const std::string& origin) {
   const std::string where = origin + ": quantization_config";
   JsonFields fields(config, where);
+  for (const std::string& setting : unread_settings(config)) {
+    throw InputError({.where = where, .reason = setting + ", which nothing here applies"});
+  }
   const std::string method = fields.text("quant_method", "");
   if (method == "fp8") return read_fp8_method(fields);
   if (method == "compressed-tensors") {

@@ -18,6 +18,7 @@
 #include "src/io/files/file_kind.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/tensors/tensor_store.hpp"
+#include "src/model/dialects/quantization_claim.hpp"
 #include "src/model/weights/fp8_storage.hpp"
 #include "src/model/weights/weight_names.hpp"
 
@@ -75,6 +76,7 @@ struct Quantization {
   bool described = false;
   bool says_e4m3 = false;  ///< in so many words
   std::optional<StoredScaleTile> blocks;
+  QuantizationClaim claim;
 };
 
 Quantization read_quantization(const std::filesystem::path& path) {
@@ -85,7 +87,13 @@ Quantization read_quantization(const std::filesystem::path& path) {
   const auto found = config.find("quantization_config");
   if (found == config.end() || found->is_null()) return {};
   const std::optional<StoredScaleTile> blocks = read_quantization_config(*found, file.string());
-  return {true, found->contains("fmt"), blocks};
+  return {true, found->contains("fmt"), blocks, read_claim(config)};
+}
+
+/// The module of a weight: its name without ".weight".
+std::string module_of(const std::string& tensor) {
+  constexpr std::string_view kWeight = ".weight";
+  return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
 }
 
 class FileTensors : public ModelTensors {
@@ -133,6 +141,13 @@ class FileTensors : public ModelTensors {
                         .found = std::string(stored_name(tensor.type)),
                         .reason = ", but quantization_config of config.json says E4M3",
                         .accepted = "F8_E4M3"});
+    }
+    if (scale != nullptr && quantization_.claim.ignores(module_of(tensor.name))) {
+      throw InputError({.where = store_.path(),
+                        .noun = "tensor",
+                        .key = tensor.name,
+                        .found = "quantized",
+                        .reason = ", but quantization_config lists its module as unquantized"});
     }
     if (scale == nullptr && !(quantization_.described && is_fp8(tensor.type))) return;
     if (scale == nullptr || tensor.shape.size() != 2) {

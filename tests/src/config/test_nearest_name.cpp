@@ -34,6 +34,16 @@ TEST_CASE("a short word with another letter is another word") {
   CHECK(did_you_mean("cuba", names) == " (did you mean 'cuda'?)");
 }
 
+TEST_CASE("a long beginning, and what other programs call a key") {
+  const std::vector<std::string> names = {"match", "batch_sequences", "learning_rate", "small",
+                                          "smollm2-135m"};
+  CHECK(nearest_name("batch", names) == "batch_sequences");
+  CHECK(nearest_name("smollm", names) == "smollm2-135m");
+  CHECK(nearest_name("lr", names) == "learning_rate");
+  CHECK(nearest_name("batch-size", names) == "batch_sequences");
+  CHECK(nearest_name("max_steps", names).empty());  // none of these names
+}
+
 TEST_CASE("equally near names: the first") {
   CHECK(nearest_name("bf18", {"bf16", "bf19"}) == "bf16");
   CHECK(nearest_name("rowl", {"rows", "row"}) == "rows");

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp8lab.errors import Error
+from fp8lab.packages import how_to_install, missing_of
 
 Floats = NDArray[np.float32]
 CHUNK = 1 << 23
@@ -22,9 +23,9 @@ def need(module: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise Error(
-            f"{module.partition('.')[0]} is not installed; pip install gguf tokenizers"
-        ) from error
+        name = module.partition(".")[0]
+        missing = list(dict.fromkeys([name, *missing_of(("gguf", "tokenizers"))]))
+        raise Error(f"{name} is not installed: {how_to_install(missing)}") from error
 
 
 class Tensor:

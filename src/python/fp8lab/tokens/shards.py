@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fp8lab.packages import how_to_install, missing_of
 
 MAGIC = b"fp8ltok\n"
 VERSION = 1
@@ -31,8 +32,9 @@ def need(module: str, purpose: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         name = module.partition(".")[0]
+        missing = list(dict.fromkeys([name, *missing_of(("tokenizers", "xxhash"))]))
         raise TokenError(
-            f"{name} is not installed; {purpose} needs it: {sys.executable} -m pip install {name}"
+            f"{name} is not installed; {purpose} needs it: {how_to_install(missing)}"
         ) from error
     except ImportError as error:
         raise TokenError(f"{purpose}: {error}") from error
