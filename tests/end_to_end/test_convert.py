@@ -253,6 +253,15 @@ def rotated(tensors: dict[str, Any], config: dict[str, Any]) -> None:
     config["quantization_config"]["transform_config"] = {"config_groups": {"R4": {}}}
 
 
+def of_another_strategy(tensors: dict[str, Any], config: dict[str, Any]) -> None:
+    (group,) = config["quantization_config"]["config_groups"].values()
+    group["weights"]["strategy"] = "tensor"
+
+
+def listed_as_plain(tensors: dict[str, Any], config: dict[str, Any]) -> None:
+    config["quantization_config"]["ignore"].append(MODULE)
+
+
 MODULE = "model.layers.2.mlp.down_proj"
 WEIGHT, SCALE = MODULE + ".weight", MODULE + ".weight_scale"
 
@@ -266,6 +275,8 @@ WEIGHT, SCALE = MODULE + ".weight", MODULE + ".weight_scale"
         (asymmetric, "symmetric is false"),
         (smoothed, MODULE + ".pre_quant_scale"),
         (rotated, "transform_config"),
+        (of_another_strategy, ".weight_scale"),
+        (listed_as_plain, WEIGHT),
     ],
 )
 def test_what_spoils_or_changes_weights_is_an_error_everywhere(
@@ -286,6 +297,15 @@ def test_what_spoils_or_changes_weights_is_an_error_everywhere(
         assert named in refused("convert", folder, tmp_path / "out", "--to", target)
         assert not (tmp_path / "out").exists()
     assert "changed" in refused("eval", folder, "--recipe", "bf16")
+
+
+def test_plain_weights_under_a_quantized_configuration_are_not_read(
+    tmp_path: Path, source: Path, converted: dict[str, Path]
+) -> None:
+    config = json.loads((converted["fp8"] / "config.json").read_text())
+    folder = write_folder(tmp_path / "plain", read_folder(source), config)
+    assert run("doctor", folder).returncode == 3
+    assert "no tensor is quantized" in refused("eval", folder, "--recipe", "bf16")
 
 
 def test_neutral_zero_points_and_factors_change_nothing(

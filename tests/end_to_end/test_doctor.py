@@ -241,6 +241,17 @@ def test_a_limit_of_file_sizes_is_one_line(tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1 and "File too large" in result.stderr, result.stderr
 
 
+@pytest.mark.parametrize("name", ["run.h5", "checkpoint.safetensors", "study.h5"])
+def test_a_fifo_is_no_file(tmp_path: Path, name: str) -> None:
+    """Nobody writes into it, and reading would wait for ever."""
+    out = tmp_path / "run"
+    trained(write_config(tmp_path, stage("cpt", steps=1)), out)
+    (out / name).unlink(missing_ok=True)
+    os.mkfifo(out / name)
+    status, found = doctor(out, "--check")
+    assert status == 3 and found[name] == ("damaged", "is no regular file; put a copy back")
+
+
 def test_what_holds_no_run_is_refused(tmp_path: Path) -> None:
     refused(run("doctor", tmp_path), "neither run.h5 nor study.h5")
     refused(run("doctor", tmp_path / "none"), "no directory")

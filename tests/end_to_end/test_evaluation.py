@@ -198,8 +198,9 @@ def test_completions_that_fill_the_positions_are_counted(tmp_path: Path) -> None
     assert cut.returncode == 0, cut.stderr
     lengths = [len(json.loads(line)["tokens"]) for line in cut.stdout.splitlines()]
     assert lengths == [3, 5]
-    assert f"1 of 2 completions end where the {positions} positions of the model do" in cut.stderr
-    assert "positions" not in run(*words, 3, cwd=tmp_path).stderr
+    assert f"1 of 2 completions end at {positions} tokens with their prompt" in cut.stderr
+    assert "--sequence-length" in cut.stderr
+    assert "with their prompt" not in run(*words, 3, cwd=tmp_path).stderr
 
 
 def test_a_hugging_face_folder_speaks_in_token_ids(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@
 #include "src/cli/options/replay_options.hpp"
 #include "src/cli/progress.hpp"
 #include "src/io/hash.hpp"
+#include "src/io/shell_word.hpp"
 #include "src/replay/compare_runs.hpp"
 #include "src/replay/run_difference.hpp"
 
@@ -229,7 +230,7 @@ int compare(const std::vector<std::string>& arguments) {
     report.add(start, again, files);
   }
   fmt::print("loss curves and differences of configuration: fp8lab report {} {} --out report\n",
-             a.file.string(), b.file.string());
+             shell_word(a.file.string()), shell_word(b.file.string()));
   if (values.count("json") != 0) {
     write_json(values["json"].as<std::string>(), report.json());
   }

@@ -72,8 +72,8 @@ std::vector<std::string> cut_short(const std::vector<Completion>& completions,
       });
   if (cut == 0) return {};
   return {
-      fmt::format("{} of {} completions end where the {} positions of the model do, before {} "
-                  "new tokens",
+      fmt::format("{} of {} completions end at {} tokens with their prompt (--sequence-length), "
+                  "before {} new tokens",
                   cut, completions.size(), positions, max_new_tokens)};
 }
 

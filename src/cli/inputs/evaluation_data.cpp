@@ -70,11 +70,14 @@ std::vector<std::string> document_notes(const Values& values, const DataConfig& 
     const SourceConfig& source = config.sources[i];
     const std::int64_t documents = data.corpora[i]->size();
     if (source.kind != DataKind::text || documents < 2) continue;
+    const bool is_one = source.paths.size() == 1;
     notes.push_back(fmt::format(
-        "{} holds {} documents, which blank lines separate: each is read alone, in shuffled order, "
+        "{} {} documents, which blank lines separate: each is read alone, in shuffled order, "
         "and the token that ends it is a target; one document is a line {{\"text\": \"...\"}} of a "
         ".jsonl file",
-        source.paths.front().filename().string(), documents));
+        is_one ? source.paths.front().filename().string() + " holds"
+               : fmt::format("{} files hold", source.paths.size()),
+        documents));
   }
   return notes;
 }

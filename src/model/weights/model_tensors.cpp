@@ -110,6 +110,14 @@ class FileTensors : public ModelTensors {
       tensors_.push_back({tensor, {}, {}});
       add_scales(find_scale(*tensor), tensors_.back());
     }
+    const bool is_quantized = std::any_of(tensors_.begin(), tensors_.end(),
+                                          [](const Entry& one) { return !one.scales.empty(); });
+    if (quantization_.described && !is_quantized) {
+      throw InputError({.where = store_.path(),
+                        .reason = "no tensor is quantized, but config.json has a "
+                                  "quantization_config",
+                        .remedy = "take it out"});
+    }
   }
 
   void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
@@ -168,6 +176,7 @@ class FileTensors : public ModelTensors {
                         .accepted = "F32, BF16, F16, F8_E8M0"});
     }
     entry.tile = tile_of_scales(tensor, *scale, quantization_.blocks, store_.path());
+    require_claimed_tile(tensor, *scale);
     entry.scales.resize(static_cast<std::size_t>(scale->size()));
     read_elements(*scale, 0, entry.scales);
     require_finite(entry.scales, store_.path(), scale->name, scale->shape, 0);
@@ -180,6 +189,25 @@ class FileTensors : public ModelTensors {
                       .found = fmt::format("{} at ({})", *found,
                                            place_of(found - entry.scales.begin(), scale->shape)),
                       .accepted = "scales above 0"});
+  }
+
+  /// Refuses scales that are as many as another tile has than quantization_config says.
+  void require_claimed_tile(const StoredTensor& tensor, const StoredTensor& scale) const {
+    const GroupClaim* const group = quantization_.claim.group_of(module_of(tensor.name));
+    if (group == nullptr || !group->tile) return;
+    const auto tiles = [](std::int64_t extent, std::int64_t tile) {
+      return tile == 0 ? 1 : (extent + tile - 1) / tile;
+    };
+    const std::int64_t claimed =
+        tiles(tensor.shape[0], group->tile->rows) * tiles(tensor.shape[1], group->tile->cols);
+    if (claimed == scale.size()) return;
+    throw InputError({.where = store_.path(),
+                      .noun = "tensor",
+                      .key = scale.name,
+                      .found = shape_text(scale),
+                      .reason = fmt::format(", but quantization_config says one scale for each {}, "
+                                            "{} of them",
+                                            tile_text(*group->tile), claimed)});
   }
 
   /// values = scale * code, rounded once.

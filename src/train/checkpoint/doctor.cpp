@@ -55,6 +55,11 @@ class RunExamination {
           "has no run.h5 beside it; put that back, or start a run elsewhere with --init-from");
       return std::move(findings_);
     }
+    for (const fs::path& one : {file, checkpoint}) {
+      if (!is_present(one) || is_file(one)) continue;
+      add(one, Health::damaged, "is no regular file; put a copy back");
+      return std::move(findings_);
+    }
     std::optional<RunStatus> status;
     try {
       status = read_everything(file);
@@ -141,6 +146,7 @@ bool holds_run(const fs::path& directory) {
 
 /// Checks that each link of a study leads to a run.
 Finding examine_study(const fs::path& file) {
+  if (!is_file(file)) return {file, Health::damaged, "is no regular file; put a copy back"};
   try {
     std::int64_t links = 0;
     for (const fs::path& run : read_study_links(file)) {
