@@ -136,6 +136,11 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
 X = np.ones((4, 32), np.float32)
 
 
+def library_call(**factors: Any) -> Any:
+    """A product whose factors are written to members of a structure, which hold a float."""
+    return fp8lab.gemm(X, X, "cublaslt_h200:tensor/e4m3fn", **factors)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -144,6 +149,10 @@ X = np.ones((4, 32), np.float32)
         (lambda: fp8lab.quantize(X, "e5m2", seed=-1), "seed: -1"),
         (lambda: fp8lab.gemm(X, X, "sm90_bf16", seed=2**64), "seed: 18446744073709551616"),
         (lambda: fp8lab.quantize(X, "e5m2", threads=2**40), "threads: 1099511627776; accepted"),
+        (lambda: library_call(alpha=np.nan), "alpha: nan; accepted: a number from -3.40282e+38 to"),
+        (lambda: library_call(alpha=10**400), "alpha: inf; accepted: a number from -3.40282e+38"),
+        (lambda: library_call(beta=-np.inf, c=X), "beta: -inf; accepted: a number from"),
+        (lambda: library_call(d_scale=1e39), "d_scale: 1e+39; accepted: a number from"),
         (lambda: fp8lab.QuantSpec("e4m3fn\0/row"), "contains a zero byte"),
         (lambda: fp8lab.QuantSpec(format="e4m3fn", **{"ti\0le": "row"}), "contains a zero byte"),
         (lambda: fp8lab.QuantSpec(format="e4m3fn", tile=True), "'tile' is neither a word nor"),

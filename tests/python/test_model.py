@@ -156,6 +156,35 @@ def test_weights_that_are_no_numbers_are_refused(shape: Path, value: float, dtyp
     assert all(np.array_equal(after[name], array) for name, array in before.items())
 
 
+@pytest.mark.parametrize(
+    "rate",
+    [np.nan, np.inf, -np.inf, -1e-3, 10.5, 1e300, pytest.param(10**400, id="beyond floats")],
+)
+def test_learning_rates_beyond_those_of_runs_are_refused(shape: Path, rate: float) -> None:
+    model = make(shape)
+    before = model.parameters()
+    with pytest.raises(fp8lab.Error, match=r"learning_rate: .*; accepted: a number from 0 to 10$"):
+        model.step(tokens(), learning_rate=rate)
+    after = model.parameters()
+    assert model.steps == 0
+    assert all(np.array_equal(after[name], array) for name, array in before.items())
+    model.step(tokens(), learning_rate=np.float32(0.5))
+    assert model.steps == 1
+
+
+def test_a_model_whose_weights_overflowed_is_not_saved(shape: Path, tmp_path: Path) -> None:
+    model = make(shape, weight_decay=10.0)
+    for _ in range(60):
+        if not all(np.isfinite(array).all() for array in model.parameters().values()):
+            break
+        model.step(tokens(), learning_rate=10.0)
+    with pytest.raises(
+        fp8lab.Error, match=r"^tensor 'model.* is (NaN|infinite) at \(\d+"
+    ) as caught:
+        model.save(tmp_path / "saved")
+    assert "\n" not in str(caught.value) and not (tmp_path / "saved").exists()
+
+
 def test_refusals(shape: Path, tmp_path: Path) -> None:
     model = make(shape)
     batch = tokens()
@@ -175,6 +204,8 @@ def test_refusals(shape: Path, tmp_path: Path) -> None:
         (lambda: model.generate([[1]], temperature=-1), "'temperature' is -1; accepted: a number"),
         (lambda: model.generate([[1]], top_k=0.5), "'top_k' is 0.5; accepted: an integer"),
         (lambda: make(shape, beta1=1.0), "'beta1' is 1.0; accepted: a number from 0 to 0.99999"),
+        (lambda: make(shape, clip_norm=10**400), "'clip_norm' is inf; accepted: a number from 0"),
+        (lambda: model.generate([[1]], temperature=np.nan), "'temperature' is nan; accepted"),
         (lambda: make(tmp_path / "none"), "unknown model|does not exist"),
         (lambda: make(shape, recipe="none"), "unknown recipe 'none'"),
         (lambda: make(shape, backend="none"), "unknown backend 'none'"),

@@ -14,6 +14,7 @@ the process is used as it is.
 from __future__ import annotations
 
 import ctypes
+import math
 import operator
 import os
 import weakref
@@ -421,6 +422,28 @@ def integer(value: Any, name: str, bits: int) -> int:
     if least <= number < 2**bits:
         return number
     raise Error(f"{name}: {number}; accepted: an integer from {least} to {2**bits - 1}")
+
+
+def real(value: Any, name: str) -> float:
+    """Returns `value` as a float, an integer beyond floats as infinity. Raises TypeError, with the
+    argument's name, for what is no number."""
+    try:
+        if not isinstance(value, (str, bytes, bytearray)):
+            return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"{name}: {type(value).__name__}; accepted: a number")
+
+
+def number(value: Any, name: str, least: float, most: float) -> float:
+    """Returns `value` as a float. Raises Error, with the argument's name, unless it is from `least`
+    to `most`: NaN never is."""
+    found = real(value, name)
+    if least <= found <= most:
+        return found
+    raise Error(f"{name}: {found}; accepted: a number from {least:g} to {most:g}")
 
 
 def make_keys(keys: Mapping[str, Any]) -> Any:

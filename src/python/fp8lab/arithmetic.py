@@ -14,6 +14,9 @@ from fp8lab.errors import Error
 from fp8lab.quantizer import QuantSpec
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 class Quantized(NamedTuple):
     """A quantized matrix: x ~ scales * decode(codes), with one scale per tile."""
 
@@ -186,6 +189,10 @@ def gemm(
     column-major. FP8 outputs are uint8 codes of D * d_scale. MODE is tensor, row, 1x128x1x128,
     1x128x128x128, 128x128x1x128 or bf16. In FP8 calls M, N and K must be multiples of 16.
     """
+    factors = {"alpha": alpha, "beta": beta, "d_scale": d_scale}
+    alpha, beta, d_scale = (
+        library.number(factor, name, -_LARGEST, _LARGEST) for name, factor in factors.items()
+    )
     product = Handle("gemm_new", spec)
     if call("gemm_is_library_call", product):
         if accumulate is not None:

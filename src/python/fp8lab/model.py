@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any, NamedTuple
 
@@ -15,6 +15,8 @@ from fp8lab import _library as library
 from fp8lab._library import Handle, call, numpy_array
 from fp8lab.errors import Error
 
+LARGEST_RATE = 10.0
+"""The largest learning rate of a step, as in the files of runs."""
 IGNORED = -100
 """A target that is not trained on. Any negative number has the same effect."""
 
@@ -96,16 +98,19 @@ class Model:
 
         `kind`, and what each of the other words means to it: [optimizer] of `fp8lab help config`.
         """
-        optimizer: dict[str, float | str] = {
-            "kind": kind,
-            "beta1": float(beta1),
-            "beta2": float(beta2),
-            "epsilon": float(epsilon),
-            "weight_decay": float(weight_decay),
-            "clip_norm": float(clip_norm),
+        numbers = {
+            "beta1": beta1,
+            "beta2": beta2,
+            "epsilon": epsilon,
+            "weight_decay": weight_decay,
+            "clip_norm": clip_norm,
         }
         if kind == "muon":
-            optimizer |= {"momentum": float(momentum), "update_scale": update_scale}
+            numbers["momentum"] = momentum
+        optimizer: dict[str, float | str] = {"kind": kind}
+        optimizer |= {name: library.real(value, name) for name, value in numbers.items()}
+        if kind == "muon":
+            optimizer["update_scale"] = update_scale
         self._model = Handle(
             "model_new",
             fspath(source),
@@ -226,11 +231,12 @@ class Model:
         self, tokens: ArrayLike, targets: ArrayLike | None = None, *, learning_rate: float
     ) -> Step:
         """Performs one optimizer step with clipping: AdamW, unless the model was made with another
-        `kind`."""
+        `kind`. `learning_rate` is a number from 0 to 10."""
+        rate = library.number(learning_rate, "learning_rate", 0.0, LARGEST_RATE)
         loss, norm = ctypes.c_double(), ctypes.c_double()
         batch = _arrays(*self._batch(tokens, targets))
         results = ctypes.byref(loss), ctypes.byref(norm)
-        call("model_step", self._model, *batch, learning_rate, *results)
+        call("model_step", self._model, *batch, rate, *results)
         return Step(loss.value, norm.value)
 
     def save(
@@ -243,8 +249,10 @@ class Model:
         """Writes a folder that transformers loads. An existing folder must be empty.
 
         `dtype` is bf16, f16 or f32. With a recipe the weights of linear layers are FP8 codes with
-        scales, as the recipe quantizes them for the forward pass.
+        scales, as the recipe quantizes them for the forward pass. Weights that are not finite are
+        refused: a model that has them lost its training.
         """
+        self._require_finite()
         name = None if recipe is None else fspath(recipe)
         call("model_save", self._model, fspath(folder), dtype.upper(), name)
 
@@ -255,7 +263,9 @@ class Model:
 
     def _tensors(self, function: str) -> dict[str, NDArray[np.float32]]:
         """Returns what `function` writes of each tensor, by the names of transformers."""
-        found: dict[str, NDArray[np.float32]] = {}
+        return dict(self._each_tensor(function))
+
+    def _each_tensor(self, function: str) -> Iterator[tuple[str, NDArray[np.float32]]]:
         name, rank = ctypes.c_char_p(), ctypes.c_int32()
         shape = ctypes.POINTER(ctypes.c_int64)()
         places = ctypes.byref(name), ctypes.byref(rank), ctypes.byref(shape)
@@ -263,8 +273,17 @@ class Model:
             call("model_tensor", self._model, index, *places)
             values = np.empty(shape[: rank.value], np.float32)
             call(function, self._model, index, numpy_array(values, "values"))
-            found[(name.value or b"").decode()] = values
-        return found
+            yield (name.value or b"").decode(), values
+
+    def _require_finite(self) -> None:
+        for name, values in self._each_tensor("model_weight"):
+            if not np.isfinite(values).all():
+                place = np.argwhere(~np.isfinite(values))[0].tolist()
+                what = "NaN" if np.isnan(values[tuple(place)]) else "infinite"
+                raise Error(
+                    f"tensor '{name}' is {what} at ({', '.join(map(str, place))}); accepted: a "
+                    "model whose weights are finite"
+                )
 
     def _loss(self, function: str, batch: tuple[NDArray[np.int32], NDArray[np.int32]]) -> float:
         loss = ctypes.c_double()
