@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +185,45 @@ def test_a_model_whose_weights_overflowed_is_not_saved(shape: Path, tmp_path: Pa
     ) as caught:
         model.save(tmp_path / "saved")
     assert "\n" not in str(caught.value) and not (tmp_path / "saved").exists()
+
+
+def test_threads_take_turns_with_a_model(shape: Path) -> None:
+    """In a process of its own: two calls at once abort it."""
+    words = [sys.executable, "-c", THREADS, str(shape)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout == "equal\n", done.stderr[-2000:]
+
+
+THREADS = """
+import sys, threading, fp8lab, numpy as np
+model = fp8lab.Model(sys.argv[1], recipe="infir2", threads=1)
+batches = [np.random.default_rng(seed).integers(0, 61, (2, 12)) for seed in (1, 2)]
+
+
+def all_of(batch):
+    loss, gradients = model.gradients(batch)
+    completion = model.generate([batch[0].tolist()], max_new_tokens=2)[0]
+    return [model.logits(batch), loss, *gradients.values(), completion.log_probabilities]
+
+
+def use(batch, found):
+    for _ in range(20):
+        found.append(all_of(batch))
+
+
+expected = [all_of(batch) for batch in batches]
+found = [[], []]
+threads = [threading.Thread(target=use, args=pair) for pair in zip(batches, found)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+for results, right in zip(found, expected):
+    assert len(results) == 20
+    for result in results:
+        assert all(np.array_equal(part, other) for part, other in zip(result, right))
+print("equal")
+"""
 
 
 def test_refusals(shape: Path, tmp_path: Path) -> None:

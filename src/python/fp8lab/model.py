@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from os import PathLike, fspath
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +19,9 @@ from fp8lab.errors import Error
 
 LARGEST_RATE = 10.0
 """The largest learning rate of a step, as in the files of runs."""
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
 IGNORED = -100
 """A target that is not trained on. Any negative number has the same effect."""
 
@@ -65,6 +70,19 @@ def _completion(completions: Handle, index: int) -> Completion:
     return Completion(tokens[:last], log_probabilities[:last], bool(ended.value))
 
 
+def _in_turn(
+    method: Callable[Concatenate[Model, _Arguments], _Result]
+) -> Callable[Concatenate[Model, _Arguments], _Result]:
+    """Lets the calls of a method, which release the GIL, take turns with all others of a model."""
+
+    @wraps(method)
+    def waiting(self: Model, /, *arguments: _Arguments.args, **keys: _Arguments.kwargs) -> _Result:
+        with self._turn:
+            return method(self, *arguments, **keys)
+
+    return waiting
+
+
 class Model:
     """A decoder with weights, optimizer state and numerics.
 
@@ -74,7 +92,7 @@ class Model:
     loaded, or the name or TOML file of an fp8lab model, with random weights from `seed`. `recipe`
     is a name from `fp8lab recipes list` or a file. The backend is `cpu` (the bit-exact emulator),
     `truth` (double precision, nothing quantized) or, if built in, `cuda`. Weights and gradients
-    have the tensor names of transformers.
+    have the tensor names of transformers. Several threads may use a model: their calls take turns.
     """
 
     def __init__(
@@ -121,27 +139,33 @@ class Model:
             len(optimizer),
             library.integer(seed, "seed", 64),
         )
+        self._turn = threading.RLock()
 
     @property
+    @_in_turn
     def config(self) -> dict[str, Any]:
         """The model's shape, with the keys of a run file's [model] table."""
         table: dict[str, Any] = tomllib.loads(self._text("model_config"))["model"]
         return table
 
     @property
+    @_in_turn
     def device(self) -> str:
         """Description of the backend's device, in one line."""
         return self._text("model_device")
 
     @property
+    @_in_turn
     def steps(self) -> int:
         """Number of completed optimizer steps."""
         return int(call("model_steps", self._model))
 
+    @_in_turn
     def parameters(self) -> dict[str, NDArray[np.float32]]:
         """Returns copies of the master weights."""
         return self._tensors("model_weight")
 
+    @_in_turn
     def set_parameters(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Sets all weights from float32, float16 or bfloat16 arrays; keeps the optimizer state."""
         arrays = [numpy_array(array, name) for name, array in weights.items()]
@@ -149,6 +173,7 @@ class Model:
         given = (library.Array * len(arrays))(*arrays)
         call("model_set_weights", self._model, names, given, len(arrays))
 
+    @_in_turn
     def logits(self, tokens: ArrayLike) -> NDArray[np.float32]:
         """Returns logits (sequences, length, vocabulary) for tokens (sequences, length)."""
         inputs = _tokens(tokens, "tokens")
@@ -156,6 +181,7 @@ class Model:
         call("model_logits", self._model, *_arrays(inputs, logits))
         return logits
 
+    @_in_turn
     def log_probabilities(self, tokens: ArrayLike) -> NDArray[np.float32]:
         """Returns the log-probability in nats of every token except the first of each sequence,
         given the tokens before it: (sequences, length - 1)."""
@@ -164,6 +190,7 @@ class Model:
         call("model_token_losses", self._model, *_arrays(inputs, targets, losses))
         return -losses[:, :-1]
 
+    @_in_turn
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
@@ -213,6 +240,7 @@ class Model:
         found = Handle("model_generate", self._model, tokens, lengths, len(ids), generation)
         return [_completion(found, index) for index in range(len(ids))]
 
+    @_in_turn
     def loss(self, tokens: ArrayLike, targets: ArrayLike | None = None) -> float:
         """Returns the mean cross-entropy in nats over the nonnegative targets (sequences, length).
 
@@ -220,6 +248,7 @@ class Model:
         """
         return self._loss("model_loss", self._batch(tokens, targets))
 
+    @_in_turn
     def gradients(
         self, tokens: ArrayLike, targets: ArrayLike | None = None
     ) -> tuple[float, dict[str, NDArray[np.float32]]]:
@@ -227,6 +256,7 @@ class Model:
         loss = self._loss("model_backward", self._batch(tokens, targets))
         return loss, self._tensors("model_gradient")
 
+    @_in_turn
     def step(
         self, tokens: ArrayLike, targets: ArrayLike | None = None, *, learning_rate: float
     ) -> Step:
@@ -239,6 +269,7 @@ class Model:
         call("model_step", self._model, *batch, rate, *results)
         return Step(loss.value, norm.value)
 
+    @_in_turn
     def save(
         self,
         folder: str | PathLike[str],
