@@ -187,6 +187,32 @@ def test_a_model_whose_weights_overflowed_is_not_saved(shape: Path, tmp_path: Pa
     assert "\n" not in str(caught.value) and not (tmp_path / "saved").exists()
 
 
+def test_arguments_of_another_type_are_type_errors(shape: Path, tmp_path: Path) -> None:
+    model = make(shape)
+    weights = model.parameters()
+    first = next(iter(weights.values()))
+    cases: list[tuple[str, Any]] = [
+        ("learning_rate", lambda: model.step(tokens(), learning_rate="0.1")),
+        ("learning_rate", lambda: model.step(tokens(), learning_rate=None)),
+        ("dtype", lambda: model.save(tmp_path / "saved", dtype=None)),
+        ("folder", lambda: model.save(None)),
+        ("recipe", lambda: model.save(tmp_path / "saved", recipe=8)),
+        ("weights", lambda: model.set_parameters(None)),
+        ("a name of weights", lambda: model.set_parameters({**weights, 8: first})),
+        ("prompts", lambda: model.generate(None)),
+        ("prompts", lambda: model.generate([1, 2])),
+        ("prompts", lambda: model.generate([[1.5]])),
+        ("max_new_tokens", lambda: model.generate([[1]], max_new_tokens="8")),
+        ("together", lambda: model.generate([[1]], together=None)),
+        ("sample", lambda: model.generate([[1]], sample=0.5)),
+    ]
+    for name, call in cases:
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert str(caught.value).startswith(name) and "\n" not in str(caught.value)
+    assert not (tmp_path / "saved").exists()
+
+
 def test_threads_take_turns_with_a_model(shape: Path) -> None:
     """In a process of its own: two calls at once abort it."""
     words = [sys.executable, "-c", THREADS, str(shape)]

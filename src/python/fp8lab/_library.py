@@ -416,12 +416,30 @@ def backend(name: str, threads: int) -> Handle:
 
 def integer(value: Any, name: str, bits: int) -> int:
     """Returns `value` as an int. Raises Error, with the argument's name, for an int of more than
-    `bits` bits: 64 for a seed, which is not negative, else 31 or 63 and a sign."""
-    number = operator.index(value)
+    `bits` bits: 64 for a seed, which is not negative, else 31 or 63 and a sign. Raises TypeError
+    for what is no integer."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: {type(value).__name__}; accepted: an integer") from None
     least = 0 if bits == 64 else -(2**bits)
     if least <= number < 2**bits:
         return number
     raise Error(f"{name}: {number}; accepted: an integer from {least} to {2**bits - 1}")
+
+
+def words(value: Any, name: str, accepted: str = "a text") -> str:
+    """Returns `value`. Raises TypeError, with the argument's name, for what is no text."""
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"{name}: {type(value).__name__}; accepted: {accepted}")
+
+
+def path(value: Any, name: str) -> str:
+    """Returns the text of a path. Raises TypeError, with the argument's name, for what is none."""
+    if isinstance(value, (str, bytes, os.PathLike)):
+        return os.fsdecode(value)
+    raise TypeError(f"{name}: {type(value).__name__}; accepted: a text or a path")
 
 
 def real(value: Any, name: str) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -54,6 +55,16 @@ def _tokens(values: ArrayLike, name: str) -> NDArray[np.int32]:
             "(sequences, length)"
         )
     return np.ascontiguousarray(np.clip(array.astype(np.int64), -1, 2**31 - 1), dtype=np.int32)
+
+
+def _prompts(prompts: Any) -> list[list[int]]:
+    """Returns the ids of prompts; those that no vocabulary has stay such. Raises TypeError for what
+    is no list of lists of integers."""
+    try:
+        ids = [[operator.index(token) for token in prompt] for prompt in prompts]
+    except TypeError:
+        raise TypeError("prompts: accepted: a list of lists of token ids, integers") from None
+    return [[min(max(token, -1), 2**31 - 1) for token in prompt] for prompt in ids]
 
 
 def _arrays(*arrays: NDArray[Any]) -> list[library.Array]:
@@ -123,17 +134,18 @@ class Model:
             "weight_decay": weight_decay,
             "clip_norm": clip_norm,
         }
-        if kind == "muon":
+        is_muon = library.words(kind, "kind") == "muon"
+        if is_muon:
             numbers["momentum"] = momentum
         optimizer: dict[str, float | str] = {"kind": kind}
         optimizer |= {name: library.real(value, name) for name, value in numbers.items()}
-        if kind == "muon":
-            optimizer["update_scale"] = update_scale
+        if is_muon:
+            optimizer["update_scale"] = library.words(update_scale, "update_scale")
         self._model = Handle(
             "model_new",
-            fspath(source),
-            fspath(recipe),
-            backend,
+            library.path(source, "source"),
+            library.path(recipe, "recipe"),
+            library.words(backend, "backend"),
             library.integer(threads, "threads", 31),
             library.make_keys(optimizer),
             len(optimizer),
@@ -168,8 +180,12 @@ class Model:
     @_in_turn
     def set_parameters(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Sets all weights from float32, float16 or bfloat16 arrays; keeps the optimizer state."""
+        if not isinstance(weights, Mapping):
+            kind = type(weights).__name__
+            raise TypeError(f"weights: {kind}; accepted: a mapping of names to arrays")
+        texts = [library.text(library.words(name, "a name of weights")) for name in weights]
         arrays = [numpy_array(array, name) for name, array in weights.items()]
-        names = (ctypes.c_char_p * len(arrays))(*(library.text(name) for name in weights))
+        names = (ctypes.c_char_p * len(arrays))(*texts)
         given = (library.Array * len(arrays))(*arrays)
         call("model_set_weights", self._model, names, given, len(arrays))
 
@@ -210,6 +226,9 @@ class Model:
         Temperature 0 selects the most probable token. Draws depend only on `seed`, the prompt's
         index, `sample` and the position. Delayed scales start without a history.
         """
+        together = library.integer(together, "together", 63)
+        max_new_tokens = library.integer(max_new_tokens, "max_new_tokens", 63)
+        sample = library.integer(sample, "sample", 31)
         if together < 1 or max_new_tokens < 1 or sample < 0:
             raise Error(
                 "generate: accepted: max_new_tokens and together positive, sample not negative"
@@ -226,12 +245,12 @@ class Model:
         generation = library.Generation(
             sampling,
             len(sampling),
-            library.integer(max_new_tokens, "max_new_tokens", 63),
-            library.integer(together, "together", 63),
-            library.integer(sample, "sample", 31),
+            max_new_tokens,
+            together,
+            sample,
             library.integer(end, "end", 31),
         )
-        ids = [[min(max(int(token), -1), 2**31 - 1) for token in prompt] for prompt in prompts]
+        ids = _prompts(prompts)
         arrays = [(ctypes.c_int32 * len(prompt))(*prompt) for prompt in ids]
         tokens = (ctypes.POINTER(ctypes.c_int32) * len(ids))(
             *(ctypes.cast(array, ctypes.POINTER(ctypes.c_int32)) for array in arrays)
@@ -283,9 +302,10 @@ class Model:
         scales, as the recipe quantizes them for the forward pass. Weights that are not finite are
         refused: a model that has them lost its training.
         """
+        name = None if recipe is None else library.path(recipe, "recipe")
+        path, kind = library.path(folder, "folder"), library.words(dtype, "dtype")
         self._require_finite()
-        name = None if recipe is None else fspath(recipe)
-        call("model_save", self._model, fspath(folder), dtype.upper(), name)
+        call("model_save", self._model, path, kind.upper(), name)
 
     def _text(self, function: str) -> str:
         text = ctypes.c_char_p()

@@ -178,6 +178,8 @@ def _open(path: Path) -> Any:
 def _reading(path: str | PathLike[str]) -> Iterator[Any]:
     """Yields the open file. Converts every exception while reading to an Error that names the file,
     since HDF5 raises nearly every type of exception on a damaged file."""
+    if not isinstance(path, (str, PathLike)):
+        raise TypeError(f"path: {type(path).__name__}; accepted: a text or a path")
     path = Path(path)
     if path.is_dir():
         path /= "run.h5"
@@ -402,6 +404,8 @@ def read_statistic(path: str | PathLike[str], name: str) -> NDArray[np.float64]:
     Steps and tensors are those of `Run.tensors`. Raises Error if `name` is not one of
     `statistic_names()`.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name: {type(name).__name__}; accepted: one of statistic_names()")
     if name not in STATISTICS:
         raise Error(f"unknown statistic '{name}'; known are {', '.join(STATISTICS)}")
     with _reading(path) as file:
