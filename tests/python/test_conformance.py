@@ -363,6 +363,13 @@ def test_damaged_packs_are_refused(copied: Path) -> None:
     file.unlink()
     with pytest.raises(conformance.PackError, match="e5m2_values.npy: No such file"):
         conformance.check(copied, decode=decode)
+    os.mkfifo(file)
+    with pytest.raises(conformance.PackError, match="e5m2_values.npy: is no regular file"):
+        conformance.check(copied, decode=decode)
+    (copied / "manifest.json").unlink()
+    os.mkfifo(copied / "manifest.json")
+    with pytest.raises(conformance.PackError, match="no readable manifest.*is no regular file"):
+        conformance.check(copied, decode=decode)
 
 
 def test_manifests_are_checked(copied: Path, tmp_path: Path) -> None:

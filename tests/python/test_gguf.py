@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -656,6 +657,40 @@ def test_every_cut_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         path.write_bytes(whole[:place])
         said = refusal(path, tmp_path, capsys)
         assert "is no GGUF file" in said or "is cut off or damaged" in said
+
+
+def test_pipes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    words = [sys.executable, "-m", "fp8lab.gguf", str(tmp_path / "pipe.gguf"), str(tmp_path / "o")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src/python")}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, env=environment)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "pipe.gguf: is no regular file" in done.stderr
+
+
+def of_metadata(path: Path, *values: bytes) -> Path:
+    """A file without tensors, whose keys have these types and values."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, len(values))
+    keys = (struct.pack("<Q", 2) + b"k%d" % i for i in range(len(values)))
+    path.write_bytes(head + b"".join(map(b"".join, zip(keys, values))) + bytes(64))
+    return path
+
+
+def test_arrays_that_do_not_end_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    array, number, text = (struct.pack("<I", code) for code in (9, 4, 8))
+    one, many = struct.pack("<Q", 1), struct.pack("<Q", 1 << 40)
+    for value, said in {
+        array + (array + one) * 5000 + number + one + bytes(4): "an array of arrays",
+        array + number + many: "beyond the end of the file",
+        array + text + many: "is cut off or damaged",
+        text + many: "beyond the end of the file",
+        struct.pack("<I", 77): "of the unknown type 77",
+    }.items():
+        path = of_metadata(tmp_path / "m.gguf", value)
+        line = refusal(path, tmp_path, capsys)
+        assert "m.gguf: is cut off or damaged" in line and said in line
 
 
 def test_a_folder_that_exists_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

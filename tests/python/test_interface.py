@@ -136,6 +136,11 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
 X = np.ones((4, 32), np.float32)
 
 
+def library_call(**factors: Any) -> Any:
+    """A product whose factors are written to members of a structure, which hold a float."""
+    return fp8lab.gemm(X, X, "cublaslt_h200:tensor/e4m3fn", **factors)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -144,6 +149,10 @@ X = np.ones((4, 32), np.float32)
         (lambda: fp8lab.quantize(X, "e5m2", seed=-1), "seed: -1"),
         (lambda: fp8lab.gemm(X, X, "sm90_bf16", seed=2**64), "seed: 18446744073709551616"),
         (lambda: fp8lab.quantize(X, "e5m2", threads=2**40), "threads: 1099511627776; accepted"),
+        (lambda: library_call(alpha=np.nan), "alpha: nan; accepted: a number from -3.40282e+38 to"),
+        (lambda: library_call(alpha=10**400), "alpha: inf; accepted: a number from -3.40282e+38"),
+        (lambda: library_call(beta=-np.inf, c=X), "beta: -inf; accepted: a number from"),
+        (lambda: library_call(d_scale=1e39), "d_scale: 1e+39; accepted: a number from"),
         (lambda: fp8lab.QuantSpec("e4m3fn\0/row"), "contains a zero byte"),
         (lambda: fp8lab.QuantSpec(format="e4m3fn", **{"ti\0le": "row"}), "contains a zero byte"),
         (lambda: fp8lab.QuantSpec(format="e4m3fn", tile=True), "'tile' is neither a word nor"),
@@ -161,19 +170,63 @@ def test_what_ctypes_would_cut_is_refused(call: Any, message: str) -> None:
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+CODES = np.ones((16, 16), np.uint8)
+ONE = np.ones((1, 1), np.float32)
+
+
+@pytest.mark.parametrize("value", [None, 8, 1.5, b"e5m2", ["e5m2"], X], ids=lambda v: str(v)[:6])
 @pytest.mark.parametrize(
-    "call",
+    ("name", "call"),
     [
-        lambda: fp8lab.encode(X, 8),
-        lambda: fp8lab.quantize(X, 8),
-        lambda: fp8lab.QuantSpec(8),
-        lambda: fp8lab.QuantSpec("e5m2", format="e5m2"),
-        lambda: fp8lab.encode(X, seed=1.5),
+        ("spec", lambda value: fp8lab.quantize(X, value)),
+        ("spec", lambda value: fp8lab.dequantize(CODES, ONE, value)),
+        ("spec", lambda value: fp8lab.gemm(X, X, value)),
+        ("operand_a", lambda value: fp8lab.gemm(X, X, "sm90_wgmma_fp8", operand_a=value)),
+        ("operand_b", lambda value: fp8lab.gemm(X, X, "sm90_wgmma_fp8", operand_b=value)),
+        ("format", lambda value: fp8lab.encode(X, value)),
+        ("rounding", lambda value: fp8lab.encode(X, rounding=value)),
+        ("overflow", lambda value: fp8lab.encode(X, overflow=value)),
+        ("format", lambda value: fp8lab.decode(CODES, value)),
+        ("QuantSpec", lambda value: fp8lab.QuantSpec(value)),
+        ("format of mat_a", lambda value: scaled_mm(format_a=value)),
+        ("backend", lambda value: fp8lab.Model("tiny", backend=value)),
+        ("kind", lambda value: fp8lab.Model("tiny", kind=value)),
+        ("update_scale", lambda value: fp8lab.Model("tiny", kind="muon", update_scale=value)),
+        ("name", lambda value: fp8lab.read_statistic("none", value)),
     ],
 )
-def test_arguments_of_another_type_are_type_errors(call: Any) -> None:
-    with pytest.raises((TypeError, AttributeError)):
+def test_words_of_another_type_are_type_errors(name: str, call: Any, value: Any) -> None:
+    if value is None and name in ("operand_a", "operand_b", "format of mat_a"):
+        return
+    with pytest.raises(TypeError) as caught:
+        call(value)
+    assert str(caught.value).startswith(name) and "\n" not in str(caught.value)
+
+
+def scaled_mm(**formats: Any) -> Any:
+    return fp8lab.scaled_mm(CODES, CODES, ONE, ONE, **{"format_b": "e4m3fn", **formats})
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("QuantSpec", lambda: fp8lab.QuantSpec("e5m2", format="e5m2")),
+        ("seed", lambda: fp8lab.encode(X, seed=1.5)),
+        ("threads", lambda: fp8lab.quantize(X, "e5m2", threads=None)),
+        ("alpha", lambda: library_call(alpha="1")),
+        ("d_scale", lambda: library_call(d_scale=None)),
+        ("beta1", lambda: fp8lab.Model("tiny", beta1="0.9")),
+        ("momentum", lambda: fp8lab.Model("tiny", kind="muon", momentum=None)),
+        ("source", lambda: fp8lab.Model(None)),
+        ("recipe", lambda: fp8lab.Model("tiny", recipe=None)),
+        ("path", lambda: fp8lab.read_run(None)),
+        ("path", lambda: fp8lab.read_samples(8)),
+    ],
+)
+def test_arguments_of_another_type_are_type_errors(name: str, call: Any) -> None:
+    with pytest.raises(TypeError) as caught:
         call()
+    assert str(caught.value).startswith(name) and "\n" not in str(caught.value)
 
 
 def test_quantizers_are_values() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,100 @@ def test_weights_that_are_no_numbers_are_refused(shape: Path, value: float, dtyp
     assert all(np.array_equal(after[name], array) for name, array in before.items())
 
 
+@pytest.mark.parametrize(
+    "rate",
+    [np.nan, np.inf, -np.inf, -1e-3, 10.5, 1e300, pytest.param(10**400, id="beyond floats")],
+)
+def test_learning_rates_beyond_those_of_runs_are_refused(shape: Path, rate: float) -> None:
+    model = make(shape)
+    before = model.parameters()
+    with pytest.raises(fp8lab.Error, match=r"learning_rate: .*; accepted: a number from 0 to 10$"):
+        model.step(tokens(), learning_rate=rate)
+    after = model.parameters()
+    assert model.steps == 0
+    assert all(np.array_equal(after[name], array) for name, array in before.items())
+    model.step(tokens(), learning_rate=np.float32(0.5))
+    assert model.steps == 1
+
+
+def test_a_model_whose_weights_overflowed_is_not_saved(shape: Path, tmp_path: Path) -> None:
+    model = make(shape, weight_decay=10.0)
+    for _ in range(60):
+        if not all(np.isfinite(array).all() for array in model.parameters().values()):
+            break
+        model.step(tokens(), learning_rate=10.0)
+    with pytest.raises(
+        fp8lab.Error, match=r"^tensor 'model.* is (NaN|infinite) at \(\d+"
+    ) as caught:
+        model.save(tmp_path / "saved")
+    assert "\n" not in str(caught.value) and not (tmp_path / "saved").exists()
+
+
+def test_arguments_of_another_type_are_type_errors(shape: Path, tmp_path: Path) -> None:
+    model = make(shape)
+    weights = model.parameters()
+    first = next(iter(weights.values()))
+    cases: list[tuple[str, Any]] = [
+        ("learning_rate", lambda: model.step(tokens(), learning_rate="0.1")),
+        ("learning_rate", lambda: model.step(tokens(), learning_rate=None)),
+        ("dtype", lambda: model.save(tmp_path / "saved", dtype=None)),
+        ("folder", lambda: model.save(None)),
+        ("recipe", lambda: model.save(tmp_path / "saved", recipe=8)),
+        ("weights", lambda: model.set_parameters(None)),
+        ("a name of weights", lambda: model.set_parameters({**weights, 8: first})),
+        ("prompts", lambda: model.generate(None)),
+        ("prompts", lambda: model.generate([1, 2])),
+        ("prompts", lambda: model.generate([[1.5]])),
+        ("max_new_tokens", lambda: model.generate([[1]], max_new_tokens="8")),
+        ("together", lambda: model.generate([[1]], together=None)),
+        ("sample", lambda: model.generate([[1]], sample=0.5)),
+    ]
+    for name, call in cases:
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert str(caught.value).startswith(name) and "\n" not in str(caught.value)
+    assert not (tmp_path / "saved").exists()
+
+
+def test_threads_take_turns_with_a_model(shape: Path) -> None:
+    """In a process of its own: two calls at once abort it."""
+    words = [sys.executable, "-c", THREADS, str(shape)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout == "equal\n", done.stderr[-2000:]
+
+
+THREADS = """
+import sys, threading, fp8lab, numpy as np
+model = fp8lab.Model(sys.argv[1], recipe="infir2", threads=1)
+batches = [np.random.default_rng(seed).integers(0, 61, (2, 12)) for seed in (1, 2)]
+
+
+def all_of(batch):
+    loss, gradients = model.gradients(batch)
+    completion = model.generate([batch[0].tolist()], max_new_tokens=2)[0]
+    return [model.logits(batch), loss, *gradients.values(), completion.log_probabilities]
+
+
+def use(batch, found):
+    for _ in range(20):
+        found.append(all_of(batch))
+
+
+expected = [all_of(batch) for batch in batches]
+found = [[], []]
+threads = [threading.Thread(target=use, args=pair) for pair in zip(batches, found)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+for results, right in zip(found, expected):
+    assert len(results) == 20
+    for result in results:
+        assert all(np.array_equal(part, other) for part, other in zip(result, right))
+print("equal")
+"""
+
+
 def test_refusals(shape: Path, tmp_path: Path) -> None:
     model = make(shape)
     batch = tokens()
@@ -175,6 +271,8 @@ def test_refusals(shape: Path, tmp_path: Path) -> None:
         (lambda: model.generate([[1]], temperature=-1), "'temperature' is -1; accepted: a number"),
         (lambda: model.generate([[1]], top_k=0.5), "'top_k' is 0.5; accepted: an integer"),
         (lambda: make(shape, beta1=1.0), "'beta1' is 1.0; accepted: a number from 0 to 0.99999"),
+        (lambda: make(shape, clip_norm=10**400), "'clip_norm' is inf; accepted: a number from 0"),
+        (lambda: model.generate([[1]], temperature=np.nan), "'temperature' is nan; accepted"),
         (lambda: make(tmp_path / "none"), "unknown model|does not exist"),
         (lambda: make(shape, recipe="none"), "unknown recipe 'none'"),
         (lambda: make(shape, backend="none"), "unknown backend 'none'"),

@@ -6,12 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
 import make_example_run
 import numpy as np
 import pytest
+
+from fp8lab_analysis.read.hdf5 import InputError
+from fp8lab_analysis.read.run_reader import load_run
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "src/python"))
@@ -89,6 +94,55 @@ def test_what_is_no_run_file_is_one_line(run_file: Path, tmp_path: Path) -> None
         with pytest.raises(Error, match=message) as caught:
             runs.read_run(tmp_path / path)
         assert "\n" not in str(caught.value) and isinstance(caught.value, ValueError)
+
+
+KILLED = """
+import os, sys, h5py
+file = h5py.File(sys.argv[1], "a", libver="latest")
+file.swmr_mode = True
+file.flush()
+os._exit(0)
+"""
+
+
+def cut_files(run_file: Path, folder: Path) -> Iterator[tuple[Path, int]]:
+    """A complete file and one that a killed writer left, each cut short at several places."""
+    for kind in ("complete", "killed"):
+        (folder / kind).mkdir()
+        path = copied(run_file, folder / kind)
+        if kind == "killed":
+            subprocess.run([sys.executable, "-c", KILLED, str(path)], check=True)
+            assert path.read_bytes()[11] != 0 and runs.read_run(path).metrics["step"].size
+        whole = path.read_bytes()
+        for size in (12, 47, 48, 2000, len(whole) // 3, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:size])
+            yield path, size
+
+
+def test_every_cut_is_refused_at_once(run_file: Path, tmp_path: Path) -> None:
+    begin = time.monotonic()
+    for path, size in cut_files(run_file, tmp_path):
+        words = rf"damaged run file \(truncated: {size} of \d+ bytes are there\)"
+        with pytest.raises(Error, match=words) as caught:
+            runs.read_run(path)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(InputError, match=words):
+            load_run(path)
+    assert time.monotonic() - begin < 10
+
+
+def test_damage_in_a_file_of_a_killed_run_is_refused_soon(run_file: Path, tmp_path: Path) -> None:
+    path = copied(run_file, tmp_path)
+    subprocess.run([sys.executable, "-c", KILLED, str(path)], check=True)
+    data = bytearray(path.read_bytes())
+    data[int.from_bytes(data[36:44], "little") + 20] ^= 4  # in the header of the root group
+    path.write_bytes(data)
+    begin = time.monotonic()
+    with pytest.raises(Error, match=r"damaged run file .*checksum"):
+        runs.read_run(path)
+    with pytest.raises(InputError, match="checksum"):
+        load_run(path)
+    assert time.monotonic() - begin < 10
 
 
 def test_a_folder_stands_for_its_run(run_file: Path, tmp_path: Path) -> None:

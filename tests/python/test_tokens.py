@@ -99,6 +99,19 @@ def spoken(shard_folder: Path, document: int = 0, specials: bool = False) -> tup
     return "".join(texts), "".join(chosen)
 
 
+def test_pipes_in_the_place_of_results_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "a-00000.tokens")
+    with pytest.raises(TokenError, match="a-00000.tokens: is no regular file"):
+        read_shard(tmp_path / "a-00000.tokens")
+    (tmp_path / "a.txt").write_text("one two")
+    (tmp_path / "out").mkdir()
+    os.mkfifo(tmp_path / "out/tokenizer.json")
+    said = refused(capsys, tmp_path / "a.txt", "--out", tmp_path / "out", "--train-bpe", 300)
+    assert "out/tokenizer.json: is no regular file" in said
+
+
 def test_questions_are_masked_and_running_text_is_not(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "qa.jsonl", {"question": "2+2?", "answer": "It is\n#### 4"})
     folder = byte_tokenizer(tmp_path / "model", "<b>", "<e>")

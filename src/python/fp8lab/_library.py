@@ -14,6 +14,7 @@ the process is used as it is.
 from __future__ import annotations
 
 import ctypes
+import math
 import operator
 import os
 import weakref
@@ -415,12 +416,52 @@ def backend(name: str, threads: int) -> Handle:
 
 def integer(value: Any, name: str, bits: int) -> int:
     """Returns `value` as an int. Raises Error, with the argument's name, for an int of more than
-    `bits` bits: 64 for a seed, which is not negative, else 31 or 63 and a sign."""
-    number = operator.index(value)
+    `bits` bits: 64 for a seed, which is not negative, else 31 or 63 and a sign. Raises TypeError
+    for what is no integer."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: {type(value).__name__}; accepted: an integer") from None
     least = 0 if bits == 64 else -(2**bits)
     if least <= number < 2**bits:
         return number
     raise Error(f"{name}: {number}; accepted: an integer from {least} to {2**bits - 1}")
+
+
+def words(value: Any, name: str, accepted: str = "a text") -> str:
+    """Returns `value`. Raises TypeError, with the argument's name, for what is no text."""
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"{name}: {type(value).__name__}; accepted: {accepted}")
+
+
+def path(value: Any, name: str) -> str:
+    """Returns the text of a path. Raises TypeError, with the argument's name, for what is none."""
+    if isinstance(value, (str, bytes, os.PathLike)):
+        return os.fsdecode(value)
+    raise TypeError(f"{name}: {type(value).__name__}; accepted: a text or a path")
+
+
+def real(value: Any, name: str) -> float:
+    """Returns `value` as a float, an integer beyond floats as infinity. Raises TypeError, with the
+    argument's name, for what is no number."""
+    try:
+        if not isinstance(value, (str, bytes, bytearray)):
+            return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"{name}: {type(value).__name__}; accepted: a number")
+
+
+def number(value: Any, name: str, least: float, most: float) -> float:
+    """Returns `value` as a float. Raises Error, with the argument's name, unless it is from `least`
+    to `most`: NaN never is."""
+    found = real(value, name)
+    if least <= found <= most:
+        return found
+    raise Error(f"{name}: {found}; accepted: a number from {least:g} to {most:g}")
 
 
 def make_keys(keys: Mapping[str, Any]) -> Any:

@@ -14,6 +14,9 @@ from fp8lab.errors import Error
 from fp8lab.quantizer import QuantSpec
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 class Quantized(NamedTuple):
     """A quantized matrix: x ~ scales * decode(codes), with one scale per tile."""
 
@@ -25,13 +28,15 @@ class Quantized(NamedTuple):
     """Error statistics as in a run file, and scale_bits_per_element; None if not requested."""
 
 
-def _spec(spec: str | QuantSpec) -> QuantSpec:
-    return QuantSpec(spec) if isinstance(spec, str) else spec
+def _spec(spec: str | QuantSpec, name: str = "spec") -> QuantSpec:
+    if isinstance(spec, QuantSpec):
+        return spec
+    return QuantSpec(library.words(spec, name, "a QuantSpec or its words"))
 
 
 def _operand(name: str, values: Any, scales: Any, spec: str | QuantSpec | None) -> library.Operand:
     given = numpy_array(values, name)
-    quantizer = None if spec is None else _spec(spec)
+    quantizer = None if spec is None else _spec(spec, f"operand_{name}")
     operand = library.Operand(
         pointer_to(given),
         pointer_to(optional_array(scales, f"scale_{name}")),
@@ -68,6 +73,8 @@ def encode(
     becomes the positive canonical NaN, or the maximum if the format has no NaN.
     """
     bits = ctypes.c_int32()
+    for name, word in (("format", format), ("rounding", rounding), ("overflow", overflow)):
+        library.words(word, name)
     call("format_bits", format, ctypes.byref(bits))
     source = numpy_array(x, "x")
     type_of_codes = np.uint8 if bits.value <= 8 else np.uint16 if bits.value <= 16 else np.uint32
@@ -84,6 +91,7 @@ def decode(codes: NDArray[Any], format: str = "e4m3fn") -> NDArray[np.float32]:
     such as `ml_dtypes.float8_e5m2` for e5m2. Codes of another format's type, or with more bits than
     the format, are refused. NaN becomes the canonical 0x7FFFFFFF.
     """
+    library.words(format, "format")
     source = numpy_array(codes, "codes")
     values = np.empty(codes.shape, np.float32)
     call("decode", source, format, numpy_array(values, "values"))
@@ -143,10 +151,11 @@ def dequantize(
     Codes are uint8, or an array of the format's ml_dtypes type. Scales that `spec` cannot store,
     such as 0.3 under pow2, are refused, as are codes with more bits than the format.
     """
+    quantizer = _spec(spec)._handle
     given = numpy_array(codes, "codes"), optional_array(scales, "scales")
     values = np.empty(codes.shape, np.float32)
     backend = library.backend("cpu", threads)
-    call("dequantize", backend, _spec(spec)._handle, *given, numpy_array(values, "values"))
+    call("dequantize", backend, quantizer, *given, numpy_array(values, "values"))
     return values
 
 
@@ -186,7 +195,11 @@ def gemm(
     column-major. FP8 outputs are uint8 codes of D * d_scale. MODE is tensor, row, 1x128x1x128,
     1x128x128x128, 128x128x1x128 or bf16. In FP8 calls M, N and K must be multiples of 16.
     """
-    product = Handle("gemm_new", spec)
+    factors = {"alpha": alpha, "beta": beta, "d_scale": d_scale}
+    alpha, beta, d_scale = (
+        library.number(factor, name, -_LARGEST, _LARGEST) for name, factor in factors.items()
+    )
+    product = Handle("gemm_new", library.words(spec, "spec"))
     if call("gemm_is_library_call", product):
         if accumulate is not None:
             raise Error("accumulate: not for library calls; accepted: c with beta")

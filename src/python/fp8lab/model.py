@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import operator
+import threading
 import tomllib
-from collections.abc import Mapping, Sequence
-from os import PathLike, fspath
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from os import PathLike
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from fp8lab import _library as library
 from fp8lab._library import Handle, call, numpy_array
 from fp8lab.errors import Error
+
+LARGEST_RATE = 10.0
+"""The largest learning rate of a step, as in the files of runs."""
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 IGNORED = -100
 """A target that is not trained on. Any negative number has the same effect."""
@@ -49,6 +57,16 @@ def _tokens(values: ArrayLike, name: str) -> NDArray[np.int32]:
     return np.ascontiguousarray(np.clip(array.astype(np.int64), -1, 2**31 - 1), dtype=np.int32)
 
 
+def _prompts(prompts: Any) -> list[list[int]]:
+    """Returns the ids of prompts; those that no vocabulary has stay such. Raises TypeError for what
+    is no list of lists of integers."""
+    try:
+        ids = [[operator.index(token) for token in prompt] for prompt in prompts]
+    except TypeError:
+        raise TypeError("prompts: accepted: a list of lists of token ids, integers") from None
+    return [[min(max(token, -1), 2**31 - 1) for token in prompt] for prompt in ids]
+
+
 def _arrays(*arrays: NDArray[Any]) -> list[library.Array]:
     return [numpy_array(array, "batch") for array in arrays]
 
@@ -63,6 +81,19 @@ def _completion(completions: Handle, index: int) -> Completion:
     return Completion(tokens[:last], log_probabilities[:last], bool(ended.value))
 
 
+def _in_turn(
+    method: Callable[Concatenate[Model, _Arguments], _Result]
+) -> Callable[Concatenate[Model, _Arguments], _Result]:
+    """Lets the calls of a method, which release the GIL, take turns with all others of a model."""
+
+    @wraps(method)
+    def waiting(self: Model, /, *arguments: _Arguments.args, **keys: _Arguments.kwargs) -> _Result:
+        with self._turn:
+            return method(self, *arguments, **keys)
+
+    return waiting
+
+
 class Model:
     """A decoder with weights, optimizer state and numerics.
 
@@ -72,7 +103,7 @@ class Model:
     loaded, or the name or TOML file of an fp8lab model, with random weights from `seed`. `recipe`
     is a name from `fp8lab recipes list` or a file. The backend is `cpu` (the bit-exact emulator),
     `truth` (double precision, nothing quantized) or, if built in, `cuda`. Weights and gradients
-    have the tensor names of transformers.
+    have the tensor names of transformers. Several threads may use a model: their calls take turns.
     """
 
     def __init__(
@@ -96,54 +127,69 @@ class Model:
 
         `kind`, and what each of the other words means to it: [optimizer] of `fp8lab help config`.
         """
-        optimizer: dict[str, float | str] = {
-            "kind": kind,
-            "beta1": float(beta1),
-            "beta2": float(beta2),
-            "epsilon": float(epsilon),
-            "weight_decay": float(weight_decay),
-            "clip_norm": float(clip_norm),
+        numbers = {
+            "beta1": beta1,
+            "beta2": beta2,
+            "epsilon": epsilon,
+            "weight_decay": weight_decay,
+            "clip_norm": clip_norm,
         }
-        if kind == "muon":
-            optimizer |= {"momentum": float(momentum), "update_scale": update_scale}
+        is_muon = library.words(kind, "kind") == "muon"
+        if is_muon:
+            numbers["momentum"] = momentum
+        optimizer: dict[str, float | str] = {"kind": kind}
+        optimizer |= {name: library.real(value, name) for name, value in numbers.items()}
+        if is_muon:
+            optimizer["update_scale"] = library.words(update_scale, "update_scale")
         self._model = Handle(
             "model_new",
-            fspath(source),
-            fspath(recipe),
-            backend,
+            library.path(source, "source"),
+            library.path(recipe, "recipe"),
+            library.words(backend, "backend"),
             library.integer(threads, "threads", 31),
             library.make_keys(optimizer),
             len(optimizer),
             library.integer(seed, "seed", 64),
         )
+        self._turn = threading.RLock()
 
     @property
+    @_in_turn
     def config(self) -> dict[str, Any]:
         """The model's shape, with the keys of a run file's [model] table."""
         table: dict[str, Any] = tomllib.loads(self._text("model_config"))["model"]
         return table
 
     @property
+    @_in_turn
     def device(self) -> str:
         """Description of the backend's device, in one line."""
         return self._text("model_device")
 
     @property
+    @_in_turn
     def steps(self) -> int:
         """Number of completed optimizer steps."""
         return int(call("model_steps", self._model))
 
+    @_in_turn
     def parameters(self) -> dict[str, NDArray[np.float32]]:
         """Returns copies of the master weights."""
         return self._tensors("model_weight")
 
+    @_in_turn
     def set_parameters(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Sets all weights from float32, float16 or bfloat16 arrays; keeps the optimizer state."""
+        if not isinstance(weights, Mapping):
+            kind = type(weights).__name__
+            raise TypeError(f"weights: {kind}; accepted: a mapping of names to arrays")
+        texts = [library.text(library.words(name, "a name of weights")) for name in weights]
         arrays = [numpy_array(array, name) for name, array in weights.items()]
-        names = (ctypes.c_char_p * len(arrays))(*(library.text(name) for name in weights))
+        names = (ctypes.c_char_p * len(arrays))(*texts)
         given = (library.Array * len(arrays))(*arrays)
         call("model_set_weights", self._model, names, given, len(arrays))
 
+    @_in_turn
     def logits(self, tokens: ArrayLike) -> NDArray[np.float32]:
         """Returns logits (sequences, length, vocabulary) for tokens (sequences, length)."""
         inputs = _tokens(tokens, "tokens")
@@ -151,6 +197,7 @@ class Model:
         call("model_logits", self._model, *_arrays(inputs, logits))
         return logits
 
+    @_in_turn
     def log_probabilities(self, tokens: ArrayLike) -> NDArray[np.float32]:
         """Returns the log-probability in nats of every token except the first of each sequence,
         given the tokens before it: (sequences, length - 1)."""
@@ -159,6 +206,7 @@ class Model:
         call("model_token_losses", self._model, *_arrays(inputs, targets, losses))
         return -losses[:, :-1]
 
+    @_in_turn
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
@@ -178,6 +226,9 @@ class Model:
         Temperature 0 selects the most probable token. Draws depend only on `seed`, the prompt's
         index, `sample` and the position. Delayed scales start without a history.
         """
+        together = library.integer(together, "together", 63)
+        max_new_tokens = library.integer(max_new_tokens, "max_new_tokens", 63)
+        sample = library.integer(sample, "sample", 31)
         if together < 1 or max_new_tokens < 1 or sample < 0:
             raise Error(
                 "generate: accepted: max_new_tokens and together positive, sample not negative"
@@ -194,12 +245,12 @@ class Model:
         generation = library.Generation(
             sampling,
             len(sampling),
-            library.integer(max_new_tokens, "max_new_tokens", 63),
-            library.integer(together, "together", 63),
-            library.integer(sample, "sample", 31),
+            max_new_tokens,
+            together,
+            sample,
             library.integer(end, "end", 31),
         )
-        ids = [[min(max(int(token), -1), 2**31 - 1) for token in prompt] for prompt in prompts]
+        ids = _prompts(prompts)
         arrays = [(ctypes.c_int32 * len(prompt))(*prompt) for prompt in ids]
         tokens = (ctypes.POINTER(ctypes.c_int32) * len(ids))(
             *(ctypes.cast(array, ctypes.POINTER(ctypes.c_int32)) for array in arrays)
@@ -208,6 +259,7 @@ class Model:
         found = Handle("model_generate", self._model, tokens, lengths, len(ids), generation)
         return [_completion(found, index) for index in range(len(ids))]
 
+    @_in_turn
     def loss(self, tokens: ArrayLike, targets: ArrayLike | None = None) -> float:
         """Returns the mean cross-entropy in nats over the nonnegative targets (sequences, length).
 
@@ -215,6 +267,7 @@ class Model:
         """
         return self._loss("model_loss", self._batch(tokens, targets))
 
+    @_in_turn
     def gradients(
         self, tokens: ArrayLike, targets: ArrayLike | None = None
     ) -> tuple[float, dict[str, NDArray[np.float32]]]:
@@ -222,17 +275,20 @@ class Model:
         loss = self._loss("model_backward", self._batch(tokens, targets))
         return loss, self._tensors("model_gradient")
 
+    @_in_turn
     def step(
         self, tokens: ArrayLike, targets: ArrayLike | None = None, *, learning_rate: float
     ) -> Step:
         """Performs one optimizer step with clipping: AdamW, unless the model was made with another
-        `kind`."""
+        `kind`. `learning_rate` is a number from 0 to 10."""
+        rate = library.number(learning_rate, "learning_rate", 0.0, LARGEST_RATE)
         loss, norm = ctypes.c_double(), ctypes.c_double()
         batch = _arrays(*self._batch(tokens, targets))
         results = ctypes.byref(loss), ctypes.byref(norm)
-        call("model_step", self._model, *batch, learning_rate, *results)
+        call("model_step", self._model, *batch, rate, *results)
         return Step(loss.value, norm.value)
 
+    @_in_turn
     def save(
         self,
         folder: str | PathLike[str],
@@ -243,10 +299,13 @@ class Model:
         """Writes a folder that transformers loads. An existing folder must be empty.
 
         `dtype` is bf16, f16 or f32. With a recipe the weights of linear layers are FP8 codes with
-        scales, as the recipe quantizes them for the forward pass.
+        scales, as the recipe quantizes them for the forward pass. Weights that are not finite are
+        refused: a model that has them lost its training.
         """
-        name = None if recipe is None else fspath(recipe)
-        call("model_save", self._model, fspath(folder), dtype.upper(), name)
+        name = None if recipe is None else library.path(recipe, "recipe")
+        path, kind = library.path(folder, "folder"), library.words(dtype, "dtype")
+        self._require_finite()
+        call("model_save", self._model, path, kind.upper(), name)
 
     def _text(self, function: str) -> str:
         text = ctypes.c_char_p()
@@ -255,7 +314,9 @@ class Model:
 
     def _tensors(self, function: str) -> dict[str, NDArray[np.float32]]:
         """Returns what `function` writes of each tensor, by the names of transformers."""
-        found: dict[str, NDArray[np.float32]] = {}
+        return dict(self._each_tensor(function))
+
+    def _each_tensor(self, function: str) -> Iterator[tuple[str, NDArray[np.float32]]]:
         name, rank = ctypes.c_char_p(), ctypes.c_int32()
         shape = ctypes.POINTER(ctypes.c_int64)()
         places = ctypes.byref(name), ctypes.byref(rank), ctypes.byref(shape)
@@ -263,8 +324,17 @@ class Model:
             call("model_tensor", self._model, index, *places)
             values = np.empty(shape[: rank.value], np.float32)
             call(function, self._model, index, numpy_array(values, "values"))
-            found[(name.value or b"").decode()] = values
-        return found
+            yield (name.value or b"").decode(), values
+
+    def _require_finite(self) -> None:
+        for name, values in self._each_tensor("model_weight"):
+            if not np.isfinite(values).all():
+                place = np.argwhere(~np.isfinite(values))[0].tolist()
+                what = "NaN" if np.isnan(values[tuple(place)]) else "infinite"
+                raise Error(
+                    f"tensor '{name}' is {what} at ({', '.join(map(str, place))}); accepted: a "
+                    "model whose weights are finite"
+                )
 
     def _loss(self, function: str, batch: tuple[NDArray[np.int32], NDArray[np.int32]]) -> float:
         loss = ctypes.c_double()

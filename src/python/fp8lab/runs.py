@@ -7,10 +7,13 @@ every dataset.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -26,6 +29,9 @@ SCHEMAS = ("fp8lab-run-1", "fp8lab-run-2")
 NO_STEP = -1  # `step` of a row that was never written
 LARGEST_COMPRESSION = 1100  # deflate reaches 1032 to 1
 SMALL_DATASET = 16 << 20  # bytes; a dataset up to this size is always accepted
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+SUPERBLOCK = 48  # bytes of one of version 2 or 3
+READ_ATTEMPTS = 28  # as in src/io/hdf5/hdf5.cpp
 
 # Columns of the groups of rows; a group has as many rows as its shortest column.
 COLUMNS = {
@@ -116,9 +122,42 @@ class _Damage(Exception):
     """Damaged contents of a file; becomes an Error that names the file."""
 
 
+def _require_whole(path: Path) -> None:
+    """Raises Error if the file is shorter than its superblock (version 2 or 3) says: an SWMR reader
+    takes the missing rows for zeros. A run makes its file longer before it says so, and the size is
+    taken after the superblock was read: no run in progress is refused."""
+    with path.open("rb") as file:
+        start = file.read(SUPERBLOCK)
+        size = os.fstat(file.fileno()).st_size
+    if not start.startswith(SIGNATURE) or start[8:10] not in (b"\x02\x08", b"\x03\x08"):
+        return  # another version, or addresses that are not of 8 bytes
+    end = int.from_bytes(start[28:36], "little") if len(start) == SUPERBLOCK else SUPERBLOCK
+    if size < end:
+        raise Error(
+            f"{path}: damaged run file (truncated: {size} of {end} bytes are there); "
+            f"'fp8lab doctor {path.parent}' tells what can be saved"
+        )
+
+
+def _open_unclosed(path: Path) -> Any:
+    """Opens a file that a run has open or left behind, as an SWMR reader. HDF5 waits before it
+    reads a damaged block again, each time twice as long, and its 100 attempts never end; 28 take
+    half a second. h5py has no name for their number, the library that it is linked with has."""
+    import h5py
+
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
+    with suppress(OSError, AttributeError):  # of an h5py that is linked in another way
+        set_attempts = ctypes.CDLL(h5py.h5p.__file__).H5Pset_metadata_read_attempts
+        set_attempts.argtypes = [ctypes.c_int64, ctypes.c_uint]
+        set_attempts(access.id, READ_ATTEMPTS)
+    flags = h5py.h5f.ACC_RDONLY | h5py.h5f.ACC_SWMR_READ
+    return h5py.File(h5py.h5f.open(os.fsencode(path), flags, fapl=access))
+
+
 def _open(path: Path) -> Any:
-    """Opens the file. Tries the plain way first, since an SWMR reader waits minutes for a damaged
-    block to become valid."""
+    """Opens the file. Tries the plain way first, which does not wait for a damaged block."""
     try:
         import h5py
     except ModuleNotFoundError:
@@ -127,19 +166,22 @@ def _open(path: Path) -> Any:
     if not path.is_file():
         reason = "is no regular file" if path.exists() else "no such file"
         raise Error(f"{path}: {reason}; expected a run file of fp8lab")
+    _require_whole(path)
     try:
         return h5py.File(path, "r", libver="latest")
     except OSError as error:
         reason = str(error)
-    if not any(word in reason for word in ("open for write", "consistency flags", "lock")):
+    if not re.search(r"open for write|consistency flags|\block", reason):
         raise Error(f"{path}: not a readable HDF5 file ({' '.join(reason.split())})")
-    return h5py.File(path, "r", libver="latest", swmr=True)
+    return _open_unclosed(path)
 
 
 @contextmanager
 def _reading(path: str | PathLike[str]) -> Iterator[Any]:
     """Yields the open file. Converts every exception while reading to an Error that names the file,
     since HDF5 raises nearly every type of exception on a damaged file."""
+    if not isinstance(path, (str, PathLike)):
+        raise TypeError(f"path: {type(path).__name__}; accepted: a text or a path")
     path = Path(path)
     if path.is_dir():
         path /= "run.h5"
@@ -364,6 +406,8 @@ def read_statistic(path: str | PathLike[str], name: str) -> NDArray[np.float64]:
     Steps and tensors are those of `Run.tensors`. Raises Error if `name` is not one of
     `statistic_names()`.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name: {type(name).__name__}; accepted: one of statistic_names()")
     if name not in STATISTICS:
         raise Error(f"unknown statistic '{name}'; known are {', '.join(STATISTICS)}")
     with _reading(path) as file:

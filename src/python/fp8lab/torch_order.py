@@ -31,6 +31,8 @@ _OUTPUTS = {
 
 
 def _format(name: str, matrix: NDArray[Any], said: str | None) -> str:
+    if said is not None and not isinstance(said, str):
+        raise TypeError(f"format of {name}: {type(said).__name__}; accepted: e4m3fn or e5m2")
     known = isinstance(matrix, np.ndarray) and matrix.dtype.name
     if known == "uint8" and said in _INPUTS.values():
         format = str(said)

@@ -20,13 +20,20 @@ class PackError(ValueError):
     """The folder is no complete conformance pack, or a result has the wrong type or shape."""
 
 
+def _read(path: Path) -> bytes:
+    """Returns the bytes of a file. Raises OSError also for a pipe, which may have no writer."""
+    if path.exists() and not path.is_file():
+        raise OSError("is no regular file")
+    return path.read_bytes()
+
+
 class Pack:
     """A folder of test vectors. Checks the SHA-256 of every file that it reads."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         try:
-            text = (self.directory / "manifest.json").read_text(encoding="utf-8")
+            text = _read(self.directory / "manifest.json").decode()
             manifest = json.loads(text)
         except (OSError, ValueError) as error:
             raise PackError(f"{self.directory}: no readable manifest.json: {error}") from error
@@ -46,9 +53,10 @@ class Pack:
         if expected is None or path.is_absolute() or ".." in path.parts:
             raise PackError(f"{self.directory}: the manifest lists no file {name}")
         try:
-            data = (self.directory / path).read_bytes()
+            data = _read(self.directory / path)
         except OSError as error:
-            raise PackError(f"{self.directory / path}: {error.strerror}") from error
+            reason = error.strerror or error
+            raise PackError(f"{self.directory / path}: {reason}") from error
         if hashlib.sha256(data).hexdigest() != expected:
             raise PackError(f"{self.directory / path}: damaged, its SHA-256 is not the manifest's")
         array: Array = np.load(io.BytesIO(data), allow_pickle=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import struct
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +18,11 @@ from fp8lab.packages import how_to_install, missing_of
 Floats = NDArray[np.float32]
 CHUNK = 1 << 23
 """Largest number of elements converted to floats at a time; at least one row is converted."""
+
+WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of the types of metadata that are numbers, by their codes."""
+STRING, ARRAY = 8, 9
+"""Codes of the other types of metadata."""
 
 
 def need(module: str) -> Any:
@@ -66,12 +73,49 @@ class Tensor:
         return same and bool(np.array_equal(self._entry.data, other._entry.data))
 
 
+def _check_arrays(data: mmap.mmap) -> None:
+    """Raises ValueError or struct.error for an array of arrays, in which the package gguf recurses,
+    and for one beyond the end of the file, whose elements it would count without end."""
+    order = ">" if struct.unpack_from("<I", data, 4)[0] & 0xFFFF == 0 else "<"
+    if struct.unpack_from(f"{order}I", data, 4)[0] not in (2, 3):
+        return  # the package says which versions it reads
+    integer, length = struct.Struct(f"{order}I"), struct.Struct(f"{order}Q")
+
+    def after_text(place: int) -> int:
+        return place + length.size + int(length.unpack_from(data, place)[0])
+
+    place = 24
+    for _ in range(length.unpack_from(data, 16)[0]):
+        place = after_text(place)
+        (kind,), count = integer.unpack_from(data, place), 1
+        place += integer.size
+        if kind == ARRAY:
+            (kind,), (count,) = (
+                integer.unpack_from(data, place),
+                length.unpack_from(data, place + integer.size),
+            )
+            place += integer.size + length.size
+            if kind == ARRAY:
+                raise ValueError("metadata hold an array of arrays")
+        if kind == STRING:
+            for _ in range(count):
+                place = after_text(place)
+        elif kind in WIDTHS:
+            place += WIDTHS[kind] * count
+        else:
+            raise ValueError(f"metadata of the unknown type {kind}")
+        if place > len(data):
+            raise ValueError("metadata reach beyond the end of the file")
+
+
 class Source:
     """An open GGUF file. Failures raise Error that names file and key."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         gguf = need("gguf")
+        if path.exists() and not path.is_file():
+            raise Error(f"{path}: is no regular file")
         try:
             with path.open("rb") as file:
                 magic = file.read(4)
@@ -80,9 +124,19 @@ class Source:
         if magic != b"GGUF":
             raise Error(f"{path}: is no GGUF file")
         try:
+            with path.open("rb") as file:
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                    _check_arrays(data)
             reader = gguf.GGUFReader(path)
             self._fields = {key: field.contents() for key, field in reader.fields.items()}
-        except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+        except (
+            ValueError,
+            IndexError,
+            KeyError,
+            TypeError,
+            OverflowError,
+            struct.error,
+        ) as error:
             reason = " ".join(str(error).split())[:200]
             raise Error(f"{path}: is cut off or damaged: {reason}") from error
         self._read: set[str] = set()

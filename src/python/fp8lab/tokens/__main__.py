@@ -173,6 +173,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     out: Path = options.out
     with NewFiles(out) as files:
         present = out / "tokenizer.json"
+        if present.exists() and not present.is_file():
+            raise TokenError(f"{present}: is no regular file")
         if present.exists() and present.read_bytes() != encoder.json_bytes:
             raise TokenError(f"{present}: another tokenizer; accepted: another --out")
         if any(path.name.startswith(f"{name}-") for path in out.glob("*.tokens")):

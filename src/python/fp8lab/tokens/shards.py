@@ -237,6 +237,8 @@ class ShardWriter:
 
 def read_shard(path: Path | str) -> Shard:
     """Reads a whole shard. Raises TokenError if the file is no shard or is damaged."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise TokenError(f"{path}: is no regular file")
     data = Path(path).read_bytes()
     if len(data) < HEADER.size or data[:8] != MAGIC:
         raise TokenError(f"{path}: not a shard of fp8lab.tokens")

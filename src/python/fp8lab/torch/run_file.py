@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ class RunFile:
         self._clocks = clocks_of(model)
         self._run: Handle | None = None
         self._layers: list[Layer] = []
+        self._turn = threading.Lock()
         self._began = time.monotonic()
         self._steps = self._tokens = 0
         self._measure(True)
@@ -66,8 +68,9 @@ class RunFile:
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self._measure(False)
-        if kind is None and self._run is not None:
-            call("run_complete", self._run)
+        with self._turn:
+            if kind is None and self._run is not None:
+                call("run_complete", self._run)
 
     def step(
         self,
@@ -82,26 +85,27 @@ class RunFile:
         `gradient_norm` is that of all gradients before clipping. In a run that gives some, a step
         whose norm is not finite counts as diverged in reports.
         """
-        if self._run is None:
-            self._begin()
-        assert self._run is not None
-        self._steps += 1
-        self._tokens += tokens
-        seconds = time.monotonic() - self._began
-        row = RunStep(
-            self._steps,
-            self._tokens,
-            _number(loss),
-            _number(gradient_norm),
-            _number(learning_rate),
-            seconds,
-        )
-        call("run_add_step", self._run, ctypes.byref(row))
-        if self._is_measured:
-            handles, count = self._handles()
-            stream = self._layers[0].stream() if count else 0
-            call("run_add_statistics", self._run, self._steps, handles, count, stream)
-        self._measure((self._steps + 1) % self._every == 0)
+        with self._turn:
+            if self._run is None:
+                self._begin()
+            assert self._run is not None
+            self._steps += 1
+            self._tokens += tokens
+            seconds = time.monotonic() - self._began
+            row = RunStep(
+                self._steps,
+                self._tokens,
+                _number(loss),
+                _number(gradient_norm),
+                _number(learning_rate),
+                seconds,
+            )
+            call("run_add_step", self._run, ctypes.byref(row))
+            if self._is_measured:
+                handles, count = self._handles()
+                stream = self._layers[0].stream() if count else 0
+                call("run_add_statistics", self._run, self._steps, handles, count, stream)
+            self._measure((self._steps + 1) % self._every == 0)
 
     def _measure(self, is_measured: bool) -> None:
         self._is_measured = is_measured
