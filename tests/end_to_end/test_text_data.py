@@ -272,7 +272,7 @@ def test_what_is_missing_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch)
                 else errors(run(*words, cwd=folder))
             )
             assert "tokenizers is not installed; encoding needs it" in message
-            assert f"{sys.executable} -m pip install tokenizers" in message
+            assert "pip install tokenizers" in message and sys.executable in message
     monkeypatch.setenv("FP8LAB_PYTHON", str(folder / "nowhere"))
     message = refused("eval", "model", "--data", "a.txt", cwd=folder)
     assert "nowhere: cannot be started" in message

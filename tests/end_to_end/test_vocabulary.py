@@ -156,7 +156,7 @@ def test_a_missing_library_is_one_line(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("FP8LAB_CACHE", str(folder / "cache"))
     message = refused("eval", "model", "--data", "a.txt", cwd=folder)
     assert "tokenizers is not installed; encoding needs it" in message
-    assert f"{sys.executable} -m pip install tokenizers" in message
+    assert "pip install tokenizers" in message and sys.executable in message
     message = refused("generate", "model", "--prompt", "One", cwd=folder)
     assert "tokenizers is not installed" in message
     (folder / "p.jsonl").write_text('{"prompt": [5, 6]}\n')
