@@ -24,6 +24,10 @@ run("${prefix}/bin/fp8lab" recipes show infir2)
 run("${prefix}/bin/fp8lab" train --preset quickstart --dry-run)
 run("${CMAKE_COMMAND}" -E env "PYTHONPATH=${prefix}/share/fp8lab/analysis" PYTHONDONTWRITEBYTECODE=1
   /usr/bin/python3 -m fp8lab_analysis.report --help)
+# Python's package has its library, and that finds the installed recipes.
+run("${CMAKE_COMMAND}" -E env --unset=FP8LAB_LIBRARY "PYTHONPATH=${prefix}/share/fp8lab/python"
+  PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -c
+  "import numpy, fp8lab\nx = numpy.ones((16, 128), 'f4')\nassert (fp8lab.gemm(x, x, 'infir2:fprop') == 128).all()")
 # Every file of the package is installed: modules, and the templates with what they include.
 get_filename_component(source "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
 file(GLOB_RECURSE files RELATIVE "${source}/analysis" "${source}/analysis/fp8lab_analysis/*")

@@ -316,6 +316,9 @@ def test_a_table_names_its_keys(tmp_path: Path) -> None:
     assert keys in refused(*preset, "stages.cpt.learning_rate=1e-3", cwd=tmp_path)
     said = refused(*preset, "learning_rate=1e-3", cwd=tmp_path)
     assert f"in a table: {keys}" in said and "optimizer.group.learning_rate" in said
+    assert f"in a table: {keys}" in refused(*preset, "lr=1e-3", cwd=tmp_path)
+    for theirs, ours in (("batch_size", "batch_sequences"), ("seq_len", "sequence_length")):
+        assert f"stages.*.{ours}" in refused(*preset, f"{theirs}=4", cwd=tmp_path)
 
 
 def test_a_number_that_a_float_holds_as_zero_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@
 
 #include "src/cli/command.hpp"
 #include "src/config/key_help.hpp"
+#include "src/config/reading/nearest_name.hpp"
 #include "src/config/reading/toml_reader.hpp"
 #include "src/config/reading/toml_text.hpp"
 
@@ -131,6 +132,20 @@ std::string keys_of_tables(const std::string& key) {
   return found.empty() ? "" : fmt::format("in a table: {}", fmt::join(found, ", "));
 }
 
+/// As keys_of_tables; where there are none, those of the key that `key` may mean.
+std::string keys_meant(const std::string& key) {
+  const std::string keys = keys_of_tables(key);
+  if (!keys.empty()) return keys;
+  std::vector<std::string> names;
+  for (const KeyHelp& one : run_keys()) {
+    std::string path = one.path;
+    std::erase_if(path, [](char c) { return c == '[' || c == ']'; });
+    names.push_back(path.substr(path.rfind('.') + 1));
+  }
+  const std::string meant = nearest_name(key, names);
+  return meant.empty() ? meant : keys_of_tables(meant);
+}
+
 }  // namespace
 
 void OptionAssignments::add(const std::string& option, const std::string& key) {
@@ -221,7 +236,7 @@ ErrorFields OptionAssignments::in_options(ErrorFields fields) const {
   if (about == nullptr) return fields;
   const bool is_set = about->words.starts_with("--set ");
   if (is_set && fields.noun == "unknown key" && fields.remedy.empty()) {
-    fields.remedy = keys_of_tables(about->key);
+    fields.remedy = fields.nearest.empty() ? keys_meant(about->key) : keys_of_tables(about->key);
   }
   if (is_set && fields.accepted == "a table" && fields.remedy.empty()) {
     fields.remedy = keys_within(about->path);

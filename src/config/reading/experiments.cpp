@@ -52,14 +52,20 @@ fs::path experiments_above(const fs::path& file) {
 fs::path experiments_directory() {
   std::error_code error;
   const fs::path package = containing_file();
-  const fs::path beside = package.parent_path() / "experiments";
-  if (package.is_absolute() && is_folder(beside)) return beside;
+  // The library of a wheel, fp8lab/libfp8lab.so, and of an installation,
+  // share/fp8lab/python/fp8lab/libfp8lab.so.
+  const fs::path folder = package.parent_path();
+  for (const fs::path& beside : {folder, folder.parent_path().parent_path()}) {
+    if (package.is_absolute() && is_folder(beside / "experiments/recipes")) {
+      return beside / "experiments";
+    }
+  }
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!error) {
     const fs::path above = program.parent_path().parent_path();
     // An installation, and Python's package, which has the program in fp8lab/bin.
-    for (const fs::path& folder : {above / "share/fp8lab/experiments", above / "experiments"}) {
-      if (is_folder(folder / "recipes")) return folder;
+    for (const fs::path& found : {above / "share/fp8lab/experiments", above / "experiments"}) {
+      if (is_folder(found / "recipes")) return found;
     }
   }
   // A source tree moved after the build still contains the program: build/PRESET/src/fp8lab.
