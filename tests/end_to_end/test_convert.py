@@ -296,7 +296,11 @@ def test_what_spoils_or_changes_weights_is_an_error_everywhere(
     for target in ("bf16", "fp8"):
         assert named in refused("convert", folder, tmp_path / "out", "--to", target)
         assert not (tmp_path / "out").exists()
-    assert "changed" in refused("eval", folder, "--recipe", "bf16")
+    # The reader of eval, train and generate: the whole folder is read, the changed one is not.
+    (tmp_path / "p.jsonl").write_text('{"prompt": [5, 6]}\n')
+    words = ("--prompts", tmp_path / "p.jsonl", "--max-new-tokens", 1)
+    assert run("generate", whole, *words).returncode == 0
+    assert named.removesuffix(" is false") in refused("generate", folder, *words)
 
 
 def test_plain_weights_under_a_quantized_configuration_are_not_read(
@@ -305,7 +309,10 @@ def test_plain_weights_under_a_quantized_configuration_are_not_read(
     config = json.loads((converted["fp8"] / "config.json").read_text())
     folder = write_folder(tmp_path / "plain", read_folder(source), config)
     assert run("doctor", folder).returncode == 3
-    assert "no tensor is quantized" in refused("eval", folder, "--recipe", "bf16")
+    (tmp_path / "p.jsonl").write_text('{"prompt": [5, 6]}\n')
+    words = ("--prompts", tmp_path / "p.jsonl", "--max-new-tokens", 1)
+    assert run("generate", source, *words).returncode == 0
+    assert "no tensor is quantized" in refused("generate", folder, *words)
 
 
 def test_neutral_zero_points_and_factors_change_nothing(

@@ -112,7 +112,7 @@ class FileTensors : public ModelTensors {
     }
     const bool is_quantized = std::any_of(tensors_.begin(), tensors_.end(),
                                           [](const Entry& one) { return !one.scales.empty(); });
-    if (quantization_.described && !is_quantized) {
+    if (quantization_.described && !is_quantized && is_folder(path)) {  // a shard may be all plain
       throw InputError({.where = store_.path(),
                         .reason = "no tensor is quantized, but config.json has a "
                                   "quantization_config",
