@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from program import refused, succeeded
-
 
 FEW = ("batch_sequences=1", "micro_batch_sequences=1", "sequence_length=128")
 
@@ -44,6 +44,17 @@ def test_the_kernels_of_a_step(tmp_path: Path, recipe: str, kernels: list[str]) 
         assert text in listed
     if recipe == "bf16":
         assert heading not in plan(tmp_path, recipe)
+
+
+def test_equal_stages_are_timed_once_and_others_by_themselves(tmp_path: Path) -> None:
+    sizes = {"pretrain": 1, "cpt": 8, "sft": 1}
+    words = ["--set", "stages.*.sequence_length=128"]
+    for stage, size in sizes.items():
+        for key in ("batch_sequences", "micro_batch_sequences"):
+            words += ["--set", f"stages.{stage}.{key}={size}"]
+    said = succeeded("train", "--preset", "quickstart", *words, "--dry-run", cwd=tmp_path)
+    pretrain, cpt, sft = re.findall(r"time about ([\d.e-]+) s a step, from .*", said)
+    assert float(cpt) > 2 * float(pretrain) and sft == pretrain
 
 
 def test_kernels_are_of_a_plan(tmp_path: Path) -> None:
