@@ -20,6 +20,28 @@ void draw_cases<ops::Add>(CaseDraw& draw) {
 }
 
 template <>
+void draw_cases<ops::WeightedSum>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const bool wild = draw.one_in(2);
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
+    const float x = draw.one_in(4) ? 1.0f : -0.77459667f, y = draw.one_in(4) ? 0.0f : 0.63245553f;
+    draw.add(
+        "weighted_sum", dtype, s, {input(), input(), draw.output(dtype, s.rows, s.cols)},
+        [x, y](Backend& b, const Views& t) {
+          b.run(ops::WeightedSum{.a = t[0], .factor_a = x, .b = t[1], .factor_b = y, .sum = t[2]});
+        });
+    draw.add(
+        "weighted_sum", dtype, s, {input(), updated(input())}, [x, y](Backend& b, const Views& t) {
+          b.run(ops::WeightedSum{.a = t[0], .factor_a = x, .b = t[1], .factor_b = y, .sum = t[1]});
+        });
+    draw.add("weighted_sum of one", dtype, s, {updated(input())}, [x](Backend& b, const Views& t) {
+      b.run(ops::WeightedSum{.a = t[0], .factor_a = x, .sum = t[0]});
+    });
+  }
+}
+
+template <>
 void draw_cases<ops::Copy>(CaseDraw& draw) {
   const auto copy = [&](HostTensor source, DType to) {
     const MatrixShape s{source.rows, source.cols};
@@ -86,37 +108,44 @@ void draw_cases<ops::SwigluBackward>(CaseDraw& draw) {
 }
 
 template <>
-void draw_cases<ops::GeluForward>(CaseDraw& draw) {
-  for (const DType dtype : kActivationTypes) {
-    const MatrixShape s = draw.shape();
-    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, draw.one_in(2)); };
-    draw.add("gelu_forward", dtype, s, {input(), draw.output(dtype, s.rows, s.cols)},
-             [](Backend& b, const Views& t) {
-               b.run(ops::GeluForward{t[0], t[1]});
-             });
-    draw.add("gelu_forward", dtype, s, {updated(input())}, [](Backend& b, const Views& t) {
-      b.run(ops::GeluForward{t[0], t[0]});
-    });
+void draw_cases<ops::ActivationForward>(CaseDraw& draw) {
+  for (const Activation kind : kActivations) {
+    for (const DType dtype : kActivationTypes) {
+      const MatrixShape s = draw.shape();
+      const auto input = [&] { return draw.values(dtype, s.rows, s.cols, draw.one_in(2)); };
+      draw.add("activation_forward", dtype, s, {input(), draw.output(dtype, s.rows, s.cols)},
+               [kind](Backend& b, const Views& t) {
+                 b.run(ops::ActivationForward{.kind = kind, .x = t[0], .out = t[1]});
+               });
+      draw.add("activation_forward", dtype, s, {updated(input())},
+               [kind](Backend& b, const Views& t) {
+                 b.run(ops::ActivationForward{.kind = kind, .x = t[0], .out = t[0]});
+               });
+    }
   }
 }
 
 template <>
-void draw_cases<ops::GeluBackward>(CaseDraw& draw) {
-  for (const DType dtype : kActivationTypes) {
-    const MatrixShape s = draw.shape();
-    const bool wild = draw.one_in(2);
-    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
-    draw.add("gelu_backward", dtype, s, {input(), input(), draw.output(dtype, s.rows, s.cols)},
-             [](Backend& b, const Views& t) {
-               b.run(ops::GeluBackward{.x = t[0], .dout = t[1], .dx = t[2]});
-             });
-    for (std::size_t in_place = 0; in_place < 2; ++in_place) {
-      std::vector<HostTensor> tensors = {input(), input()};
-      tensors[in_place].output = true;
-      draw.add("gelu_backward", dtype, s, std::move(tensors),
-               [in_place](Backend& b, const Views& t) {
-                 b.run(ops::GeluBackward{.x = t[0], .dout = t[1], .dx = t[in_place]});
+void draw_cases<ops::ActivationBackward>(CaseDraw& draw) {
+  for (const Activation kind : kActivations) {
+    for (const DType dtype : kActivationTypes) {
+      const MatrixShape s = draw.shape();
+      const bool wild = draw.one_in(2);
+      const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
+      draw.add("activation_backward", dtype, s,
+               {input(), input(), draw.output(dtype, s.rows, s.cols)},
+               [kind](Backend& b, const Views& t) {
+                 b.run(ops::ActivationBackward{.kind = kind, .x = t[0], .dout = t[1], .dx = t[2]});
                });
+      for (std::size_t in_place = 0; in_place < 2; ++in_place) {
+        std::vector<HostTensor> tensors = {input(), input()};
+        tensors[in_place].output = true;
+        draw.add("activation_backward", dtype, s, std::move(tensors),
+                 [kind, in_place](Backend& b, const Views& t) {
+                   b.run(ops::ActivationBackward{
+                       .kind = kind, .x = t[0], .dout = t[1], .dx = t[in_place]});
+                 });
+      }
     }
   }
 }

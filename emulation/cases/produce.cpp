@@ -32,7 +32,7 @@ class Productions {
 
   std::vector<Production> all() {
     return {rmsnorm(), layernorm(),       add_rmsnorm(), add_layernorm(),
-            swiglu(),  swiglu_backward(), gelu(),        gelu_backward()};
+            swiglu(),  swiglu_backward(), activation(),  activation_backward()};
   }
 
  private:
@@ -121,25 +121,33 @@ class Productions {
               return ops::SwigluBackward{.gate_up = t[0], .dout = t[1], .dgate_up = t[2]};
             }};
   }
-  Production gelu() {
-    return {"gelu_quantize", false, {input(s_.cols), output(s_.cols)}, 1, [](const Views& t) {
-              return ops::GeluForward{t[0], t[1]};
+  Activation kind() { return draw_.one_in(2) ? Activation::gelu_tanh : Activation::relu2; }
+  Production activation() {
+    return {"activation_quantize",
+            false,
+            {input(s_.cols), output(s_.cols)},
+            1,
+            [kind = kind()](const Views& t) {
+              return ops::ActivationForward{.kind = kind, .x = t[0], .out = t[1]};
             }};
   }
-  Production gelu_backward() {
+  Production activation_backward() {
     if (draw_.one_in(2)) {
-      return {
-          "gelu_backward_quantize",
-          true,
-          {updated(input(s_.cols)), input(s_.cols)},
-          0,
-          [](const Views& t) { return ops::GeluBackward{.x = t[0], .dout = t[1], .dx = t[0]}; }};
+      return {"activation_backward_quantize",
+              true,
+              {updated(input(s_.cols)), input(s_.cols)},
+              0,
+              [kind = kind()](const Views& t) {
+                return ops::ActivationBackward{.kind = kind, .x = t[0], .dout = t[1], .dx = t[0]};
+              }};
     }
-    return {"gelu_backward_quantize",
+    return {"activation_backward_quantize",
             true,
             {input(s_.cols), input(s_.cols), output(s_.cols)},
             2,
-            [](const Views& t) { return ops::GeluBackward{.x = t[0], .dout = t[1], .dx = t[2]}; }};
+            [kind = kind()](const Views& t) {
+              return ops::ActivationBackward{.kind = kind, .x = t[0], .dout = t[1], .dx = t[2]};
+            }};
   }
 
   CaseDraw& draw_;

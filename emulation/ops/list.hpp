@@ -19,6 +19,7 @@
 #include "emulation/ops/optimizer/orthogonalize.hpp"
 #include "emulation/ops/optimizer/stored_state.hpp"
 #include "emulation/ops/optimizer/update.hpp"
+#include "emulation/ops/pointwise/activation.hpp"
 #include "emulation/ops/pointwise/add.hpp"
 #include "emulation/ops/pointwise/add_norm.hpp"
 #include "emulation/ops/pointwise/argmax.hpp"
@@ -26,11 +27,11 @@
 #include "emulation/ops/pointwise/copy.hpp"
 #include "emulation/ops/pointwise/cross_entropy.hpp"
 #include "emulation/ops/pointwise/embedding.hpp"
-#include "emulation/ops/pointwise/gelu.hpp"
 #include "emulation/ops/pointwise/layernorm.hpp"
 #include "emulation/ops/pointwise/rmsnorm.hpp"
 #include "emulation/ops/pointwise/row_cosines.hpp"
 #include "emulation/ops/pointwise/swiglu.hpp"
+#include "emulation/ops/pointwise/weighted_sum.hpp"
 #include "emulation/ops/produce.hpp"
 #include "emulation/ops/quantize/delayed_scale.hpp"
 #include "emulation/ops/quantize/dequantize.hpp"
@@ -57,6 +58,7 @@
   X(LayerNormForward)                \
   X(LayerNormBackward)               \
   X(Add)                             \
+  X(WeightedSum)                     \
   X(BiasBackward)                    \
   X(Rope)                            \
   X(AttentionForward)                \
@@ -64,8 +66,8 @@
   X(AttentionCached)                 \
   X(SwigluForward)                   \
   X(SwigluBackward)                  \
-  X(GeluForward)                     \
-  X(GeluBackward)                    \
+  X(ActivationForward)               \
+  X(ActivationBackward)              \
   X(CrossEntropy)                    \
   X(Argmax)                          \
   X(AccumulateSquareSum)             \

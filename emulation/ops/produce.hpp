@@ -4,8 +4,8 @@
 #include <optional>
 #include <variant>
 
+#include "emulation/ops/pointwise/activation.hpp"
 #include "emulation/ops/pointwise/add_norm.hpp"
-#include "emulation/ops/pointwise/gelu.hpp"
 #include "emulation/ops/pointwise/layernorm.hpp"
 #include "emulation/ops/pointwise/rmsnorm.hpp"
 #include "emulation/ops/pointwise/swiglu.hpp"
@@ -16,7 +16,7 @@ namespace fp8lab::ops {
 /// Operations whose result can be quantized when it is stored.
 using Producer =
     std::variant<RmsNormForward, LayerNormForward, AddRmsNormForward, AddLayerNormForward,
-                 SwigluForward, SwigluBackward, GeluForward, GeluBackward>;
+                 SwigluForward, SwigluBackward, ActivationForward, ActivationBackward>;
 
 inline const TensorView& output_of(const Producer& producer) {
   return std::visit([](const auto& op) -> const TensorView& { return op.output(); }, producer);

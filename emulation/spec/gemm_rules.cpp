@@ -162,6 +162,21 @@ GemmVerdict refuse_transform(const QuantSpec& a, const QuantSpec& b, const std::
                      .accepted = "the same for both"};
 }
 
+// The product of a clamp's residual is added to the stored product, without its factor.
+GemmVerdict refuse_factor(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
+                          const std::string& name_a, const std::string& name_b) {
+  if (spec.alpha == 1.0f) return {};
+  for (const auto& [operand, name] : {std::pair(&a, &name_a), std::pair(&b, &name_b)}) {
+    if (!operand->transform.is_compensated()) continue;
+    return ErrorFields{
+        .key = fmt::format("transform of {}", *name),
+        .found = transform_name(operand->transform),
+        .reason = fmt::format("with a product that the model multiplies by {}", spec.alpha),
+        .accepted = "a clamp without compensation, or linear_alpha = \"one\""};
+  }
+  return {};
+}
+
 GemmVerdict refuse_rest(const GemmSpec& spec) {
   if (spec.split_k < 1 || spec.split_k > 64) {
     return ErrorFields{
@@ -193,6 +208,7 @@ GemmVerdict first_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantS
   if (!refusal) refusal = refuse_width(spec, y, name_b, common);
   if (!refusal) refusal = refuse_transform(x, y, name_a, name_b);
   if (!refusal) refusal = refuse_order(spec, common > 0);
+  if (!refusal) refusal = refuse_factor(spec, x, y, name_a, name_b);
   if (!refusal) refusal = refuse_rest(spec);
   return refusal;
 }

@@ -50,6 +50,7 @@ std::string label(const GemmSpec& spec) {
     text += fmt::format("/{}", word_for(kScaleOrderNames, spec.scale_order));
   }
   if (spec.split_k > 1) text += fmt::format("/split_k:{}", spec.split_k);
+  if (spec.alpha != 1.0f) text += fmt::format(" times {}", spec.alpha);
   return text;
 }
 

@@ -27,6 +27,9 @@ struct GemmSpec {
   ScaleOrder scale_order = ScaleOrder::automatic;
   int split_k = 1;             ///< number of contiguous K ranges summed left to right
   DType output = DType::bf16;  ///< bf16 or f32
+  /// Factor of the product, before a bias or an accumulator is added. It belongs to the function of
+  /// a model (ModelConfig::linear_alpha): recipes do not set it.
+  float alpha = 1.0f;
 
   bool operator==(const GemmSpec&) const = default;
 };
@@ -51,7 +54,8 @@ std::optional<ScheduleChoice> schedule_from_name(std::string_view name);
 QuantSpec multiplied_form(const Accumulator& accumulator, const QuantSpec& operand);
 
 /// Returns the words that parse_gemm_spec parses, for example "sm90_wgmma_fp8/promote:128/bf16"; a
-/// scale order other than automatic and "/split_k:N" follow.
+/// scale order other than automatic and "/split_k:N" follow. An alpha other than 1, which recipes
+/// do not have, follows as " times A".
 std::string label(const GemmSpec& spec);
 
 }  // namespace fp8lab

@@ -410,7 +410,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> CublasLtGemm::algorithms(std::size_
 }
 
 void CublasLtGemm::run(Context& context) const {
-  const float alpha = 1.0f;
+  const float alpha = call_.spec.alpha;
   const float beta = call_.accumulate ? 1.0f : 0.0f;
   if (!swapped_ && call_.accumulate) transpose(context, call_.d, d_);
   if (separate_c_) {

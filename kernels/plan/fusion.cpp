@@ -23,8 +23,8 @@ constexpr std::array kFusions = {
     Fusion{ops::AddRmsNormForward::kName,  FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::norm_blocks},
     Fusion{ops::SwigluForward::kName,      FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::elements},
     Fusion{ops::SwigluBackward::kName,     FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::elements, 2},
-    Fusion{ops::GeluForward::kName,        FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::elements},
-    Fusion{ops::GeluBackward::kName,       FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::elements},
+    Fusion{ops::ActivationForward::kName,  FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::elements},
+    Fusion{ops::ActivationBackward::kName, FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::elements},
 };
 // clang-format on
 
@@ -67,11 +67,11 @@ bool fits(const ops::SwigluBackward& op, const Fusion& fusion) {
          op.dout.size() > 0;
 }
 
-bool fits(const ops::GeluForward& op, const Fusion& fusion) {
+bool fits(const ops::ActivationForward& op, const Fusion& fusion) {
   return takes(fusion.types, op.out.dtype) && have_type(op.out.dtype, op.x) && op.x.size() > 0;
 }
 
-bool fits(const ops::GeluBackward& op, const Fusion& fusion) {
+bool fits(const ops::ActivationBackward& op, const Fusion& fusion) {
   return takes(fusion.types, op.dx.dtype) && have_type(op.dx.dtype, op.x, op.dout) &&
          op.x.size() > 0;
 }

@@ -1,8 +1,11 @@
-// SwiGLU, GELU and their gradients on groups of elements. NaN results need not be canonical.
+// SwiGLU, GELU, squared ReLU and their gradients on groups of elements. NaN results need not be
+// canonical.
 #pragma once
 
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/gelu.hpp"
+#include "emulation/numerics/relu2.hpp"
+#include "emulation/ops/pointwise/activation.hpp"
 #include "kernels/pointwise/reciprocal.cuh"
 #include "kernels/pointwise/rows.cuh"
 
@@ -67,6 +70,36 @@ __device__ inline void gelu_gradient(const float (&x)[kGroup], const float (&dou
   gelu_sigmoid(x, sig);
 #pragma unroll
   for (int i = 0; i < kGroup; ++i) dx[i] = dout[i] * numerics::gelu_slope(x[i], sig[i]);
+}
+
+template <Activation kKind>
+__device__ inline void activate(const float (&x)[kGroup], float (&out)[kGroup]) {
+  if constexpr (kKind == Activation::gelu_tanh) {
+    gelu(x, out);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) out[i] = numerics::relu2(x[i]);
+  }
+}
+
+template <Activation kKind>
+__device__ inline void activate_gradient(const float (&x)[kGroup], const float (&dout)[kGroup],
+                                         float (&dx)[kGroup]) {
+  if constexpr (kKind == Activation::gelu_tanh) {
+    gelu_gradient(x, dout, dx);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) dx[i] = numerics::relu2_gradient(x[i], dout[i]);
+  }
+}
+
+/// Calls body.operator()<kind>() with the kind as a template argument.
+template <class Body>
+void with_activation(Activation kind, const Body& body) {
+  switch (kind) {
+    case Activation::gelu_tanh: return body.template operator()<Activation::gelu_tanh>();
+    case Activation::relu2: return body.template operator()<Activation::relu2>();
+  }
 }
 
 }  // namespace fp8lab::cuda

@@ -24,6 +24,26 @@ struct Add {
   }
 };
 
+/// (a * factor_a) + (b * factor_b), or a * factor_a.
+template <bool kTwo, class A, class B, class Sum>
+struct WeightedSum {
+  Rows<A> a;
+  Rows<B> b;
+  Rows<Sum> sum;
+  float factor_a, factor_b;
+
+  __device__ void operator()(std::int64_t row, std::int64_t col, int count) const {
+    float left[kGroup], right[kGroup], result[kGroup];
+    a.load_group(row, col, count, left);
+    if constexpr (kTwo) b.load_group(row, col, count, right);
+    for (int i = 0; i < kGroup; ++i) {
+      result[i] = left[i] * factor_a;
+      if constexpr (kTwo) result[i] = result[i] + right[i] * factor_b;
+    }
+    sum.store_group(row, col, count, result);
+  }
+};
+
 template <class In, class Out>
 struct Swiglu {
   Rows<In> gate, up;
@@ -55,21 +75,21 @@ struct SwigluGradient {
   }
 };
 
-template <class In, class Out>
-struct Gelu {
+template <Activation kKind, class In, class Out>
+struct Activate {
   Rows<In> x;
   Rows<Out> out;
 
   __device__ void operator()(std::int64_t row, std::int64_t col, int count) const {
     float values[kGroup], result[kGroup];
     x.load_group(row, col, count, values);
-    gelu(values, result);
+    activate<kKind>(values, result);
     out.store_group(row, col, count, result);
   }
 };
 
-template <class In, class DOut, class DIn>
-struct GeluGradient {
+template <Activation kKind, class In, class DOut, class DIn>
+struct ActivateGradient {
   Rows<In> x;
   Rows<DOut> dout;
   Rows<DIn> dx;
@@ -78,7 +98,7 @@ struct GeluGradient {
     float values[kGroup], d[kGroup], result[kGroup];
     x.load_group(row, col, count, values);
     dout.load_group(row, col, count, d);
-    gelu_gradient(values, d, result);
+    activate_gradient<kKind>(values, d, result);
     dx.store_group(row, col, count, result);
   }
 };
@@ -185,6 +205,25 @@ void run(Context& context, const ops::Add& op) {
       flat ? op.a.flat() : op.a, flat ? op.b.flat() : op.b, flat ? op.sum.flat() : op.sum);
 }
 
+void run(Context& context, const ops::WeightedSum& op) {
+  op.check();
+  if (op.b.empty()) {
+    return with_rows(
+        [&]<class A, class Sum>(const Rows<A>& a, const Rows<Sum>& result) {
+          const WeightedSum<false, A, A, Sum> body{a, a, result, op.factor_a, 0.0f};
+          launch_groups(context, op.a.rows, op.a.cols, body, "weighted_sum");
+        },
+        op.a, op.sum);
+  }
+  with_rows(
+      [&]<class A, class B, class Sum>(const Rows<A>& a, const Rows<B>& b,
+                                       const Rows<Sum>& result) {
+        const WeightedSum<true, A, B, Sum> body{a, b, result, op.factor_a, op.factor_b};
+        launch_groups(context, op.a.rows, op.a.cols, body, "weighted_sum");
+      },
+      op.a, op.b, op.sum);
+}
+
 void run(Context& context, const ops::SwigluForward& op) {
   op.check();
   with_rows(
@@ -210,24 +249,29 @@ void run(Context& context, const ops::SwigluBackward& op) {
       op.gate_up, op.dout, op.dgate_up);
 }
 
-void run(Context& context, const ops::GeluForward& op) {
+void run(Context& context, const ops::ActivationForward& op) {
   op.check();
-  with_rows(
-      [&]<class In, class Out>(const Rows<In>& in, const Rows<Out>& result) {
-        launch_groups(context, op.out.rows, op.out.cols, Gelu<In, Out>{in, result}, "gelu_forward");
-      },
-      op.x, op.out);
+  with_activation(op.kind, [&]<Activation kKind>() {
+    with_rows(
+        [&]<class In, class Out>(const Rows<In>& in, const Rows<Out>& result) {
+          const Activate<kKind, In, Out> body{in, result};
+          launch_groups(context, op.out.rows, op.out.cols, body, "activation_forward");
+        },
+        op.x, op.out);
+  });
 }
 
-void run(Context& context, const ops::GeluBackward& op) {
+void run(Context& context, const ops::ActivationBackward& op) {
   op.check();
-  with_rows(
-      [&]<class In, class DOut, class DIn>(const Rows<In>& in, const Rows<DOut>& d,
-                                           const Rows<DIn>& result) {
-        launch_groups(context, op.dx.rows, op.dx.cols, GeluGradient<In, DOut, DIn>{in, d, result},
-                      "gelu_backward");
-      },
-      op.x, op.dout, op.dx);
+  with_activation(op.kind, [&]<Activation kKind>() {
+    with_rows(
+        [&]<class In, class DOut, class DIn>(const Rows<In>& in, const Rows<DOut>& d,
+                                             const Rows<DIn>& result) {
+          const ActivateGradient<kKind, In, DOut, DIn> body{in, d, result};
+          launch_groups(context, op.dx.rows, op.dx.cols, body, "activation_backward");
+        },
+        op.x, op.dout, op.dx);
+  });
 }
 
 }  // namespace fp8lab::cuda

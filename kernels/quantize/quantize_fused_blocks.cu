@@ -24,16 +24,18 @@ struct SwigluGradient {
     swiglu_gradient(in[0], in[1], in[2], out[0], out[1]);
   }
 };
-struct Gelu {
+template <Activation kKind>
+struct Activate {
   static constexpr int kInputs = 1, kResults = 1;
   static __device__ void make(const float (&in)[1][kGroup], float (&out)[1][kGroup]) {
-    gelu(in[0], out[0]);
+    activate<kKind>(in[0], out[0]);
   }
 };
-struct GeluGradient {
+template <Activation kKind>
+struct ActivateGradient {
   static constexpr int kInputs = 2, kResults = 1;
   static __device__ void make(const float (&in)[2][kGroup], float (&out)[1][kGroup]) {
-    gelu_gradient(in[0], in[1], out[0]);
+    activate_gradient<kKind>(in[0], in[1], out[0]);
   }
 };
 
@@ -248,14 +250,19 @@ void produce(Context& context, const ops::SwigluBackward& swiglu, const ops::Pro
                                swiglu.dgate_up);
 }
 
-void produce(Context& context, const ops::GeluForward& gelu, const ops::ProduceQuantize& op,
-             const ProducePlan& plan) {
-  produce_both<Gelu>(context, op, plan, {gelu.x}, gelu.out);
+void produce(Context& context, const ops::ActivationForward& activation,
+             const ops::ProduceQuantize& op, const ProducePlan& plan) {
+  with_activation(activation.kind, [&]<Activation kKind>() {
+    produce_both<Activate<kKind>>(context, op, plan, {activation.x}, activation.out);
+  });
 }
 
-void produce(Context& context, const ops::GeluBackward& gelu, const ops::ProduceQuantize& op,
-             const ProducePlan& plan) {
-  produce_both<GeluGradient>(context, op, plan, {gelu.x, gelu.dout}, gelu.dx);
+void produce(Context& context, const ops::ActivationBackward& activation,
+             const ops::ProduceQuantize& op, const ProducePlan& plan) {
+  with_activation(activation.kind, [&]<Activation kKind>() {
+    produce_both<ActivateGradient<kKind>>(context, op, plan, {activation.x, activation.dout},
+                                          activation.dx);
+  });
 }
 
 void produce(Context& context, const ops::RmsNormForward& norm, const ops::ProduceQuantize& op,

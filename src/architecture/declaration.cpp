@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
 #include <utility>
 
 namespace fp8lab {
@@ -98,6 +99,18 @@ ScratchId Declaration::scratch(const std::string& name, std::int64_t cols, LiveR
 
 void Declaration::normed_linear(std::vector<ParameterId> norm, LinearId linear) {
   normed_linears_.push_back({std::move(norm), linear});
+}
+
+void Declaration::multiply_products(LinearId linear, ProductFactor factor) {
+  LinearDeclaration& declared = linears_[static_cast<std::size_t>(linear)];
+  const auto in = static_cast<double>(declared.in);
+  switch (factor) {
+    case ProductFactor::one: return;
+    case ProductFactor::inverse_sqrt_in:
+      declared.alpha = static_cast<float>(1.0 / std::sqrt(in));
+      return;
+    case ProductFactor::inverse_in: declared.alpha = static_cast<float>(1.0 / in); return;
+  }
 }
 
 void Declaration::own_x(LinearId linear, SavedId x) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/architecture/live_range.hpp"
+#include "src/architecture/model_config.hpp"
 
 namespace fp8lab {
 
@@ -62,6 +63,7 @@ struct LinearDeclaration {
   std::int64_t in = 0, out = 0;
   ParameterId weight{};
   std::optional<ParameterId> bias;
+  float alpha = 1.0f;    ///< factor of all three products: y = alpha x W^T (+ bias)
   bool is_tied = false;  ///< the weight belongs to another module, which adds to its gradient
   std::optional<SavedId> own_x;  ///< its x, if an ops::Producer computes it for this layer alone
   bool writes_residual = false;  ///< the output is what its block adds to the residual stream
@@ -124,6 +126,8 @@ class Declaration {
   ScratchId scratch(const std::string& name, std::int64_t cols, LiveRange live,
                     bool in_training_only = true);
   void normed_linear(std::vector<ParameterId> norm, LinearId linear);
+  /// Multiplies the products of `linear` by `factor` of its inputs.
+  void multiply_products(LinearId linear, ProductFactor factor);
   /// An ops::Producer computes `x` for `linear`, and nothing else reads it.
   void own_x(LinearId linear, SavedId x);
   /// The block of `linear` adds its output to the residual stream.

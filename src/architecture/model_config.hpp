@@ -60,6 +60,7 @@ enum class QkNorm : std::uint8_t {
 enum class FeedForwardKind : std::uint8_t {
   swiglu,     ///< silu(gate) * up (Shazeer 2020, arXiv:2002.05202)
   gelu_tanh,  ///< GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv:1606.08415)
+  relu2,      ///< the square of max(x, 0) (So et al. 2021, arXiv:2109.08668; Nemotron-4)
 };
 
 /// Causal softmax attention.
@@ -78,11 +79,26 @@ struct FeedForwardSpec {
   bool operator==(const FeedForwardSpec&) const = default;
 };
 
+/// The residual stream behind a block: stream * x + branch * f(x), with the norms of NormPlace.
+struct ResidualFactors {
+  double stream = 1.0, branch = 1.0;
+  bool are_one() const { return stream == 1.0 && branch == 1.0; }
+  bool operator==(const ResidualFactors&) const = default;
+};
+
+/// Factor of the products of a linear layer with `in` inputs, forward and backward.
+enum class ProductFactor : std::uint8_t {
+  one,
+  inverse_sqrt_in,  ///< 1 / sqrt(in): products of weights and activations of variance 1 keep it
+  inverse_in,       ///< 1 / in
+};
+
 /// One decoder layer: an attention block, then a feed-forward block. Each adds its output to the
 /// residual stream.
 struct LayerSpec {
   NormKind norm = NormKind::rmsnorm;
   NormPlace norm_place = NormPlace::pre;
+  ResidualFactors residual{};
   AttentionSpec attention;
   FeedForwardSpec feed_forward;
   bool operator==(const LayerSpec&) const = default;
@@ -110,7 +126,10 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   double layer_norm_eps = 1e-5;
   double initializer_range = 0.02;
-  bool scaled_residual_init = false;  ///< smaller attention.o and mlp.down (GPT-2)
+  double embedding_factor = 1.0;                    ///< of the rows of the token embedding
+  ProductFactor linear_alpha = ProductFactor::one;  ///< of the linear layers within layers
+  ProductFactor head_alpha = ProductFactor::one;    ///< of the LM head
+  bool scaled_residual_init = false;                ///< smaller attention.o and mlp.down (GPT-2)
   bool tie_word_embeddings = true;
   bool operator==(const ModelConfig&) const = default;
 

@@ -35,9 +35,16 @@ inline constexpr std::array<Named<QkNorm>, 2> kQkNormNames = {{
     {"all_heads", QkNorm::all_heads},
 }};
 
-inline constexpr std::array<Named<FeedForwardKind>, 2> kFeedForwardKindNames = {{
+inline constexpr std::array<Named<FeedForwardKind>, 3> kFeedForwardKindNames = {{
     {"swiglu", FeedForwardKind::swiglu},
     {"gelu_tanh", FeedForwardKind::gelu_tanh},
+    {"relu2", FeedForwardKind::relu2},
+}};
+
+inline constexpr std::array<Named<ProductFactor>, 3> kProductFactorNames = {{
+    {"one", ProductFactor::one},
+    {"inverse_sqrt_in", ProductFactor::inverse_sqrt_in},
+    {"inverse_in", ProductFactor::inverse_in},
 }};
 
 /// Words of layer_types in config.json: a layer without and with AttentionSpec::window.

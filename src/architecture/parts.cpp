@@ -164,6 +164,7 @@ void declare_normed(Declaration& declaration, const std::optional<NormParts>& no
 LayerParts declare_layer(Declaration& declaration, const ModelConfig& model,
                          const LayerSpec& layer) {
   LayerParts parts;
+  parts.residual = layer.residual;
   const std::string attention = "attention", mlp = "mlp";
   parts.input =
       declaration.in_block(Block::attention).saved("input", Shape::activation, model.hidden_size);
@@ -182,11 +183,16 @@ LayerParts declare_layer(Declaration& declaration, const ModelConfig& model,
   parts.d_branch = declaration.scratch(kBranchGradient, model.hidden_size, kGradientRange);
   declare_normed(declaration, parts.attention_norms.before, parts.attention.qkv);
   declare_normed(declaration, parts.mlp_norms.before, parts.mlp.up);
+  for (const LinearId linear :
+       {parts.attention.qkv, parts.attention.o, parts.mlp.up, parts.mlp.down}) {
+    declaration.multiply_products(linear, model.linear_alpha);
+  }
   return parts;
 }
 
 EmbeddingParts declare_embedding(Declaration& declaration, const ModelConfig& model) {
-  EmbeddingParts parts{table(declaration, model, "embed.weight", model.vocab_size), std::nullopt,
+  EmbeddingParts parts{table(declaration, model, "embed.weight", model.vocab_size),
+                       static_cast<float>(model.embedding_factor), std::nullopt,
                        declaration.scratch(kBranch, model.hidden_size, kBranchRange, false)};
   if (model.positions == PositionKind::learned) {
     parts.positions = table(declaration, model, "positions.weight", model.max_position_embeddings);
@@ -224,6 +230,7 @@ DecoderParts declare_decoder(Declaration& declaration, const ModelConfig& model)
   parts.d_hidden = declaration.scratch(kHiddenGradient, width, kGradientRange);
   parts.d_branch = declaration.scratch(kBranchGradient, width, kGradientRange);
   declaration.own_x(parts.head, *parts.norm.y);
+  declaration.multiply_products(parts.head, model.head_alpha);
   declaration.in_chunks(parts.head, parts.logits);
   return parts;
 }

@@ -17,6 +17,7 @@ namespace fp8lab {
 
 struct EmbeddingParts {
   ParameterId tokens{};
+  float factor = 1.0f;  ///< of its rows
   std::optional<ParameterId> positions;
   ScratchId position_rows{};  ///< (tokens, C)
 };
@@ -73,6 +74,7 @@ struct BlockNorms {
 };
 
 struct LayerParts {
+  ResidualFactors residual;
   SavedId input{};  ///< the residual stream (tokens, C)
   BlockNorms attention_norms;
   AttentionParts attention;

@@ -208,6 +208,8 @@ enum class GroupRule : std::uint8_t {
 struct OptimizerGroup {
   std::string match;           ///< pattern of layer_pattern_matches: "layers.*.mlp", "embedding"
   float learning_rate = 1.0f;  ///< factor of the stage's learning rate
+  /// Above 0: the rate of a matrix with `in` columns has the factor sqrt(base_inputs / in) as well.
+  std::int64_t base_inputs = 0;
   float weight_decay = -1.0f;  ///< below 0: the value that applies without the group
   bool frozen = false;         ///< no gradients, no moments, no updates
   GroupRule rule = GroupRule::automatic;

@@ -125,7 +125,8 @@ class StepReplay {
             is_master ? weight.master() : as_type(backend_, weight.working(), activation)};
   }
 
-  /// Returns the layer under `recipe`. Each pass quantizes its weight.
+  /// Returns the layer under `recipe`. Each pass quantizes its weight. The factor of the model's
+  /// products (LinearDeclaration::alpha) is left out: it changes no relative error.
   LinearFunction function_of(const CapturedLinear& captured, const LinearRecipe& recipe,
                              const LayerTensors& tensors) {
     LinearDescription description;

@@ -197,10 +197,11 @@ std::vector<float> PartialQuantization::values_on_host(const QuantizedOperand& o
 
 std::vector<float> PartialQuantization::multiply_exactly(std::vector<float> a, std::int64_t rows_a,
                                                          std::vector<float> b, std::int64_t rows_b,
-                                                         std::int64_t k) {
+                                                         std::int64_t k, float alpha) {
   GemmSpec exact;
   exact.accumulator = Accumulator::ideal_exact;
   exact.output = DType::f32;
+  exact.alpha = alpha;
   const QuantizedOperand left = fp32_operand(a, rows_a, k), right = fp32_operand(b, rows_b, k);
   std::vector<float> d(static_cast<std::size_t>(rows_a * rows_b));
   host_.run(ops::Gemm{.spec = exact,
@@ -253,10 +254,11 @@ void PartialQuantization::pass(const ops::Gemm& op) {
   if (partial_.count(&op.a) + partial_.count(&op.b) == 0) return original().run(op);
   const std::int64_t rows = op.a.rows, cols = op.b.rows, k = op.a.k;
   const std::vector<float> partial =
-      multiply_exactly(partial_values(op.a), rows, partial_values(op.b), cols, k);
+      multiply_exactly(partial_values(op.a), rows, partial_values(op.b), cols, k, op.spec.alpha);
   std::vector<float> exact, emulated;  // empty where the accumulator makes no error
   if (op.spec.accumulator != Accumulator::ideal_exact) {
-    exact = multiply_exactly(values_on_host(op.a), rows, values_on_host(op.b), cols, k);
+    exact =
+        multiply_exactly(values_on_host(op.a), rows, values_on_host(op.b), cols, k, op.spec.alpha);
     emulated = emulated_product(op);
   }
   OnHost host(original());

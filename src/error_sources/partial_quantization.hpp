@@ -61,9 +61,10 @@ class PartialQuantization final : public PassThrough {
   std::vector<float> emulated_product(const ops::Gemm& op);
   /// Writes values in host memory to a tensor of `original`, rounded to its type.
   void write(const TensorView& values, const TensorView& destination);
-  /// Returns A (rows_a, k) B (rows_b, k)^T.
+  /// Returns alpha * A (rows_a, k) B (rows_b, k)^T.
   std::vector<float> multiply_exactly(std::vector<float> a, std::int64_t rows_a,
-                                      std::vector<float> b, std::int64_t rows_b, std::int64_t k);
+                                      std::vector<float> b, std::int64_t rows_b, std::int64_t k,
+                                      float alpha);
 
   Backend& host_;
   Switches switches_;

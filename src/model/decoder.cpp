@@ -19,6 +19,9 @@ Residual Embedding::forward(Work& work, const TensorView& out) const {
   const Parameter& table = work.parameter(parts_.tokens);
   work.run(table.name(), ops::EmbeddingForward{
                              .tokens = work.column(kTokens), .table = table.working(), .out = out});
+  if (parts_.factor != 1.0f) {
+    work.run(table.name(), ops::WeightedSum{.a = out, .factor_a = parts_.factor, .sum = out});
+  }
   if (!parts_.positions) return {out};
   const TensorView rows = work.scratch(parts_.position_rows);
   const Parameter& positions = work.parameter(*parts_.positions);
@@ -34,14 +37,18 @@ void Embedding::backward(Work& work, const TensorView& dout) const {
     work.run(rows.name(),
              ops::EmbeddingBackward{.tokens = indices, .dout = dout, .dtable = rows.gradient()});
   };
-  add_rows(work.column(kTokens), work.parameter(parts_.tokens));
   if (parts_.positions) add_rows(work.column(kPositions), work.parameter(*parts_.positions));
+  const Parameter& table = work.parameter(parts_.tokens);
+  if (parts_.factor != 1.0f && table.is_trained()) {
+    work.run(table.name(), ops::WeightedSum{.a = dout, .factor_a = parts_.factor, .sum = dout});
+  }
+  add_rows(work.column(kTokens), table);
 }
 
 template <class Body>
-DecoderLayer::NormedBlock<Body> DecoderLayer::block_of(SavedId stream, const BlockNorms& norms,
-                                                       Body body) {
-  NormedBlock<Body> block{stream, std::nullopt, body, std::nullopt};
+DecoderLayer::NormedBlock<Body> DecoderLayer::block_of(SavedId stream, ResidualFactors factors,
+                                                       const BlockNorms& norms, Body body) {
+  NormedBlock<Body> block{stream, factors, std::nullopt, body, std::nullopt};
   if (norms.before) block.before = Norm(*norms.before);
   if (norms.after) block.after = NormAfter{norms.after->x, Norm(norms.after->norm)};
   return block;
@@ -49,7 +56,7 @@ DecoderLayer::NormedBlock<Body> DecoderLayer::block_of(SavedId stream, const Blo
 
 template <class Body>
 BlockInput DecoderLayer::NormedBlock<Body>::input(Work& work, const Residual& from) const {
-  if (before) return before->forward(work, from, 0);
+  if (before) return before->forward(work, for_norm(work, from), 0);
   return added_up(work, from);
 }
 
@@ -67,16 +74,29 @@ template <class Body>
 void DecoderLayer::NormedBlock<Body>::backward(Work& work, const TensorView& gradient,
                                                const TensorView& d_branch) const {
   const TensorView x = work.saved(stream);
-  if (after) after->norm.backward(work, gradient, work.saved(after->x), d_branch);
-  body.backward(work, before ? work.saved_x(before->output()) : x, after ? d_branch : gradient,
-                d_branch);
+  const auto branch_factor = static_cast<float>(factors.branch);
+  const auto stream_factor = static_cast<float>(factors.stream);
+  TensorView d_out = gradient;
+  if (branch_factor != 1.0f) {
+    work.run(ops::WeightedSum{.a = gradient, .factor_a = branch_factor, .sum = d_branch});
+    d_out = d_branch;
+  }
+  if (after) {
+    after->norm.backward(work, d_out, work.saved(after->x), d_branch);
+    d_out = d_branch;
+  }
+  body.backward(work, before ? work.saved_x(before->output()) : x, d_out, d_branch);
+  if (stream_factor != 1.0f) {
+    work.run(ops::WeightedSum{.a = gradient, .factor_a = stream_factor, .sum = gradient});
+  }
   if (before) return before->backward_add(work, d_branch, x, gradient);
   work.run(ops::Add{.a = gradient, .b = d_branch, .sum = gradient});
 }
 
 DecoderLayer::DecoderLayer(const LayerParts& parts, std::int64_t index)
-    : attention_(block_of(parts.input, parts.attention_norms, Attention(parts.attention, index))),
-      mlp_(block_of(parts.middle, parts.mlp_norms, FeedForward(parts.mlp))),
+    : attention_(block_of(parts.input, parts.residual, parts.attention_norms,
+                          Attention(parts.attention, index))),
+      mlp_(block_of(parts.middle, parts.residual, parts.mlp_norms, FeedForward(parts.mlp))),
       branch_(parts.branch),
       d_branch_(parts.d_branch) {}
 
@@ -162,7 +182,8 @@ void Decoder::forward(Work& work) const {
 
 void Decoder::head_forward(Work& work, const Chunk& chunk) const {
   work.linear(parts_.head)
-      .forward(context_of(work, chunk), norm_.forward(work, head_input(work, chunk), chunk.first),
+      .forward(context_of(work, chunk),
+               norm_.forward(work, for_norm(work, head_input(work, chunk)), chunk.first),
                logits(work, chunk));
 }
 

@@ -41,7 +41,7 @@ class DecoderLayer {
   /// The output of forward(), whose sum the next reader writes to `out`. Valid until the next
   /// layer's forward pass.
   Residual output(const Work& work, const TensorView& out) const {
-    return {out, Residual::Summands{work.saved(mlp_.stream), work.scratch(branch_)}};
+    return {out, Residual::Summands{work.saved(mlp_.stream), work.scratch(branch_), mlp_.factors}};
   }
   /// Recomputes the tensors that backward reads and that other layers have overwritten.
   void recompute(Work& work) const;
@@ -58,6 +58,7 @@ class DecoderLayer {
   template <class Body>
   struct NormedBlock {
     SavedId stream;  ///< the residual stream (tokens, C) that the block reads
+    ResidualFactors factors;
     std::optional<Norm> before;
     Body body;
     std::optional<NormAfter> after;
@@ -70,11 +71,13 @@ class DecoderLayer {
     void backward(Work& work, const TensorView& gradient, const TensorView& d_branch) const;
   };
   template <class Body>
-  static NormedBlock<Body> block_of(SavedId stream, const BlockNorms& norms, Body body);
+  static NormedBlock<Body> block_of(SavedId stream, ResidualFactors factors,
+                                    const BlockNorms& norms, Body body);
 
   /// The output of the attention block.
   Residual middle(const Work& work) const {
-    return {work.saved(mlp_.stream), Residual::Summands{input(work), work.scratch(branch_)}};
+    return {work.saved(mlp_.stream),
+            Residual::Summands{input(work), work.scratch(branch_), attention_.factors}};
   }
 
   NormedBlock<Attention> attention_;

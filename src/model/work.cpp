@@ -132,10 +132,11 @@ void Work::build_linears(const ModelConfig& model, const Recipe& recipe, Purpose
     life.weights = shape_.memory.weight_codes;
     life.forward = forward_of(linear.block);
     life.backward = backward_of(linear.block);
+    LinearRecipe of_layer = recipe.for_layer(linear.name, layers);
+    for (GemmSpec& gemm : of_layer.gemms) gemm.alpha = linear.alpha;
     linears_.push_back(std::make_unique<Linear>(
-        backend_, workspace_, linear.name, static_cast<std::uint32_t>(linears_.size()),
-        recipe.for_layer(linear.name, layers), parameters_[linear.weight],
-        linear.bias ? &parameters_[*linear.bias] : nullptr,
+        backend_, workspace_, linear.name, static_cast<std::uint32_t>(linears_.size()), of_layer,
+        parameters_[linear.weight], linear.bias ? &parameters_[*linear.bias] : nullptr,
         linear.in_chunks ? shape_.logit_rows() : shape_.tokens(), purpose, life));
   }
 }

@@ -83,7 +83,8 @@ TEST_CASE("cuda swiglu") {
   });
 }
 
-TEST_CASE("cuda gelu") {
+TEST_CASE("cuda activations") {
+  const Activation kind = GENERATE(from_range(kActivations));
   cuda::Context* context = device_context();
   if (context == nullptr) return;
   for_all([&](Shape s, DType type, DType other, Layout layout, std::uint32_t seed) {
@@ -95,19 +96,20 @@ TEST_CASE("cuda gelu") {
     compare(
         *context, {{"x", &x}, {"out", &out}},
         [&] {
-          cpu::run(ops::GeluForward{x.host(), out.host()});
+          cpu::run(ops::ActivationForward{kind, x.host(), out.host()});
         },
         [&] {
-          cuda::run(*context, ops::GeluForward{x.device(), out.device()});
+          cuda::run(*context, ops::ActivationForward{kind, x.device(), out.device()});
         });
     const auto backward = [&](Twin& result) {
       compare(
           *context, {{"x", &x}, {"dout", &dout}, {"dx", &result}},
           [&] {
-            cpu::run(ops::GeluBackward{x.host(), dout.host(), result.host()});
+            cpu::run(ops::ActivationBackward{kind, x.host(), dout.host(), result.host()});
           },
           [&] {
-            cuda::run(*context, ops::GeluBackward{x.device(), dout.device(), result.device()});
+            cuda::run(*context,
+                      ops::ActivationBackward{kind, x.device(), dout.device(), result.device()});
           });
     };
     backward(dx);
@@ -116,7 +118,8 @@ TEST_CASE("cuda gelu") {
   });
 }
 
-TEST_CASE("cuda gelu of every bf16 value") {
+TEST_CASE("cuda activations of every bf16 value") {
+  const Activation kind = GENERATE(from_range(kActivations));
   cuda::Context* context = device_context();
   if (context == nullptr) return;
   Twin x(DType::bf16, 256, 256, Fill::ordinary, 1), dout(DType::f32, 256, 256, Fill::ordinary, 2);
@@ -129,12 +132,12 @@ TEST_CASE("cuda gelu of every bf16 value") {
   compare(
       *context, {{"x", &x}, {"dout", &dout}, {"out", &out}, {"dx", &dx}},
       [&] {
-        cpu::run(ops::GeluForward{x.host(), out.host()});
-        cpu::run(ops::GeluBackward{x.host(), dout.host(), dx.host()});
+        cpu::run(ops::ActivationForward{kind, x.host(), out.host()});
+        cpu::run(ops::ActivationBackward{kind, x.host(), dout.host(), dx.host()});
       },
       [&] {
-        cuda::run(*context, ops::GeluForward{x.device(), out.device()});
-        cuda::run(*context, ops::GeluBackward{x.device(), dout.device(), dx.device()});
+        cuda::run(*context, ops::ActivationForward{kind, x.device(), out.device()});
+        cuda::run(*context, ops::ActivationBackward{kind, x.device(), dout.device(), dx.device()});
       });
 }
 

@@ -147,11 +147,12 @@ TEST_CASE("a producer is fused by types, shapes and specs") {
   const auto sum = [&](DType type) {
     return ops::AddRmsNormForward{view(type, 64, 256), view(type, 64, 256), norm(type, 256)};
   };
-  const auto gelu = [](DType type) {
-    return ops::GeluForward{view(type, 64, 256), view(type, 64, 256)};
+  const auto activation = [](DType type) {
+    return ops::ActivationForward{Activation::relu2, view(type, 64, 256), view(type, 64, 256)};
   };
-  const auto gelu_gradient = [](DType type) {
-    return ops::GeluBackward{view(type, 64, 256), view(type, 64, 256), view(type, 64, 256)};
+  const auto slope = [](DType type) {
+    return ops::ActivationBackward{Activation::gelu_tanh, view(type, 64, 256), view(type, 64, 256),
+                                   view(type, 64, 256)};
   };
   CHECK(kernel(norm(DType::bf16, 256), tiles, nullptr, true) == "rows in registers");
   CHECK(kernel(norm(DType::f32, 256), tiles, nullptr, true) == "rows in registers");
@@ -173,11 +174,11 @@ TEST_CASE("a producer is fused by types, shapes and specs") {
   CHECK(kernel(sum(DType::bf16), tiles, &tiles, true).empty());
   CHECK(kernel(swiglu(DType::f32, 256), tiles, nullptr, true) == "rows in registers");
   CHECK(kernel(swiglu(DType::bf16, kLongestRow + 8), tiles, nullptr, true).empty());
-  CHECK(kernel(gelu(DType::bf16), tiles, &tiles, true) == "blocks computed in registers");
-  CHECK(kernel(gelu(DType::f32), tiles, &tiles, true).empty());
-  CHECK(kernel(gelu(DType::bf16), tiles, nullptr, true).empty());
-  CHECK(kernel(gelu_gradient(DType::bf16), tiles, &tiles, true) == "blocks computed in registers");
-  CHECK(kernel(gelu_gradient(DType::f32), tiles, &tiles, true).empty());
+  CHECK(kernel(activation(DType::bf16), tiles, &tiles, true) == "blocks computed in registers");
+  CHECK(kernel(activation(DType::f32), tiles, &tiles, true).empty());
+  CHECK(kernel(activation(DType::bf16), tiles, nullptr, true).empty());
+  CHECK(kernel(slope(DType::bf16), tiles, &tiles, true) == "blocks computed in registers");
+  CHECK(kernel(slope(DType::f32), tiles, &tiles, true).empty());
 }
 
 TEST_CASE("sums with norms, their gradients and pairs of operands are fused by types and shapes") {

@@ -376,10 +376,12 @@ class FastGemm {
     out.split_k = plan_.split();
     out.bias = bias_.empty() ? nullptr : bias_.data() + column;
     out.bf16 = d_.dtype == DType::bf16;
-    out.factor = 1.0f;
+    out.factor = plan_.alpha;
     out.outer = outer();
     const bool scaled = plan_.order == ScaleOrder::epilogue;
-    if (scaled && plan_.scalar_scales) out.factor = scale_at(a_, 0, 0) * scale_at(b_, 0, 0);
+    if (scaled && plan_.scalar_scales) {
+      out.factor = (plan_.alpha * scale_at(a_, 0, 0)) * scale_at(b_, 0, 0);
+    }
     if (out.outer) out.scale_b = column_scales(0, column);
     for (std::int64_t r = 0; r < rows; ++r) {
       if (out.outer) out.scale_a = row_scales(0, row)[r];

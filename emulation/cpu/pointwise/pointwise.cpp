@@ -60,6 +60,21 @@ void run(const ops::Add& op) {
   });
 }
 
+void run(const ops::WeightedSum& op) {
+  op.check();
+  const PointwiseKernels& kernels = pointwise_kernels();
+  for_each_row(op.a.rows, 2 * op.a.cols, [&](std::int64_t row, float* scratch) {
+    const float* left = read_row(kernels, op.a, row, scratch);
+    if (op.b.empty()) {
+      kernels.multiply(left, op.factor_a, op.a.cols, scratch);
+    } else {
+      const float* right = read_row(kernels, op.b, row, scratch + op.a.cols);
+      kernels.weighted_sum(left, op.factor_a, right, op.factor_b, op.a.cols, scratch);
+    }
+    write_row(kernels, scratch, op.a.cols, op.sum, row);
+  });
+}
+
 void run(const ops::SwigluForward& op) {
   op.check();
   const PointwiseKernels& kernels = pointwise_kernels();
@@ -85,24 +100,27 @@ void run(const ops::SwigluBackward& op) {
   });
 }
 
-void run(const ops::GeluForward& op) {
+void run(const ops::ActivationForward& op) {
   op.check();
   const PointwiseKernels& kernels = pointwise_kernels();
+  const auto activate = op.kind == Activation::relu2 ? kernels.relu2 : kernels.gelu;
   const std::int64_t width = op.out.cols;
   for_each_row(op.out.rows, width, [&](std::int64_t row, float* scratch) {
-    kernels.gelu(read_row(kernels, op.x, row, scratch), width, scratch);
+    activate(read_row(kernels, op.x, row, scratch), width, scratch);
     write_row(kernels, scratch, width, op.out, row);
   });
 }
 
-void run(const ops::GeluBackward& op) {
+void run(const ops::ActivationBackward& op) {
   op.check();
   const PointwiseKernels& kernels = pointwise_kernels();
+  const auto gradient =
+      op.kind == Activation::relu2 ? kernels.relu2_gradient : kernels.gelu_gradient;
   const std::int64_t width = op.dout.cols;
   for_each_row(op.dout.rows, 2 * width, [&](std::int64_t row, float* scratch) {
     const float* x = read_row(kernels, op.x, row, scratch);
     const float* d = read_row(kernels, op.dout, row, scratch + width);
-    kernels.gelu_gradient(x, d, width, scratch);
+    gradient(x, d, width, scratch);
     write_row(kernels, scratch, width, op.dx, row);
   });
 }

@@ -7,6 +7,7 @@
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/gelu.hpp"
 #include "emulation/numerics/host_device.hpp"
+#include "emulation/numerics/relu2.hpp"
 #include "emulation/numerics/tree_sum.hpp"
 
 namespace fp8lab::cpu {
@@ -39,6 +40,11 @@ void add(const float* a, const float* b, std::int64_t n, float* out) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
 }
 
+void weighted_sum(const float* a, float factor_a, const float* b, float factor_b, std::int64_t n,
+                  float* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = (a[i] * factor_a) + (b[i] * factor_b);
+}
+
 void multiply(const float* a, float factor, std::int64_t n, float* out) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = a[i] * factor;
 }
@@ -69,6 +75,14 @@ void gelu_gradient(const float* x, const float* dout, std::int64_t n, float* dx)
     const float v = x[i];
     dx[i] = dout[i] * numerics::gelu_slope(v, numerics::sigmoid(numerics::gelu_argument(v)));
   }
+}
+
+void relu2(const float* x, std::int64_t n, float* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = numerics::relu2(x[i]);
+}
+
+void relu2_gradient(const float* x, const float* dout, std::int64_t n, float* dx) {
+  for (std::int64_t i = 0; i < n; ++i) dx[i] = numerics::relu2_gradient(x[i], dout[i]);
 }
 
 void rotate(const float* cosine, const float* sine, bool inverse, std::int64_t n, float* lower,
@@ -313,11 +327,14 @@ const PointwiseKernels kPointwise = {
     .narrow = narrow,
     .canonical = canonical,
     .add = add,
+    .weighted_sum = weighted_sum,
     .multiply = multiply,
     .swiglu = swiglu,
     .swiglu_gradient = swiglu_gradient,
     .gelu = gelu,
     .gelu_gradient = gelu_gradient,
+    .relu2 = relu2,
+    .relu2_gradient = relu2_gradient,
     .rotate = rotate,
     .rmsnorm = rmsnorm,
     .rmsnorm_gradient = rmsnorm_gradient,

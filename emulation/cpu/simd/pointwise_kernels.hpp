@@ -49,12 +49,17 @@ struct PointwiseKernels {
   void (*canonical)(const float* values, std::int64_t n, float* out);
 
   void (*add)(const float* a, const float* b, std::int64_t n, float* out);
+  /// out = (a * factor_a) + (b * factor_b)
+  void (*weighted_sum)(const float* a, float factor_a, const float* b, float factor_b,
+                       std::int64_t n, float* out);
   void (*multiply)(const float* a, float factor, std::int64_t n, float* out);
   void (*swiglu)(const float* gate, const float* up, std::int64_t n, float* out);
   void (*swiglu_gradient)(const float* gate, const float* up, const float* dout, std::int64_t n,
                           float* dgate, float* dup);
   void (*gelu)(const float* x, std::int64_t n, float* out);
   void (*gelu_gradient)(const float* x, const float* dout, std::int64_t n, float* dx);
+  void (*relu2)(const float* x, std::int64_t n, float* out);
+  void (*relu2_gradient)(const float* x, const float* dout, std::int64_t n, float* dx);
   void (*rotate)(const float* cosine, const float* sine, bool inverse, std::int64_t n, float* lower,
                  float* upper);
 

@@ -184,6 +184,7 @@ numerics::Epilogue element_epilogue(const GemmPlan& plan, bool accumulate, DType
                     : plan.scalar_scales               ? EpilogueScales::scalar
                                                        : EpilogueScales::outer;
   epilogue.split_k = plan.split();
+  epilogue.alpha = plan.alpha;
   epilogue.beta = accumulate ? 1.0f : 0.0f;
   epilogue.output = output == DType::bf16 ? numerics::kBF16 : numerics::kFP32;
   return epilogue;
@@ -198,6 +199,7 @@ GemmPlan plan_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
   plan.order = scale_order(spec, a, b);
   plan.promoted = spec.schedule == Schedule::promote;
   plan.scalar_scales = a.scale_tile().rows == 0 && b.scale_tile().rows == 0;
+  plan.alpha = spec.alpha;
   const Accumulator& unit = spec.accumulator;
   plan.format_a = unit.carrier(a.format).value_or(unit.operand);
   plan.format_b = unit.carrier(b.format).value_or(unit.operand);

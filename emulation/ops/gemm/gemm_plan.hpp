@@ -38,6 +38,7 @@ struct GemmPlan {
   /// Order epilogue only. True: s = sA * sB, v = fma(acc, s, c). False (some scale is per row):
   /// A = (acc * sA[m]) * sB[n], s = 1.
   bool scalar_scales = true;
+  float alpha = 1.0f;  ///< factor of the scaled sum, in the epilogue
   /// Formats of the codes that enter the multiplier; every value of the operand is carried exactly.
   numerics::FormatSpec format_a;
   numerics::FormatSpec format_b;
@@ -64,7 +65,7 @@ GemmPlan plan_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
 /// Returns the plan in the terms of numerics/schedule.hpp.
 numerics::ElementGemm element_gemm(const GemmPlan& plan);
 
-/// Returns the epilogue of a plan: alpha = 1, beta = accumulate ? 1 : 0, output bf16 or f32.
+/// Returns the epilogue of a plan: its alpha, beta = accumulate ? 1 : 0, output bf16 or f32.
 numerics::Epilogue element_epilogue(const GemmPlan& plan, bool accumulate, DType output);
 
 /// Throws Error unless shapes and types fit: codes (rows, k), unquantized values also (k, rows),

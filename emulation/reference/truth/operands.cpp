@@ -47,6 +47,7 @@ void run(const ops::Gemm& op) {
   } else {
     product = a * b.transpose();
   }
+  product *= static_cast<double>(op.spec.alpha);
   if (!op.bias.empty()) product.rowwise() += matrix(op.bias).row(0);
   if (op.accumulate) {
     matrix(op.d) += product;

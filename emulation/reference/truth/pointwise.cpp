@@ -20,6 +20,12 @@ void run(const ops::Copy& op) { matrix(op.destination) = matrix(op.source); }
 
 void run(const ops::Add& op) { matrix(op.sum) = (matrix(op.a) + matrix(op.b)).eval(); }
 
+void run(const ops::WeightedSum& op) {
+  Matrix sum = static_cast<double>(op.factor_a) * matrix(op.a);
+  if (!op.b.empty()) sum += static_cast<double>(op.factor_b) * matrix(op.b);
+  matrix(op.sum) = sum;
+}
+
 void run(const ops::BiasBackward& op) { matrix(op.dbias) += matrix(op.dy).colwise().sum(); }
 
 void run(const ops::RowCosines& op) {
@@ -47,17 +53,23 @@ void run(const ops::SwigluBackward& op) {
   matrix(op.dgate_up.columns(op.dout.cols, op.dout.cols)) = dup.matrix();
 }
 
-void run(const ops::GeluForward& op) {
-  const auto x = matrix(op.x).array();
-  matrix(op.out) = (0.5 * x * (1.0 + gelu_tanh(x))).matrix();
+void run(const ops::ActivationForward& op) {
+  const Eigen::ArrayXXd x = matrix(op.x).array();
+  switch (op.kind) {
+    case Activation::gelu_tanh: matrix(op.out) = (0.5 * x * (1.0 + gelu_tanh(x))).matrix(); return;
+    case Activation::relu2: matrix(op.out) = x.max(0.0).square().matrix(); return;
+  }
 }
 
-void run(const ops::GeluBackward& op) {
+void run(const ops::ActivationBackward& op) {
   const Eigen::ArrayXXd x = matrix(op.x).array();
-  const Eigen::ArrayXXd t = gelu_tanh(x);
-  const Eigen::ArrayXXd inner = kSqrt2OverPi * (1.0 + 3 * 0.044715 * x.square());
-  const Eigen::ArrayXXd slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t.square()) * inner;
-  matrix(op.dx) = (matrix(op.dout).array() * slope).matrix();
+  const auto slope = [&]() -> Eigen::ArrayXXd {
+    if (op.kind == Activation::relu2) return 2.0 * x.max(0.0);
+    const Eigen::ArrayXXd t = gelu_tanh(x);
+    const Eigen::ArrayXXd inner = kSqrt2OverPi * (1.0 + 3 * 0.044715 * x.square());
+    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t.square()) * inner;
+  };
+  matrix(op.dx) = (matrix(op.dout).array() * slope()).matrix();
 }
 
 }  // namespace fp8lab::truth

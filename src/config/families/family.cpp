@@ -123,6 +123,11 @@ bool has_names(const Family& family, const ModelConfig& model) {
 }
 
 bool describes(const Family& family, const ModelConfig& model) {
+  const ModelConfig plain;
+  if (model.embedding_factor != plain.embedding_factor ||
+      model.linear_alpha != plain.linear_alpha || model.head_alpha != plain.head_alpha) {
+    return false;
+  }
   if (!has_names(family, model) || (family.has_shape != nullptr && !family.has_shape(model))) {
     return false;
   }

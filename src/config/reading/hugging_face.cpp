@@ -57,6 +57,25 @@ ModelConfig parse(const json& document, const std::string& origin) {
   return model;
 }
 
+/// The factors of a model that are not 1, none of which a family has.
+std::string described_factors(const ModelConfig& model) {
+  const ResidualFactors& residual = model.layers.front().residual;
+  std::string text;
+  const auto add = [&](const char* key, double factor) {
+    if (factor != 1.0) text += fmt::format(", {} = {}", key, factor);
+  };
+  add("stream_factor", residual.stream);
+  add("branch_factor", residual.branch);
+  add("embedding_factor", model.embedding_factor);
+  const auto add_word = [&](const char* key, ProductFactor factor) {
+    if (factor == ProductFactor::one) return;
+    text += fmt::format(", {} = {}", key, word_for(kProductFactorNames, factor));
+  };
+  add_word("linear_alpha", model.linear_alpha);
+  add_word("head_alpha", model.head_alpha);
+  return text;
+}
+
 const Family& family_of(const ModelConfig& model) {
   std::string accepted;
   for (const Family* family : families()) {
@@ -69,14 +88,14 @@ const Family& family_of(const ModelConfig& model) {
       {.reason = fmt::format(
            "no family of transformers has layers with norm = {}, norm_place = {}, feed_forward = "
            "{}, positions = {}, qkv_bias = {}, o_bias = {}, mlp_bias = {}, qk_norm = {}{} and {} "
-           "key-value heads of {} beside {} heads, sliding_window = {}",
+           "key-value heads of {} beside {} heads, sliding_window = {}{}",
            word_for(kNormKindNames, layer.norm), word_for(kNormPlaceNames, layer.norm_place),
            word_for(kFeedForwardKindNames, layer.feed_forward.kind),
            word_for(kPositionKindNames, model.positions), layer.attention.qkv_bias,
            layer.attention.o_bias, layer.feed_forward.bias, qk_norm != QkNorm::none,
            qk_norm == QkNorm::none ? "" : fmt::format(" over {}", word_for(kQkNormNames, qk_norm)),
            model.num_key_value_heads, model.head_dim, model.num_attention_heads,
-           layer.attention.window),
+           layer.attention.window, described_factors(model)),
        .accepted = accepted});
 }
 

@@ -252,6 +252,11 @@ void check_model(const TomlReader& reader, const ModelConfig& model) {
   check_model_size(reader, model);
 }
 
+Field<ModelConfig> residual_field(const char* word, double ResidualFactors::*member,
+                                  const char* help) {
+  return of_all_layers(lifted(number(word, member, 0.0, 1e6, help), &LayerSpec::residual));
+}
+
 Fields<ModelConfig> model_fields() {
   using S = ModelConfig;
   return {
@@ -287,6 +292,16 @@ Fields<ModelConfig> model_fields() {
              "standard deviation of initial weights"),
       boolean("scaled_residual_init", &S::scaled_residual_init,
               "attention.o and mlp.down begin with initializer_range / sqrt(2 num_hidden_layers)"),
+      residual_field("stream_factor", &ResidualFactors::stream,
+                     "factor of the residual stream where a block adds its output"),
+      residual_field("branch_factor", &ResidualFactors::branch,
+                     "factor of the output that a block adds"),
+      number("embedding_factor", &S::embedding_factor, 1e-6, 1e6,
+             "factor of the rows of the token embedding"),
+      choice("linear_alpha", &S::linear_alpha, kProductFactorNames,
+             "factor of the three products of the linear layers in layers (munit Scaling)"),
+      choice("head_alpha", &S::head_alpha, kProductFactorNames,
+             "factor of the three products of the output layer"),
       bias_field("qkv_bias", &AttentionSpec::qkv_bias, "queries, keys and values have a bias"),
       bias_field("o_bias", &AttentionSpec::o_bias, "the output of attention has a bias"),
       of_all_layers(

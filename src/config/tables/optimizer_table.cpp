@@ -113,6 +113,10 @@ const Table<OptimizerGroup>& optimizer_group_table() {
           number("learning_rate", &S::learning_rate, 0.0, 1e6,
                  "factor of the stage's learning rate")
               .when(is_updated, "frozen = false"),
+          integer("base_inputs", &S::base_inputs, 0, kLargeCount,
+                  "inputs of a layer for which a rate was found: that of a matrix with `in` inputs "
+                  "is multiplied by sqrt(base_inputs / in); 0: by 1")
+              .when(is_updated, "frozen = false"),
           group_decay_field().when(is_updated, "frozen = false"),
           boolean("frozen", &S::frozen,
                   "keep the parameters as they are: they have no gradients, moments or updates"),
@@ -123,14 +127,15 @@ const Table<OptimizerGroup>& optimizer_group_table() {
       },
       {},
       [](const TomlReader& reader, const S& group) {
-        if (group.frozen || reader.has("learning_rate") || reader.has("weight_decay") ||
-            reader.has("kind")) {
+        if (group.frozen || reader.has("learning_rate") || reader.has("base_inputs") ||
+            reader.has("weight_decay") || reader.has("kind")) {
           return;
         }
-        reader.fail("match",
-                    {.reason = "the group changes nothing",
-                     .accepted = "with learning_rate, weight_decay or kind, or frozen = true "
-                                 "(learning_rate = 1.0 keeps parameters from later groups)"});
+        reader.fail(
+            "match",
+            {.reason = "the group changes nothing",
+             .accepted = "with learning_rate, base_inputs, weight_decay or kind, or frozen = true "
+                         "(learning_rate = 1.0 keeps parameters from later groups)"});
       }};
   return table;
 }

@@ -1,24 +1,28 @@
 #include "src/model/blocks/feed_forward.hpp"
 
 namespace fp8lab {
+namespace {
+
+/// The activation of a kind without a gate.
+Activation ungated(FeedForwardKind kind) {
+  return kind == FeedForwardKind::relu2 ? Activation::relu2 : Activation::gelu_tanh;
+}
+
+}  // namespace
 
 ops::Producer FeedForward::activation(const Work& work) const {
   const TensorView inner = work.saved(parts_.inner), activated = work.saved(parts_.activated);
-  switch (parts_.kind) {
-    case FeedForwardKind::swiglu: return ops::SwigluForward{inner, activated};
-    case FeedForwardKind::gelu_tanh: break;
-  }
-  return ops::GeluForward{inner, activated};
+  if (parts_.kind == FeedForwardKind::swiglu) return ops::SwigluForward{inner, activated};
+  return ops::ActivationForward{.kind = ungated(parts_.kind), .x = inner, .out = activated};
 }
 
 ops::Producer FeedForward::activation_backward(const Work& work) const {
   const TensorView inner = work.saved(parts_.inner), dout = work.scratch(parts_.d_activated);
-  switch (parts_.kind) {
-    case FeedForwardKind::swiglu:
-      return ops::SwigluBackward{.gate_up = inner, .dout = dout, .dgate_up = inner};
-    case FeedForwardKind::gelu_tanh: break;
+  if (parts_.kind == FeedForwardKind::swiglu) {
+    return ops::SwigluBackward{.gate_up = inner, .dout = dout, .dgate_up = inner};
   }
-  return ops::GeluBackward{.x = inner, .dout = dout, .dx = inner};
+  return ops::ActivationBackward{
+      .kind = ungated(parts_.kind), .x = inner, .dout = dout, .dx = inner};
 }
 
 void FeedForward::forward(Work& work, const BlockInput& input, const TensorView& out) const {

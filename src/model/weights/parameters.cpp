@@ -189,6 +189,13 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
   hash_ = backend_.allocate(DType::u8, 1, sizeof(std::uint64_t));
 }
 
+float Parameter::rate_factor() const {
+  if (group.base_inputs == 0 || declaration.is_vector) return group.learning_rate;
+  const auto base = static_cast<double>(group.base_inputs);
+  const auto in = static_cast<double>(declaration.cols);
+  return static_cast<float>(static_cast<double>(group.learning_rate) * std::sqrt(base / in));
+}
+
 void Parameters::assign_groups() {
   const auto layers = static_cast<int>(model_.layer_count());
   for (const OptimizerGroup& group : optimizer_.groups) {

@@ -53,6 +53,8 @@ struct Parameter {
     return tensors.working.empty() ? tensors.master : tensors.working;
   }
   const TensorView& gradient() const { return tensors.gradient; }
+  /// Factor of the stage's learning rate.
+  float rate_factor() const;
   /// False if its group is frozen: nothing computes its gradient or updates it.
   bool is_trained() const { return !group.frozen; }
 };

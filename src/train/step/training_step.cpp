@@ -207,7 +207,7 @@ void TrainingStep::update_parameter(const Parameter& parameter, const UpdateSpec
   UpdateSpec own = spec;
   own.rule = parameter.rule;
   float decay_mask = parameter.declaration.weight_decay ? 1.0f : 0.0f;
-  own.rate_factor *= parameter.group.learning_rate;
+  own.rate_factor *= parameter.rate_factor();
   if (parameter.group.weight_decay >= 0.0f) {
     own.weight_decay = parameter.group.weight_decay;
     decay_mask = 1.0f;

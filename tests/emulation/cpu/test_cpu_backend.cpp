@@ -279,8 +279,8 @@ TEST_CASE("produce_quantize is each producer, then quantize of its stored output
       {ops::AddLayerNormForward{x, dout, {sum, weight, bias, 1e-5f, out, mean, rstd}}, out},
       {ops::SwigluForward{wide, out}, out},
       {ops::SwigluBackward{wide, dout, dwide}, dwide},
-      {ops::GeluForward{x, out}, out},
-      {ops::GeluBackward{x, dout, out}, out},
+      {ops::ActivationForward{Activation::relu2, x, out}, out},
+      {ops::ActivationBackward{Activation::gelu_tanh, x, dout, out}, out},
   };
   static_assert(std::size(producers) == std::variant_size_v<ops::Producer>);
   QuantSpec spec;

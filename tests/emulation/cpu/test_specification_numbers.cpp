@@ -16,6 +16,7 @@
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/gelu.hpp"
 #include "emulation/numerics/philox.hpp"
+#include "emulation/numerics/relu2.hpp"
 #include "emulation/numerics/tree_sum.hpp"
 #include "tests/emulation/cpu/matrix.hpp"
 
@@ -148,6 +149,7 @@ const std::map<std::string, std::string (*)(const Words&)> kFunctions = {
     {"sigmoid", function<numerics::sigmoid>},
     {"silu", function<numerics::silu>},
     {"gelu", function<numerics::gelu>},
+    {"relu2", function<numerics::relu2>},
     {"attention_weight", function<numerics::attention_weight>},
     {"attention", attention},
 };

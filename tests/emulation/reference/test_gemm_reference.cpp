@@ -147,6 +147,13 @@ TEST_CASE("impossible combinations are refused with a reason") {
   spec = fp8_gemm(128);
   spec.output = DType::f64;
   CHECK_THAT(refusal(spec, tensor, tensor), Contains("f64"));
+  spec = fp8_gemm(0);
+  QuantSpec clamped = tensor;
+  clamped.transform = Transform{Clamp{0.99, Compensation::original}};
+  CHECK(refusal(spec, tensor, clamped).empty());
+  spec.alpha = 0.5f;
+  CHECK_THAT(refusal(spec, tensor, clamped),
+             Contains("transform of b") && Contains("multiplies by 0.5"));
   CHECK(refusal(fp8_gemm(128), tile, tile).empty());
   CHECK(refusal(fp8_gemm(128), quantized({0, 0}, numerics::kE2M1), tensor).empty());
 }
@@ -262,6 +269,7 @@ TEST_CASE("the reference is one element of schedule.hpp each, in every schedule 
       GemmSpec spec = fp8_gemm(interval);
       for (const int split : {1, 2}) {
         spec.split_k = split;
+        spec.alpha = split == interval % 3 ? 1.0f : 0.3f;
         Matrix<float> d(DType::f32, 3, 2);
         reference::gemm(ops::Gemm{spec, a.quantized, b.quantized, {}, false, d.view});
         numerics::ElementGemm element;
@@ -273,6 +281,7 @@ TEST_CASE("the reference is one element of schedule.hpp each, in every schedule 
         numerics::Epilogue epilogue;
         epilogue.output = numerics::kFP32;
         epilogue.split_k = split == 2;
+        epilogue.alpha = spec.alpha;
         epilogue.scales = tile.cols > 0    ? numerics::EpilogueScales::none
                           : tile.rows == 0 ? numerics::EpilogueScales::scalar
                                            : numerics::EpilogueScales::outer;

@@ -126,11 +126,12 @@ TEST_CASE("the truth of gelu: values of its tanh form, and its gradient") {
   const Values x = waves(12, 0.7), dout = waves(12, 3.0);
   const auto gelu = [&](const Values& z) {
     const TensorView out = truth.tensor(3, 4);
-    truth.run(ops::GeluForward{truth.tensor(3, 4, z), out});
+    truth.run(ops::ActivationForward{Activation::gelu_tanh, truth.tensor(3, 4, z), out});
     return truth.read(out);
   };
   const TensorView dx = truth.tensor(3, 4);
-  truth.run(ops::GeluBackward{truth.tensor(3, 4, x), truth.tensor(3, 4, dout), dx});
+  truth.run(ops::ActivationBackward{Activation::gelu_tanh, truth.tensor(3, 4, x),
+                                    truth.tensor(3, 4, dout), dx});
   check_gradient(x, truth.read(dx), [&](const Values& z) { return dot(dout, gelu(z)); });
   Values points(12, 0.0);
   points[0] = 1.0;
@@ -139,6 +140,22 @@ TEST_CASE("the truth of gelu: values of its tanh form, and its gradient") {
   CHECK(values[0] == Approx(0.8411919906082767048).epsilon(1e-14));
   CHECK(values[1] == Approx(-0.0454023059122249812).epsilon(1e-14));
   CHECK(values[2] == 0.0);
+}
+
+TEST_CASE("the truth of relu2: the square of the positive part, and its gradient") {
+  Truth truth;
+  const Values x = waves(12, 0.7), dout = waves(12, 3.0);
+  const auto relu2 = [&](const Values& z) {
+    const TensorView out = truth.tensor(3, 4);
+    truth.run(ops::ActivationForward{Activation::relu2, truth.tensor(3, 4, z), out});
+    return truth.read(out);
+  };
+  const TensorView dx = truth.tensor(3, 4);
+  truth.run(ops::ActivationBackward{Activation::relu2, truth.tensor(3, 4, x),
+                                    truth.tensor(3, 4, dout), dx});
+  check_gradient(x, truth.read(dx), [&](const Values& z) { return dot(dout, relu2(z)); });
+  const Values values = relu2({3.0, -2.0, 0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  CHECK((values[0] == 9.0 && values[1] == 0.0 && values[2] == 0.25 && values[3] == 0.0));
 }
 
 TEST_CASE("the truth of the loss: hand-worked values, and nothing is read of a masked token") {

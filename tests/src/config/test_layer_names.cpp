@@ -1,10 +1,12 @@
 // The names of layers in recipes: which models have them, and who is told so.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <string>
 #include <vector>
 
 #include "emulation/base/error.hpp"
 #include "src/architecture/layer_names.hpp"
+#include "src/architecture/parts.hpp"
 #include "src/config/config.hpp"
 #include "src/config/key_help.hpp"
 #include "src/config/recipe/model_recipe.hpp"
@@ -180,6 +182,21 @@ TEST_CASE("keys of layers go to all of them, and back") {
     CHECK(layer.norm_place == NormPlace::post);
     CHECK(layer.attention.qk_norm == QkNorm::all_heads);
   }
+  const ModelConfig munit = load_model("munit");
+  for (const LayerSpec& layer : munit.layers) {
+    CHECK(layer.residual.stream * layer.residual.stream == Approx(0.6));
+    CHECK(layer.residual.branch * layer.residual.branch == Approx(0.4));
+    CHECK(layer.norm_place == NormPlace::post);
+  }
+  const Declaration declared = declaration_of(munit);
+  for (const LinearDeclaration& linear : declared.linears()) {
+    const double in = static_cast<double>(linear.in);
+    const double expected = linear.name == "lm_head" ? 1.0 / in : 1.0 / std::sqrt(in);
+    INFO(linear.name);
+    CHECK(linear.alpha == static_cast<float>(expected));
+  }
+  const Declaration plain = declaration_of(load_model("tiny"));
+  for (const LinearDeclaration& linear : plain.linears()) CHECK(linear.alpha == 1.0f);
   const ModelConfig windows = model_of(
       "num_hidden_layers = 3\nsliding_window = 7\nlayer_types = [\"sliding_attention\", "
       "\"full_attention\", \"sliding_attention\"]\n");

@@ -1,6 +1,7 @@
 // A small model, a batch with packed documents and masked tokens, and its gradients.
 #pragma once
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,27 @@ inline ModelConfig olmo2_model() {
     layer.attention.qkv_bias = false;
     layer.attention.qk_norm = QkNorm::all_heads;
   });
+  return model;
+}
+
+/// Products, streams and embeddings with factors, and squared ReLU: munit Scaling's rules
+/// (arXiv:2502.05967) with another activation in the second layer.
+inline ModelConfig munit_model() {
+  ModelConfig model = small_model();
+  model.final_norm = NormKind::layernorm;
+  model.edit_layers([](LayerSpec& layer) {
+    layer.norm = NormKind::layernorm;
+    layer.norm_place = NormPlace::post;
+    layer.residual = {std::sqrt(0.6), std::sqrt(0.4)};
+    layer.attention.qkv_bias = false;
+    layer.feed_forward = {FeedForwardKind::gelu_tanh, false};
+  });
+  model.layers[1].feed_forward.kind = FeedForwardKind::relu2;
+  model.initializer_range = 1.0;
+  model.embedding_factor = 1.25;
+  model.linear_alpha = ProductFactor::inverse_sqrt_in;
+  model.head_alpha = ProductFactor::inverse_in;
+  model.tie_word_embeddings = false;
   return model;
 }
 

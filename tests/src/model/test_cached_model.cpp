@@ -114,6 +114,7 @@ ModelConfig model_named(const std::string& family) {
                       : family == "gpt2"   ? gpt2_model()
                       : family == "olmo2"  ? olmo2_model()
                       : family == "mixed"  ? mixed_model()
+                      : family == "munit"  ? munit_model()
                                            : small_model();
   model.max_position_embeddings = 128;
   if (family == "llama") {
@@ -126,7 +127,7 @@ ModelConfig model_named(const std::string& family) {
 
 TEST_CASE("cached logits have the bits of the full pass") {
   const std::string family =
-      GENERATE("llama", "qwen2", "qwen3", "biased", "gpt2", "olmo2", "mixed");
+      GENERATE("llama", "qwen2", "qwen3", "biased", "gpt2", "olmo2", "mixed", "munit");
   const std::string recipe =
       GENERATE("bf16", "fp32", "torchao_rowwise", "infir2", "deepseek_v3", "mxfp8", "te_delayed");
   INFO(family << " " << recipe);

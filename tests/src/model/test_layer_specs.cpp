@@ -1,5 +1,5 @@
 // The function of a model whose layers differ, against plain loops over its weights: places and
-// kinds of norms, norms of queries and keys, windows, biases, feed-forward kinds.
+// kinds of norms, norms of queries and keys, windows, biases, feed-forward kinds, factors.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -33,7 +33,10 @@ class PlainModel {
   /// Mean loss of the trained tokens.
   double loss() const {
     Rows stream;
-    for (const std::int32_t token : batch_[kTokens]) stream.push_back(row("embed", token));
+    for (const std::int32_t token : batch_[kTokens]) {
+      stream.push_back(row("embed", token));
+      for (double& value : stream.back()) value *= as_float(model_.embedding_factor);
+    }
     for (std::size_t i = 0; i < model_.layers.size(); ++i) {
       const LayerSpec& layer = model_.layers[i];
       const std::string name = "layers." + std::to_string(i) + ".";
@@ -46,7 +49,9 @@ class PlainModel {
     for (std::size_t t = 0; t < stream.size(); ++t) {
       const double weight = batch_[kTargetWeights][t];
       if (weight == 0) continue;
-      const Vector logits = linear("embed", normalised(model_.final_norm, "norm", stream[t]));
+      const Vector logits =
+          linear(model_.tie_word_embeddings ? "embed" : "lm_head",
+                 normalised(model_.final_norm, "norm", stream[t]), model_.head_alpha);
       double exponentials = 0;
       for (const double logit : logits) exponentials += std::exp(logit);
       const auto target = static_cast<std::size_t>(batch_[kTargets][t]);
@@ -64,12 +69,26 @@ class PlainModel {
     return {first, first + model_.hidden_size};
   }
 
-  Vector linear(const std::string& module, const Vector& x) const {
+  /// The FP32 number that a factor is rounded to.
+  static double as_float(double factor) { return static_cast<double>(static_cast<float>(factor)); }
+
+  static double value_of(ProductFactor factor, std::size_t in) {
+    const auto inputs = static_cast<double>(in);
+    if (factor == ProductFactor::inverse_sqrt_in) return as_float(1.0 / std::sqrt(inputs));
+    return factor == ProductFactor::inverse_in ? as_float(1.0 / inputs) : 1.0;
+  }
+
+  Vector linear(const std::string& module, const Vector& x, ProductFactor factor) const {
     const Vector& w = weight(module + ".weight");
+    const double alpha = value_of(factor, x.size());
     const auto bias = weights_.find(module + ".bias");
     Vector y = bias == weights_.end() ? Vector(w.size() / x.size(), 0.0) : bias->second;
-    for (std::size_t i = 0; i < w.size(); ++i) y[i / x.size()] += w[i] * x[i % x.size()];
+    for (std::size_t i = 0; i < w.size(); ++i) y[i / x.size()] += alpha * w[i] * x[i % x.size()];
     return y;
+  }
+  /// A linear layer within a layer.
+  Vector linear(const std::string& module, const Vector& x) const {
+    return linear(module, x, model_.linear_alpha);
   }
 
   /// x / sqrt(mean(x^2) + epsilon) * w, of the part of a vector from `first` on that is as long as
@@ -106,7 +125,10 @@ class PlainModel {
     x = block(x);
     for (std::size_t t = 0; t < stream.size(); ++t) {
       const Vector y = after ? normalised(layer.norm, name + ".post_norm", x[t]) : x[t];
-      for (std::size_t c = 0; c < y.size(); ++c) stream[t][c] += y[c];
+      const ResidualFactors& factors = layer.residual;
+      for (std::size_t c = 0; c < y.size(); ++c) {
+        stream[t][c] = as_float(factors.stream) * stream[t][c] + as_float(factors.branch) * y[c];
+      }
     }
   }
 
@@ -183,6 +205,10 @@ class PlainModel {
         for (std::size_t i = 0; i < both.size() / 2; ++i) {
           inner.push_back(both[i] / (1 + std::exp(-both[i])) * both[both.size() / 2 + i]);
         }
+      } else if (spec.kind == FeedForwardKind::relu2) {
+        for (const double u : linear(name + "up", token)) {
+          inner.push_back(u > 0 ? u * u : 0.0);
+        }
       } else {
         const double root = std::sqrt(2 / std::acos(-1.0));
         for (const double u : linear(name + "up", token)) {
@@ -206,7 +232,8 @@ TEST_CASE("the loss of a model is that of plain loops over its layers") {
       GENERATE(NormPlace::pre, NormPlace::post, NormPlace::both, NormPlace::none);
   for (const ModelConfig& model :
        {test::with_norms(test::small_model(), place), test::with_norms(test::olmo2_model(), place),
-        test::with_norms(test::mixed_model(), place), test::mixed_model()}) {
+        test::with_norms(test::mixed_model(), place), test::mixed_model(),
+        test::with_norms(test::munit_model(), place)}) {
     ModelAtWork work("truth", model, load_recipe("fp32"));
     const double plain = PlainModel(work, model).loss();
     INFO("place " << static_cast<int>(place) << " plain " << plain);
@@ -226,6 +253,18 @@ TEST_CASE("each part of a layer's specification changes the function") {
   of_heads.layers[1].attention.qk_norm = QkNorm::head;
   for (const ModelConfig& other : {wider, elsewhere, of_heads}) {
     CHECK(std::abs(loss_of(other) - loss_of(model)) > 1e-6);
+  }
+  const ModelConfig munit = test::munit_model();
+  ModelConfig stream = munit, branch = munit, embedding = munit, products = munit, head = munit,
+              gelu = munit;
+  stream.layers[0].residual.stream = 1.0;
+  branch.layers[1].residual.branch = 1.0;
+  embedding.embedding_factor = 1.0;
+  products.linear_alpha = ProductFactor::inverse_in;
+  head.head_alpha = ProductFactor::inverse_sqrt_in;
+  gelu.layers[1].feed_forward.kind = FeedForwardKind::gelu_tanh;
+  for (const ModelConfig& other : {stream, branch, embedding, products, head, gelu}) {
+    CHECK(std::abs(loss_of(other) - loss_of(munit)) > 1e-6);
   }
 }
 

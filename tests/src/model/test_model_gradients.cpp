@@ -96,6 +96,11 @@ TEST_CASE("double-precision gradients equal central differences, norms on both s
   check_against_differences(fp8lab::test::with_norms(fp8lab::test::gpt2_model(), NormPlace::both));
 }
 
+TEST_CASE("double-precision gradients equal central differences, factors and squared ReLU") {
+  const NormPlace place = GENERATE(NormPlace::post, NormPlace::pre);
+  check_against_differences(fp8lab::test::with_norms(fp8lab::test::munit_model(), place));
+}
+
 TEST_CASE("double-precision gradients equal central differences, layers that differ") {
   check_against_differences(fp8lab::test::mixed_model());
 }
@@ -110,7 +115,7 @@ TEST_CASE("double-precision gradients equal central differences, layers that dif
 TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
   const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
                                      fp8lab::test::biased_model(), fp8lab::test::gpt2_model(),
-                                     fp8lab::test::olmo2_model());
+                                     fp8lab::test::olmo2_model(), fp8lab::test::munit_model());
   ModelAtWork truth("truth", model, load_recipe("bf16"));
   ModelAtWork emulated("cpu", model, load_recipe("bf16"));
   const double true_loss = truth.loss_and_gradients();
@@ -132,7 +137,7 @@ TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
 TEST_CASE("emulated FP32 gradients are as close to the truth as FP32 allows") {
   const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
                                      fp8lab::test::biased_model(), fp8lab::test::gpt2_model(),
-                                     fp8lab::test::olmo2_model());
+                                     fp8lab::test::olmo2_model(), fp8lab::test::munit_model());
   ModelAtWork truth("truth", model, load_recipe("bf16"));
   ModelAtWork emulated("cpu", model, load_recipe("fp32"));
   truth.loss_and_gradients();

@@ -193,6 +193,21 @@ TEST_CASE("groups change the rates of the parameters that they name, the first o
   const std::vector<std::string> changed = differing(decayed, plain);
   CHECK(changed.size() >= 2);
   for (const std::string& name : changed) CHECK(name.find('.') == name.rfind('.'));
+  // Rates by width: of a matrix with four times fewer inputs than the base twice the rate, as
+  // stated.
+  const Training model("");
+  const std::vector<Parameter>& all = model.parameters.all();
+  const Parameter& down = *std::find_if(all.begin(), all.end(), [](const Parameter& parameter) {
+    return parameter.name() == "layers.1.mlp.down.weight";
+  });
+  const std::string base = "base_inputs = " + std::to_string(4 * down.declaration.cols) + "\n";
+  const Weights wide = grouped(mlp + base);
+  const Weights twice = grouped(
+      "[[optimizer.group]]\nmatch = \"layers.last.mlp.down\"\n"
+      "learning_rate = 2.0\n");
+  CHECK(wide.at(down.name()) == twice.at(down.name()));
+  CHECK(wide.at("layers.1.mlp.norm.weight") == plain.at("layers.1.mlp.norm.weight"));
+  CHECK(wide.at("layers.1.mlp.gate_up.weight") != plain.at("layers.1.mlp.gate_up.weight"));
   CHECK_THROWS_WITH(grouped("[[optimizer.group]]\nmatch = \"layer.0\"\nlearning_rate = 0.5\n"),
                     Catch::Contains("layer.0"));
 }

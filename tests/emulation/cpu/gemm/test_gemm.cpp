@@ -13,6 +13,12 @@ using namespace fp8lab;        // NOLINT: the subject of every line below
 using namespace fp8lab::test;  // NOLINT
 using numerics::FormatSpec;
 
+/// 1, a factor that is no power of two, or 0.
+float random_alpha(CaseGenerator& cases) {
+  constexpr float kAlphas[] = {1.0f, 1.0f, 0.0441941738f, -3.7f, 0.0f};
+  return kAlphas[cases.bits() % 5];
+}
+
 }  // namespace
 
 TEST_CASE("FP8 GEMM with constant scales equals the reference") {
@@ -24,8 +30,8 @@ TEST_CASE("FP8 GEMM with constant scales equals the reference") {
       for (const TileShape& tile : tiles) {
         const QuantSpec a = quantized(fa, tile), b = quantized(fb, tile, cases.bits() % 4 != 0);
         for (const int interval : {0, 32, 96, 128}) {
-          const GemmSpec spec =
-              fp8_spec(interval == 0 ? Schedule::fast : Schedule::promote, interval);
+          GemmSpec spec = fp8_spec(interval == 0 ? Schedule::fast : Schedule::promote, interval);
+          spec.alpha = random_alpha(cases);
           check(cases, random_problem(cases, spec, a, b, 300));
         }
       }
@@ -43,6 +49,7 @@ TEST_CASE("FP8 GEMM with scales along K equals the reference in every order") {
     for (const ScaleOrder order : orders) {
       GemmSpec spec = fp8_spec(Schedule::promote, static_cast<int>(tile[0].cols));
       spec.scale_order = order;
+      spec.alpha = random_alpha(cases);
       check(cases, random_problem(cases, spec, quantized(numerics::kE4M3, tile[0]),
                                   quantized(numerics::kE5M2, tile[1]), 300));
     }
@@ -77,6 +84,7 @@ TEST_CASE("Split-K equals the reference") {
         if (blocks && schedule == Schedule::fast) continue;
         GemmSpec spec = fp8_spec(schedule, 128);
         spec.split_k = split;
+        spec.alpha = random_alpha(cases);
         Problem p = random_problem(cases, spec, quantized(numerics::kE4M3, tile),
                                    quantized(numerics::kE4M3, tile), 10);
         p.k = 128 * split + draw(cases, 1, 120);

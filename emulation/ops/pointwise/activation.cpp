@@ -1,17 +1,17 @@
-#include "emulation/ops/pointwise/gelu.hpp"
+#include "emulation/ops/pointwise/activation.hpp"
 
 #include "emulation/ops/checks.hpp"
 
 namespace fp8lab::ops {
 
-void GeluForward::check() const {
-  const Checks checks("gelu_forward");
+void ActivationForward::check() const {
+  const Checks checks("activation_forward");
   checks.activation("out", out, out.rows, out.cols);
   checks.activation("x", x, out.rows, out.cols);
 }
 
-void GeluBackward::check() const {
-  const Checks checks("gelu_backward");
+void ActivationBackward::check() const {
+  const Checks checks("activation_backward");
   checks.activation("dout", dout, dout.rows, dout.cols);
   checks.activation("x", x, dout.rows, dout.cols);
   checks.activation("dx", dx, dout.rows, dout.cols);
