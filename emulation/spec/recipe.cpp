@@ -275,6 +275,7 @@ bool layer_pattern_matches(const std::string& pattern, const std::string& name, 
 }
 
 const LinearRecipe& Recipe::for_layer(const std::string& layer_name, int layer_count) const {
+  if (layer_name.ends_with(".lora_a") || layer_name.ends_with(".lora_b")) return high_precision;
   for (const std::string& pattern : keep_high_precision) {
     if (layer_pattern_matches(pattern, layer_name, layer_count)) return high_precision;
   }

@@ -113,6 +113,13 @@ void Declaration::multiply_products(LinearId linear, ProductFactor factor) {
   }
 }
 
+void Declaration::adapts(LinearId linear, float alpha) {
+  LinearDeclaration& declared = linears_[static_cast<std::size_t>(linear)];
+  declared.is_adapter = true;
+  declared.alpha = alpha;
+  parameters_[static_cast<std::size_t>(declared.weight)].is_adapter = true;
+}
+
 void Declaration::own_x(LinearId linear, SavedId x) {
   linears_[static_cast<std::size_t>(linear)].own_x = x;
 }

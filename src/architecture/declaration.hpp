@@ -52,7 +52,8 @@ struct ParameterDeclaration {
   std::vector<OutputGroup> groups;
   std::optional<GateAndUp> gate_and_up = std::nullopt;  ///< of a fused SwiGLU weight
   std::optional<std::int64_t> layer =
-      std::nullopt;  ///< index of its layer, set by Declaration; empty: in no layer
+      std::nullopt;         ///< index of its layer, set by Declaration; empty: in no layer
+  bool is_adapter = false;  ///< of a low-rank adapter
 
   std::int64_t size() const { return rows * cols; }
 };
@@ -63,8 +64,9 @@ struct LinearDeclaration {
   std::int64_t in = 0, out = 0;
   ParameterId weight{};
   std::optional<ParameterId> bias;
-  float alpha = 1.0f;    ///< factor of all three products: y = alpha x W^T (+ bias)
-  bool is_tied = false;  ///< the weight belongs to another module, which adds to its gradient
+  float alpha = 1.0f;       ///< factor of all three products: y = alpha x W^T (+ bias)
+  bool is_adapter = false;  ///< one of the two products of a low-rank adapter (LoraSpec)
+  bool is_tied = false;     ///< the weight belongs to another module, which adds to its gradient
   std::optional<SavedId> own_x;  ///< its x, if an ops::Producer computes it for this layer alone
   bool writes_residual = false;  ///< the output is what its block adds to the residual stream
   std::string module;            ///< its name within the layer: "mlp.down"
@@ -128,6 +130,8 @@ class Declaration {
   void normed_linear(std::vector<ParameterId> norm, LinearId linear);
   /// Multiplies the products of `linear` by `factor` of its inputs.
   void multiply_products(LinearId linear, ProductFactor factor);
+  /// `linear` is a product of a low-rank adapter, multiplied by `alpha`.
+  void adapts(LinearId linear, float alpha);
   /// An ops::Producer computes `x` for `linear`, and nothing else reads it.
   void own_x(LinearId linear, SavedId x);
   /// The block of `linear` adds its output to the residual stream.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace fp8lab {
@@ -104,6 +105,19 @@ struct LayerSpec {
   bool operator==(const LayerSpec&) const = default;
 };
 
+/// Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685): the weight W of an output is frozen
+/// and y = x W^T + (alpha / rank) (x A^T) B^T, with A (rank, in) and B (out, rank) trained, both in
+/// high precision. Everything else of the model is frozen as well.
+struct LoraSpec {
+  std::int64_t rank = 0;  ///< 0: no adapters
+  double alpha = 16.0;
+  /// Outputs that have one in every layer with such outputs: "attention.q" and "mlp.gate" are parts
+  /// of fused layers, "attention.o" and "mlp.down" whole ones.
+  std::vector<std::string> targets = {"attention.q", "attention.k", "attention.v", "attention.o",
+                                      "mlp.gate",    "mlp.up",      "mlp.down"};
+  bool operator==(const LoraSpec&) const = default;
+};
+
 enum class PositionKind : std::uint8_t {
   rope,     ///< queries and keys are rotated (Su et al. 2021, arXiv:2104.09864)
   learned,  ///< a table of max_position_embeddings rows is added to the embedding
@@ -131,6 +145,7 @@ struct ModelConfig {
   ProductFactor head_alpha = ProductFactor::one;    ///< of the LM head
   bool scaled_residual_init = false;                ///< smaller attention.o and mlp.down (GPT-2)
   bool tie_word_embeddings = true;
+  LoraSpec lora;
   bool operator==(const ModelConfig&) const = default;
 
   std::int64_t layer_count() const { return static_cast<std::int64_t>(layers.size()); }

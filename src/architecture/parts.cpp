@@ -1,5 +1,6 @@
 #include "src/architecture/parts.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -72,6 +73,46 @@ std::optional<BlockNorms::After> declare_norm_after(Declaration& declaration,
       x, declare_norm(declaration, model, layer.norm, block + ".post_norm", false)};
 }
 
+/// The name of a part of a linear layer's outputs: "attention.q" of "attention.qkv" and "q".
+std::string output_name(const std::string& module, const std::string& group) {
+  return group.empty() ? module : module.substr(0, module.rfind('.') + 1) + group;
+}
+
+/// The adapters of the outputs of `base` that are targets. A begins with N(0, 1 / (3 inputs)), the
+/// variance of PEFT's uniform numbers, and B with zeros, so that the function is that without
+/// adapters.
+AdaptedLinear adapted(Declaration& declaration, const ModelConfig& model, LinearId base,
+                      PassPhase forward, PassPhase backward) {
+  AdaptedLinear result{base};
+  const LoraSpec& lora = model.lora;
+  if (lora.rank == 0) return result;
+  const LinearDeclaration linear = declaration.linear(base);
+  std::vector<OutputGroup> groups = declaration.parameter(linear.weight).groups;
+  if (groups.empty()) groups = {{"", linear.out}};
+  const LiveRange made = forward, read = backward;
+  std::int64_t first = 0;
+  for (const OutputGroup& group : groups) {
+    const std::string name = output_name(linear.module, group.name);
+    const std::int64_t begin = std::exchange(first, first + group.rows);
+    if (std::find(lora.targets.begin(), lora.targets.end(), name) == lora.targets.end()) continue;
+    AdapterParts parts;
+    parts.first = begin;
+    parts.count = group.rows;
+    const double deviation = 1.0 / std::sqrt(3.0 * static_cast<double>(linear.in));
+    parts.a = declaration.linear(name + ".lora_a", linear.in, {{"", lora.rank}}, false, deviation);
+    parts.b = declaration.linear(name + ".lora_b", lora.rank, {{"", group.rows}}, false, 0.0);
+    declaration.adapts(parts.a, 1.0f);
+    declaration.adapts(parts.b, static_cast<float>(lora.alpha / static_cast<double>(lora.rank)));
+    parts.hidden = declaration.saved(name + ".lora", Shape::activation, lora.rank);
+    parts.out =
+        declaration.scratch(name + ".lora_out", group.rows, made | PassPhase::recompute, false);
+    parts.d_hidden = declaration.scratch(name + ".d_lora", lora.rank, read);
+    parts.d_x = declaration.scratch(name + ".lora_d_x", linear.in, read);
+    result.adapters.push_back(parts);
+  }
+  return result;
+}
+
 /// Widths of all heads together.
 struct HeadWidths {
   explicit HeadWidths(const ModelConfig& model)
@@ -105,21 +146,25 @@ AttentionParts declare_attention(Declaration& declaration, const ModelConfig& mo
   parts.window = spec.window;
   parts.is_rotated = model.positions == PositionKind::rope;
   parts.epsilon = static_cast<float>(model.rms_norm_eps);
-  parts.qkv = declaration.linear("attention.qkv", model.hidden_size,
-                                 {{"q", widths.q}, {"k", widths.kv}, {"v", widths.kv}},
-                                 spec.qkv_bias, model.initializer_range);
+  parts.qkv.base = declaration.linear("attention.qkv", model.hidden_size,
+                                      {{"q", widths.q}, {"k", widths.kv}, {"v", widths.kv}},
+                                      spec.qkv_bias, model.initializer_range);
   if (spec.qk_norm != QkNorm::none) {
     parts.norms = declare_qk_norms(declaration, model, spec.qk_norm);
   }
-  parts.o = declaration.linear("attention.o", widths.q, {{"", model.hidden_size}}, spec.o_bias,
-                               residual_deviation(model));
+  parts.o.base = declaration.linear("attention.o", widths.q, {{"", model.hidden_size}}, spec.o_bias,
+                                    residual_deviation(model));
   parts.qkv_out = declaration.saved("attention.qkv", Shape::activation, qkv_width);
   parts.attended = declaration.saved("attention.out", Shape::activation, widths.q);
   parts.lse = declaration.saved("attention.lse", Shape::planes, model.num_attention_heads);
   parts.d_qkv = declaration.scratch("attention.d_qkv", qkv_width, PassPhase::attention_backward);
   parts.d_attended =
       declaration.scratch("attention.d_out", widths.q, PassPhase::attention_backward);
-  declaration.writes_residual(parts.o);
+  declaration.writes_residual(parts.o.base);
+  for (AdaptedLinear* linear : {&parts.qkv, &parts.o}) {
+    *linear = adapted(declaration, model, linear->base, PassPhase::attention,
+                      PassPhase::attention_backward);
+  }
   return parts;
 }
 
@@ -140,25 +185,32 @@ FeedForwardParts declare_feed_forward(Declaration& declaration, const ModelConfi
                                       const FeedForwardSpec& spec) {
   FeedForwardParts parts;
   parts.kind = spec.kind;
-  parts.up = declare_up(declaration, model, spec);
-  parts.inner = declaration.saved("mlp.inner", Shape::activation, declaration.linear(parts.up).out);
-  parts.down = declaration.recomputed_from(Recompute::feed_forward)
-                   .linear("mlp.down", model.intermediate_size, {{"", model.hidden_size}},
-                           spec.bias, residual_deviation(model));
+  parts.up.base = declare_up(declaration, model, spec);
+  parts.inner =
+      declaration.saved("mlp.inner", Shape::activation, declaration.linear(parts.up.base).out);
+  parts.down.base = declaration.recomputed_from(Recompute::feed_forward)
+                        .linear("mlp.down", model.intermediate_size, {{"", model.hidden_size}},
+                                spec.bias, residual_deviation(model));
   parts.activated = declaration.saved("mlp.activated", Shape::activation, model.intermediate_size);
-  declaration.own_x(parts.down, parts.activated);
-  declaration.writes_residual(parts.down);
+  declaration.writes_residual(parts.down.base);
   parts.d_activated = declaration.scratch("mlp.d_activated", model.intermediate_size,
                                           PassPhase::feed_forward_backward);
+  declaration.recomputed_from(Recompute::none);  // what adapters save is small
+  for (AdaptedLinear* linear : {&parts.up, &parts.down}) {
+    *linear = adapted(declaration, model, linear->base, PassPhase::feed_forward,
+                      PassPhase::feed_forward_backward);
+  }
+  if (parts.down.adapters.empty()) declaration.own_x(parts.down.base, parts.activated);
   return parts;
 }
 
-/// The linear layer `first` alone reads the output of `norm`.
+/// The linear layer `first` reads the output of `norm`, and nothing else does unless it has
+/// adapters.
 void declare_normed(Declaration& declaration, const std::optional<NormParts>& norm,
-                    LinearId first) {
-  if (!norm) return;
-  declaration.normed_linear(norm->vectors(), first);
-  declaration.own_x(first, *norm->y);
+                    const AdaptedLinear& first) {
+  if (!norm || !first.adapters.empty()) return;
+  declaration.normed_linear(norm->vectors(), first.base);
+  declaration.own_x(first.base, *norm->y);
 }
 
 LayerParts declare_layer(Declaration& declaration, const ModelConfig& model,
@@ -184,7 +236,7 @@ LayerParts declare_layer(Declaration& declaration, const ModelConfig& model,
   declare_normed(declaration, parts.attention_norms.before, parts.attention.qkv);
   declare_normed(declaration, parts.mlp_norms.before, parts.mlp.up);
   for (const LinearId linear :
-       {parts.attention.qkv, parts.attention.o, parts.mlp.up, parts.mlp.down}) {
+       {parts.attention.qkv.base, parts.attention.o.base, parts.mlp.up.base, parts.mlp.down.base}) {
     declaration.multiply_products(linear, model.linear_alpha);
   }
   return parts;

@@ -42,23 +42,38 @@ struct QkNormParts {
   SavedId q_rstd{}, k_rstd{};  ///< (1, tokens * heads), or (1, tokens) with QkNorm::all_heads
 };
 
+/// A low-rank adapter of some outputs of a linear layer (LoraSpec).
+struct AdapterParts {
+  LinearId a{}, b{};
+  std::int64_t first = 0, count = 0;  ///< the outputs that it adds to
+  SavedId hidden{};                   ///< x A^T (tokens, rank)
+  ScratchId out{};                    ///< (tokens, count)
+  ScratchId d_hidden{}, d_x{};        ///< (tokens, rank), (tokens, inputs)
+};
+
+/// A linear layer with its adapters.
+struct AdaptedLinear {
+  LinearId base{};
+  std::vector<AdapterParts> adapters{};
+};
+
 struct AttentionParts {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t window = 0;  ///< AttentionSpec::window
   bool is_rotated = false;
   float epsilon = 0.0f;  ///< of `norms`
-  LinearId qkv{};
+  AdaptedLinear qkv;
   std::optional<QkNormParts> norms;
-  LinearId o{};
+  AdaptedLinear o;
   SavedId qkv_out{}, attended{}, lse{};
   ScratchId d_qkv{}, d_attended{};
 };
 
 struct FeedForwardParts {
   FeedForwardKind kind{};
-  LinearId up{};    ///< with swiglu gate and up, fused
-  SavedId inner{};  ///< output of `up`
-  LinearId down{};
+  AdaptedLinear up;  ///< with swiglu gate and up, fused
+  SavedId inner{};   ///< output of `up`
+  AdaptedLinear down;
   SavedId activated{};  ///< input of `down`
   ScratchId d_activated{};
 };

@@ -206,7 +206,7 @@ std::optional<InitialState> open_start(const RunConfig& config,
     require_model_path(start);
     throw InputError({.where = "init_from", .found = start.string(), .reason = "does not exist"});
   }
-  return open_initial_state(start, config.model, config.growth);
+  return open_initial_state(start, config.model, config.growth, config.seed);
 }
 
 Backend& RunCheck::backend(const std::string& name) {
@@ -268,7 +268,8 @@ const Identity& RunCheck::initial_state(const RunConfig& config) {
   }
   Backend& memory = backend(config.backend);
   const std::size_t mark = memory.memory_mark();
-  const InitialState initial = open_initial_state(config.init_from, config.model, config.growth);
+  const InitialState initial =
+      open_initial_state(config.init_from, config.model, config.growth, config.seed);
   Identity state;
   {
     // Only master weights count; BF16 masters have no working copy of another type.

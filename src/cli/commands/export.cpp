@@ -21,6 +21,7 @@
 #include "src/config/config.hpp"
 #include "src/config/reading/hugging_face.hpp"
 #include "src/io/files/file_kind.hpp"
+#include "src/model/weights/adapter_export.hpp"
 #include "src/model/weights/model_export.hpp"
 #include "src/train/run_record.hpp"
 
@@ -31,7 +32,9 @@ Options export_options() {
   Options options(
       "fp8lab export SOURCE DIR\n"
       "SOURCE is a run directory, a checkpoint, or a Hugging Face folder. DIR gets config.json,\n"
-      "safetensors and the tokenizer's files; it must not exist or be empty");
+      "safetensors and the tokenizer's files; it must not exist or be empty. Of a model with "
+      "low-rank\n"
+      "adapters it gets these alone, as PEFT reads them");
   options.add("source", value<std::string>(), "SOURCE");
   options.add("dir", value<std::string>(), "DIR");
   options.add("dtype", one_of({"bf16", "f16", "f32"}, "bf16"),
@@ -99,6 +102,12 @@ std::filesystem::path tokenizer_folder(const Values& values, const ModelSource& 
                     .accepted = "a folder with tokenizer.json, tokenizer.model or vocab.json"});
 }
 
+/// What the run of an adapter started from.
+std::string base_of(const ModelSource& source) {
+  if (!source.run) return {};
+  return recorded_run(*source.run, source.name, {}).init_from.string();
+}
+
 }  // namespace
 
 int export_command(const std::vector<std::string>& arguments) {
@@ -127,6 +136,16 @@ int export_command(const std::vector<std::string>& arguments) {
   output_folder(folder, "export: DIR");
   options.tokenizer = tokenizer_folder(values, source);
   options.tokenizer_name = source.vocabulary.tokenizer;
+  if (source.require_model().lora.rank > 0) {
+    refuse_given(values, "export", {"recipe", "tokenizer", "shard-bytes"},
+                 "is not for low-rank adapters, which have one file in high precision");
+    PartsLine parts("export", PartsLine::First::alike);
+    export_adapters(*source.tensors, source.require_model(), options.dtype, base_of(source), folder,
+                    parts.report());
+    parts.clear();
+    fmt::print("{}: low-rank adapters of {}\n", folder, base_of(source));
+    return ExitCode::kSuccess;
+  }
   const auto backend =
       make_backend(values["backend"].as<std::string>(), threads_of(values, "export"));
   if (options.recipe) check_layer_names(*options.recipe, source.require_model(), "export");

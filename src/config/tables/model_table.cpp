@@ -257,6 +257,34 @@ Field<ModelConfig> residual_field(const char* word, double ResidualFactors::*mem
   return of_all_layers(lifted(number(word, member, 0.0, 1e6, help), &LayerSpec::residual));
 }
 
+bool has_adapters(const ModelConfig& model) { return model.lora.rank > 0; }
+
+/// The outputs that have an adapter.
+Field<ModelConfig> lora_targets_field() {
+  using S = LoraSpec;
+  Field<S> field = row("lora_targets", &S::targets,
+                       "a list of one or more of attention.q, attention.k, attention.v, "
+                       "attention.o, mlp.gate, mlp.up, mlp.down",
+                       "outputs with an adapter, in every layer that has them");
+  field.get = [](const S& lora) {
+    FieldList list;
+    for (const std::string& name : lora.targets) list.emplace_back(name);
+    return list;
+  };
+  field.set = [](S& lora, const FieldValue& value) {
+    const std::optional<std::vector<std::string>> names = texts_of(value, false);
+    const std::vector<std::string> known = LoraSpec{}.targets;
+    const bool are_known = names && !names->empty() &&
+                           std::all_of(names->begin(), names->end(), [&](const std::string& name) {
+                             return std::count(known.begin(), known.end(), name) == 1 &&
+                                    std::count(names->begin(), names->end(), name) == 1;
+                           });
+    if (are_known) lora.targets = *names;
+    return are_known;
+  };
+  return lifted(field, &ModelConfig::lora).when(has_adapters, "lora_rank above 0");
+}
+
 Fields<ModelConfig> model_fields() {
   using S = ModelConfig;
   return {
@@ -311,6 +339,15 @@ Fields<ModelConfig> model_fields() {
       qk_norm_over_field(),
       boolean("tie_word_embeddings", &S::tie_word_embeddings,
               "the output layer has the weights of the embedding"),
+      lifted(integer("lora_rank", &LoraSpec::rank, 0, 65536,
+                     "rank of low-rank adapters (LoRA, arXiv:2106.09685), which alone are trained; "
+                     "0: none"),
+             &S::lora),
+      lifted(number("lora_alpha", &LoraSpec::alpha, 0.0, 1e6,
+                    "an adapter's output is multiplied by lora_alpha / lora_rank"),
+             &S::lora)
+          .when(has_adapters, "lora_rank above 0"),
+      lora_targets_field(),
   };
 }
 

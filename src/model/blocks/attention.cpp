@@ -99,7 +99,7 @@ void Attention::forward(Work& work, const BlockInput& input, const TensorView& o
   const QkvViews views = inputs(work);
   rotate(work, views, false);
   attend(work, views);
-  work.linear(parts_.o).forward(work.context(), work.saved(parts_.attended), out);
+  forward_linear(work, parts_.o, work.saved(parts_.attended), out);
 }
 
 void Attention::backward(Work& work, const TensorView& x, const TensorView& dout,
@@ -107,7 +107,7 @@ void Attention::backward(Work& work, const TensorView& x, const TensorView& dout
   const TensorView attended = work.saved(parts_.attended),
                    d_attended = work.scratch(parts_.d_attended);
   const TensorView d_qkv = work.scratch(parts_.d_qkv);
-  work.linear(parts_.o).backward(work.context(), attended, dout, d_attended);
+  backward_linear(work, parts_.o, attended, dout, d_attended);
   const QkvViews views = inputs(work), gradients = split(d_qkv);
   work.run(name_, ops::AttentionBackward{.shape = attention_shape(work),
                                          .q = views.q,
@@ -122,7 +122,7 @@ void Attention::backward(Work& work, const TensorView& x, const TensorView& dout
                                          .dv = gradients.v});
   rotate(work, gradients, true);
   if (parts_.norms) normalise_heads_backward(work, gradients);
-  work.linear(parts_.qkv).backward(work.context(), x, d_qkv, dx);
+  backward_linear(work, parts_.qkv, x, d_qkv, dx);
 }
 
 }  // namespace fp8lab

@@ -3,6 +3,7 @@
 
 #include <variant>
 
+#include "src/architecture/parts.hpp"
 #include "src/model/work.hpp"
 
 namespace fp8lab {
@@ -11,10 +12,12 @@ namespace fp8lab {
 /// without a norm in front, the residual stream itself.
 using BlockInput = std::variant<ops::Producer, TensorView>;
 
-/// y = x W^T + bias of the linear layer.
-inline void forward_linear(Work& work, LinearId linear, const BlockInput& input,
-                           const TensorView& y) {
-  std::visit([&](const auto& x) { work.linear(linear).forward(work.context(), x, y); }, input);
-}
+/// y = x W^T + bias of the linear layer, plus its adapters.
+void forward_linear(Work& work, const AdaptedLinear& linear, const BlockInput& input,
+                    const TensorView& y);
+/// dx from dy, or from the operation that makes dy, and the x of the forward pass; accumulates
+/// weight gradients. dx is none of the other tensors.
+void backward_linear(Work& work, const AdaptedLinear& linear, const TensorView& x,
+                     const BlockInput& dy, const TensorView& dx);
 
 }  // namespace fp8lab

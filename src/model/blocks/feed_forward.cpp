@@ -27,21 +27,20 @@ ops::Producer FeedForward::activation_backward(const Work& work) const {
 
 void FeedForward::forward(Work& work, const BlockInput& input, const TensorView& out) const {
   forward_linear(work, parts_.up, input, work.saved(parts_.inner));
-  work.linear(parts_.down).forward(work.context(), activation(work), out);
+  forward_linear(work, parts_.down, activation(work), out);
 }
 
 void FeedForward::recompute(Work& work, const BlockInput& input) const {
   forward_linear(work, parts_.up, input, work.saved(parts_.inner));
   if (!work.recomputes(Recompute::feed_forward)) return;
-  work.linear(parts_.down).recompute_x(work.context(), activation(work));
+  work.linear(parts_.down.base).recompute_x(work.context(), activation(work));
 }
 
 void FeedForward::backward(Work& work, const TensorView& x, const TensorView& dout,
                            const TensorView& dx) const {
-  work.linear(parts_.down)
-      .backward(work.context(), work.saved_x(parts_.activated), dout,
-                work.scratch(parts_.d_activated));
-  work.linear(parts_.up).backward(work.context(), x, activation_backward(work), dx);
+  backward_linear(work, parts_.down, work.saved_x(parts_.activated), dout,
+                  work.scratch(parts_.d_activated));
+  backward_linear(work, parts_.up, x, activation_backward(work), dx);
 }
 
 }  // namespace fp8lab

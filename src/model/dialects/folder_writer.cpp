@@ -155,14 +155,18 @@ void write_model_folder(const fs::path& folder, const ModelFolderContent& conten
     return content.work ? content.work(i) : content.headers[i].bytes();
   };
   for (std::size_t i = 0; i < content.headers.size(); ++i) all += work_of(i);
-  write_tensor_store(
-      temporary.path(), content.shard_bytes, content.headers,
-      [&](std::size_t i) {
-        if (report) report(part, megabytes(done), std::max<std::size_t>(megabytes(all), 1), "MB");
-        done += work_of(i);
-        return content.produce(i);
-      },
-      content.metadata);
+  const auto produce = [&](std::size_t i) {
+    if (report) report(part, megabytes(done), std::max<std::size_t>(megabytes(all), 1), "MB");
+    done += work_of(i);
+    return content.produce(i);
+  };
+  if (content.file.empty()) {
+    write_tensor_store(temporary.path(), content.shard_bytes, content.headers, produce,
+                       content.metadata);
+  } else {
+    write_safetensors(temporary.path() / content.file, {{"format", "pt"}}, content.headers,
+                      produce);
+  }
   copy_companions(content.copied_from, temporary.path());
   for (const auto& [name, text] : content.files) {
     write_file_atomically(temporary.path() / name, text);

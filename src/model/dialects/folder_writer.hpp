@@ -15,6 +15,7 @@ namespace fp8lab {
 
 /// The content of a model's folder.
 struct ModelFolderContent {
+  std::string file = {};  ///< the one file of all tensors; empty: model.safetensors or its shards
   std::uint64_t shard_bytes = 5'000'000'000;  ///< as transformers divides models
   std::vector<TensorHeader> headers;
   std::map<std::string, std::string> metadata = {};  ///< of the tensors' files, beside "format"

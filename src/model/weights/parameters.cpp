@@ -1,5 +1,7 @@
 #include "src/model/weights/parameters.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -221,11 +223,27 @@ void Parameters::assign_groups() {
                         .accepted = "narrower groups before wider ones"});
     }
   }
+  if (model_.lora.rank > 0) freeze_all_but_adapters();
   if (std::none_of(parameters_.begin(), parameters_.end(),
                    [](const Parameter& parameter) { return parameter.is_trained(); })) {
     throw InputError({.where = "optimizer.group",
                       .reason = "all parameters of the model are frozen",
                       .accepted = "groups that leave some to train"});
+  }
+}
+
+void Parameters::freeze_all_but_adapters() {
+  for (Parameter& parameter : parameters_) {
+    if (parameter.declaration.is_adapter) continue;
+    if (!parameter.group.match.empty() && !parameter.group.frozen) {
+      throw InputError({.key = "optimizer.group.match",
+                        .found = quoted_word(parameter.group.match),
+                        .reason = fmt::format(", which names {}: with lora_rank > 0 only adapters "
+                                              "are trained",
+                                              parameter.name()),
+                        .accepted = "patterns of adapters, such as \"*.lora_b\""});
+    }
+    parameter.group.frozen = true;
   }
 }
 
@@ -430,21 +448,26 @@ void Parameters::store(const Parameter& parameter, StateRole role, const StoredS
       ops::StoreState{memory.columns(0, state.elements()), key_of(parameter, role, key), state});
 }
 
+void draw_initial_values(const ParameterDeclaration& parameter, std::size_t index,
+                         std::uint64_t seed, std::int64_t first, std::span<float> values) {
+  const auto [value, deviation] = parameter.initialization;
+  if (deviation > 0) {
+    const std::uint32_t stream = kInitializationStream + static_cast<std::uint32_t>(index);
+    draw_normal(seed, stream, first, value, deviation, values);
+  } else {
+    std::fill(values.begin(), values.end(), static_cast<float>(value));
+  }
+}
+
 void Parameters::initialize(std::uint64_t seed) {
   constexpr std::int64_t kPiece = std::int64_t{1} << 22;
   std::vector<float> values;
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     const Parameter& parameter = parameters_[index];
-    const auto [value, deviation] = parameter.declaration.initialization;
-    const std::uint32_t stream = kInitializationStream + static_cast<std::uint32_t>(index);
     const std::int64_t size = parameter.master().size();
     for (std::int64_t first = 0; first < size; first += kPiece) {
       values.resize(static_cast<std::size_t>(std::min(kPiece, size - first)));
-      if (deviation > 0) {
-        draw_normal(seed, stream, first, value, deviation, values);
-      } else {
-        std::fill(values.begin(), values.end(), static_cast<float>(value));
-      }
+      draw_initial_values(parameter.declaration, index, seed, first, values);
       upload(parameter, first, values);
     }
   }

@@ -59,6 +59,11 @@ struct Parameter {
   bool is_trained() const { return !group.frozen; }
 };
 
+/// The initial weights of parameter number `index`, from element `first` on, a multiple of 4: drawn
+/// by `seed`, as its declaration says.
+void draw_initial_values(const ParameterDeclaration& parameter, std::size_t index,
+                         std::uint64_t seed, std::int64_t first, std::span<float> values);
+
 /// All parameters in the order of their declaration.
 class Parameters {
  public:
@@ -142,6 +147,7 @@ class Parameters {
   static RandomKey key_of(const Parameter& parameter, StateRole role, RandomKey key);
   void allocate_moments(Parameter& parameter);
   void assign_groups();
+  void freeze_all_but_adapters();
   void assign_rules();
   void allocate_muon();
   /// Gives frozen norm vectors one gradient to share, which is discarded: the operation that

@@ -45,10 +45,31 @@ std::pair<std::string_view, std::string_view> split_suffix(std::string_view name
   return {name.substr(0, dot), name.substr(dot)};
 }
 
+/// The name that PEFT gives a weight of a low-rank adapter, as
+/// "layers.0.attention.q.lora_a.weight"; empty for other parameters, and where files have no module
+/// for the output alone.
+std::string adapter_name_in_files(std::string_view module, std::span<const WeightName> names) {
+  const bool is_a = module.ends_with(".lora_a");
+  if (!is_a && !module.ends_with(".lora_b")) return {};
+  const std::string_view output =
+      module.substr(0, module.size() - std::string_view(".lora_a").size());
+  for (const WeightName& name : names) {
+    std::string pattern(name.module);
+    if (!name.group.empty()) pattern.replace(pattern.rfind('.') + 1, std::string::npos, name.group);
+    const std::optional<std::string_view> number = number_in(output, pattern);
+    if (!number) continue;
+    return "base_model.model." + with_number(name.in_files, *number) +
+           (is_a ? ".lora_A.weight" : ".lora_B.weight");
+  }
+  return {};
+}
+
 /// The name in files of the rows `group` of a parameter of ours; our own where there is none.
 std::string name_in_files(const std::string& parameter, const std::string& group,
                           std::span<const WeightName> names) {
   const auto [module, suffix] = split_suffix(parameter);
+  std::string of_adapter = adapter_name_in_files(module, names);
+  if (!of_adapter.empty()) return of_adapter;
   for (const WeightName& name : names) {
     if (name.group != group) continue;
     const std::optional<std::string_view> number = number_in(module, name.module);

@@ -16,6 +16,7 @@
 #include "src/config/tables/model_table.hpp"
 #include "src/io/tensors/safetensors.hpp"
 #include "src/model/weights/growth.hpp"
+#include "src/model/weights/new_adapters.hpp"
 #include "src/model/weights/weight_names.hpp"
 #include "src/train/checkpoint/checkpoint_format.hpp"
 
@@ -372,14 +373,20 @@ void check_architecture(const CheckpointFile& file, const ModelConfig& model) {
 }  // namespace
 
 InitialState open_initial_state(const std::filesystem::path& path, const ModelConfig& model,
-                                const std::optional<GrowthConfig>& growth) {
+                                const std::optional<GrowthConfig>& growth, std::uint64_t seed) {
   const OpenCheckpoint checkpoint = CheckpointFile::open_if(path);
-  const ModelConfig stored = growth ? model_before(*growth, model) : model;
+  const bool has_new_adapters =
+      model.lora.rank > 0 && !(checkpoint && read_checkpoint_model(*checkpoint).lora == model.lora);
+  const ModelConfig base = has_new_adapters ? without_adapters(model) : model;
+  const ModelConfig stored = growth ? model_before(*growth, base) : base;
   if (checkpoint) check_architecture(*checkpoint, stored);
   InitialState state;
   state.weights = checkpoint ? open_checkpoint_tensors(checkpoint, stored)
                              : fit_to_model(open_model_tensors(path), path.string(), stored);
-  if (growth) state.weights = grown(std::move(state.weights), *growth, model);
+  if (growth) state.weights = grown(std::move(state.weights), *growth, base);
+  if (has_new_adapters) {
+    state.weights = with_new_adapters(std::move(state.weights), model, seed);
+  }
   if (checkpoint && !growth) state.histories = read_amax_histories(*checkpoint);
   return state;
 }

@@ -105,9 +105,11 @@ struct InitialState {
 };
 
 /// Opens the weights of `model` in a checkpoint, a Hugging Face folder, or a safetensors file with
-/// Hugging Face names; with `growth`, grown from those of a shallower model. Throws Error naming
-/// the file and the tensor that does not fit.
+/// Hugging Face names; with `growth`, grown from those of a shallower model. Adapters of the model
+/// that the start does not have are new: drawn by `seed`. Throws Error naming the file and the
+/// tensor that does not fit.
 InitialState open_initial_state(const std::filesystem::path& path, const ModelConfig& model,
-                                const std::optional<GrowthConfig>& growth = {});
+                                const std::optional<GrowthConfig>& growth = {},
+                                std::uint64_t seed = 0);
 
 }  // namespace fp8lab

@@ -107,6 +107,14 @@ inline ModelConfig munit_model() {
   return model;
 }
 
+/// Low-rank adapters of some outputs of fused and of whole layers.
+inline ModelConfig lora_model() {
+  ModelConfig model = small_model();
+  model.layers[1].feed_forward = {FeedForwardKind::gelu_tanh, true};
+  model.lora = {8, 12.0, {"attention.q", "attention.v", "attention.o", "mlp.up", "mlp.down"}};
+  return model;
+}
+
 /// `model` with the norms of all layers at `place`.
 inline ModelConfig with_norms(ModelConfig model, NormPlace place) {
   model.edit_layers([&](LayerSpec& layer) { layer.norm_place = place; });
@@ -149,6 +157,14 @@ class ModelAtWork {
       : backend(make_backend(backend_name, 2)),
         parameters(*backend, model, OptimizerConfig{}, recipe.activation_dtype) {
     parameters.initialize(7);
+    for (const Parameter& parameter : parameters.all()) {
+      if (!parameter.name().ends_with(".lora_b.weight")) continue;  // zeros: A has no gradient
+      std::vector<float> values(static_cast<std::size_t>(parameter.master().size()));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] = 0.05f * std::sin(static_cast<float>(i + parameter.index));
+      }
+      parameters.upload(parameter, 0, values);
+    }
     scalars = backend->allocate(backend->storage(DType::f32), 1, StepScalar::kCount);
     transformer = std::make_unique<Transformer>(*backend, parameters, model, recipe,
                                                 BatchShape{sequences, sequence_length, {}});

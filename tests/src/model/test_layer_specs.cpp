@@ -84,7 +84,36 @@ class PlainModel {
     const auto bias = weights_.find(module + ".bias");
     Vector y = bias == weights_.end() ? Vector(w.size() / x.size(), 0.0) : bias->second;
     for (std::size_t i = 0; i < w.size(); ++i) y[i / x.size()] += alpha * w[i] * x[i % x.size()];
+    add_adapters(module, x, y);
     return y;
+  }
+  /// y += (alpha / rank) B (A x) for each output of the module that has an adapter.
+  void add_adapters(const std::string& module, const Vector& x, Vector& y) const {
+    const std::size_t dot = module.rfind('.') + 1;
+    const std::string before = module.substr(0, dot), last = module.substr(dot);
+    const auto d = static_cast<std::size_t>(model_.head_dim);
+    const std::size_t q = static_cast<std::size_t>(model_.num_attention_heads) * d;
+    const std::size_t kv = static_cast<std::size_t>(model_.num_key_value_heads) * d;
+    std::vector<std::pair<std::string, std::size_t>> outputs = {{last, y.size()}};
+    if (last == "qkv") outputs = {{"q", q}, {"k", kv}, {"v", kv}};
+    if (last == "gate_up") outputs = {{"gate", y.size() / 2}, {"up", y.size() / 2}};
+    std::size_t first = 0;
+    for (const auto& [name, count] : outputs) {
+      const auto a = weights_.find(before + name + ".lora_a.weight");
+      if (a != weights_.end()) {
+        const Vector& b = weight(before + name + ".lora_b.weight");
+        const auto rank = static_cast<std::size_t>(model_.lora.rank);
+        Vector hidden(rank, 0.0);
+        for (std::size_t i = 0; i < a->second.size(); ++i) {
+          hidden[i / x.size()] += a->second[i] * x[i % x.size()];
+        }
+        const double factor = as_float(model_.lora.alpha / static_cast<double>(rank));
+        for (std::size_t i = 0; i < b.size(); ++i) {
+          y[first + i / rank] += factor * b[i] * hidden[i % rank];
+        }
+      }
+      first += count;
+    }
   }
   /// A linear layer within a layer.
   Vector linear(const std::string& module, const Vector& x) const {
@@ -233,7 +262,8 @@ TEST_CASE("the loss of a model is that of plain loops over its layers") {
   for (const ModelConfig& model :
        {test::with_norms(test::small_model(), place), test::with_norms(test::olmo2_model(), place),
         test::with_norms(test::mixed_model(), place), test::mixed_model(),
-        test::with_norms(test::munit_model(), place)}) {
+        test::with_norms(test::munit_model(), place),
+        test::with_norms(test::lora_model(), place)}) {
     ModelAtWork work("truth", model, load_recipe("fp32"));
     const double plain = PlainModel(work, model).loss();
     INFO("place " << static_cast<int>(place) << " plain " << plain);
@@ -266,6 +296,36 @@ TEST_CASE("each part of a layer's specification changes the function") {
   for (const ModelConfig& other : {stream, branch, embedding, products, head, gelu}) {
     CHECK(std::abs(loss_of(other) - loss_of(munit)) > 1e-6);
   }
+}
+
+TEST_CASE("adapters begin as no change, are alone trained, and keep their products in bf16") {
+  const ModelConfig model = test::lora_model();
+  const std::unique_ptr<Backend> backend = make_backend("cpu", 1);
+  Parameters parameters(*backend, model, OptimizerConfig{}, DType::bf16);
+  parameters.initialize(3);
+  std::size_t adapters = 0;
+  for (const Parameter& parameter : parameters.all()) {
+    INFO(parameter.name());
+    CHECK(parameter.is_trained() == parameter.declaration.is_adapter);
+    adapters += parameter.declaration.is_adapter ? 1 : 0;
+    if (!parameter.name().ends_with(".lora_b.weight")) continue;
+    std::vector<float> values(static_cast<std::size_t>(parameter.master().size()));
+    parameters.download(parameter, 0, values);
+    CHECK(std::all_of(values.begin(), values.end(), [](float value) { return value == 0.0f; }));
+  }
+  CHECK(adapters == 20);  // five outputs of two layers, A and B each
+  const Recipe infir2 = load_recipe("infir2");
+  CHECK(infir2.for_layer("layers.0.attention.qkv", 2) == infir2.linear);
+  CHECK(infir2.for_layer("layers.0.attention.q.lora_a", 2) == infir2.high_precision);
+  OptimizerConfig grouped;
+  grouped.groups.push_back({.match = "layers.*.mlp.down", .learning_rate = 2.0f});
+  CHECK_THROWS_WITH(Parameters(*backend, model, grouped, DType::bf16),
+                    Catch::Contains("only adapters are trained"));
+  ModelConfig nothing = model;
+  nothing.layers[0].feed_forward.kind = FeedForwardKind::gelu_tanh;
+  nothing.lora.targets = {"mlp.gate"};
+  CHECK_THROWS_WITH(Parameters(*backend, nothing, OptimizerConfig{}, DType::bf16),
+                    Catch::Contains("all parameters of the model are frozen"));
 }
 
 TEST_CASE("a mixed model declares what its layers say") {
