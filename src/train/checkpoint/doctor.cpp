@@ -43,7 +43,7 @@ class RunExamination {
 
   std::vector<Finding> run() {
     const fs::path file = directory_ / kRunFile, checkpoint = directory_ / kCheckpoint;
-    std::optional<FileLock> lock = FileLock::try_acquire(file);
+    std::optional<FileLock> lock = FileLock::try_acquire_with_folder(file);
     if (!lock) {
       add(file, Health::busy, "a process is writing this run");
       return std::move(findings_);
