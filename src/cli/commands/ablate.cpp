@@ -32,7 +32,7 @@ Options ablate_options() {
   Options options("fp8lab ablate --study FILE");
   options.add("study", value<std::string>(), "study file (TOML)");
   options.add("out", value<std::string>(), "study directory (default: runs/NAME)");
-  options.add("set", value<std::vector<std::string>>(), "KEY=VALUE for every arm, repeatable");
+  options.add_set("KEY=VALUE for every arm, repeatable");
   add_scale(options);
   options.add("jobs", value<int>(0),
               "number of arms at a time; 0: one for each processor, or as many as Slurm starts");

@@ -64,8 +64,8 @@ Options eval_options() {
               "recipe that generates rollouts, which --recipe then scores");
   options.add("rollouts", value<std::int64_t>(),
               "number of prompts that --rollout-recipe completes");
-  options.add("set", value<std::vector<std::string>>(),
-              "KEY=VALUE: a key of [stages.eval] (src/evaluation/README.md), repeatable");
+  options.add_set("KEY=VALUE: a key of [stages.eval] (src/evaluation/README.md), repeatable",
+                  "stages.eval.");
   options.add("json", "print one JSON object");
   return options;
 }
