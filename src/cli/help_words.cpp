@@ -47,7 +47,7 @@ std::string help_on_name(const NamedKind& kind, const std::string& name) {
   } else {
     const std::filesystem::path found = find_experiment(kind.folder, name, "");
     summary = experiment_summary(found);
-    file = shell_word(found.string());
+    file = shell_path(found.string());
   }
   return fmt::format("{}: {}{}{}\n    {}\n", name, kind.name, summary.empty() ? "" : ": ", summary,
                      fmt::format(fmt::runtime(kind.use), name, file));

@@ -48,11 +48,9 @@ std::string changed_command(const std::vector<std::string>& arguments,
     if (equals == std::string::npos && has_next) option.value = arguments[++i];
     const bool is_of_this_run = option.name == "--resume" || option.name == "--step-descriptor";
     if (is_of_this_run || is_replaced(option, changes)) continue;
-    command += " " + option.name;
-    if (!option.value.empty()) command += " " + shell_word(option.value);
+    command += " " + (option.value.empty() ? option.name : shell_option(option.name, option.value));
   }
-  for (const Option& change : changes)
-    command += " " + change.name + " " + shell_word(change.value);
+  for (const Option& change : changes) command += " " + shell_option(change.name, change.value);
   return command;
 }
 
@@ -128,14 +126,14 @@ class WaysOn {
       return fmt::format("no checkpoint before the break: logging.checkpoint_every_steps = {}",
                          run_.config.logging.checkpoint_every_steps);
     }
-    const std::string run = shell_word(run_.directory.string());
+    const std::string run = shell_path(run_.directory.string());
     const std::int64_t steps = run_.step - found->position.step;
     std::string line =
         fmt::format("checkpoint {} step{} before the break, after step {}: {}", steps,
-                    steps == 1 ? "" : "s", found->position.step, shell_word(file.string()));
+                    steps == 1 ? "" : "s", found->position.step, shell_path(file.string()));
     if (run_.config.exact.empty()) {
       line += fmt::format("; which tensors break from there: fp8lab whatif {} --recipe {}", run,
-                          shell_word(recipes_of(run_.config, stage_).front().name));
+                          shell_path(recipes_of(run_.config, stage_).front().name));
     }
     return line;
   }

@@ -66,6 +66,8 @@ enum class ScheduleKind : std::uint8_t { wsd, cosine, linear, constant };
 /// Shape of the decay from `peak` to `final` in a wsd schedule.
 enum class DecayShape : std::uint8_t { cosine, linear, one_minus_sqrt };
 
+inline constexpr double kLargestRate = 10;  ///< of learning
+
 /// Learning rate over the `steps` of one stage.
 struct LearningRateSchedule {
   ScheduleKind kind = ScheduleKind::wsd;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <string_view>
@@ -176,11 +177,31 @@ bool is_of(const std::string& path, std::string_view key) {
   return path == key || path.ends_with("." + std::string(key));
 }
 
-/// Returns "8 bits: sign, 4 of exponent, 3 of mantissa; largest 448, smallest 0.00195312".
+/// Returns "largest 448, smallest normal 0.015625 (2^-6) and subnormal 0.00195312 (2^-9)".
+std::string range_of(const numerics::FormatSpec& format) {
+  const float largest = numerics::max_finite(format);
+  if (format.encoding == numerics::Encoding::twos_complement) {
+    return fmt::format("integers from -{0:g} to {0:g}", largest);
+  }
+  std::string text = fmt::format("largest {:g}", largest);
+  const int exponent = format.min_exponent(), last = exponent - format.mantissa_bits;
+  if (format.exponent_bits > 0) {
+    text += fmt::format(", smallest normal {:g} (2^{})", std::ldexp(1.0, exponent), exponent);
+  }
+  if (format.has_subnormals && format.mantissa_bits > 0) {
+    text +=
+        fmt::format("{} {:g} (2^{})", format.exponent_bits > 0 ? " and subnormal" : ", smallest",
+                    std::ldexp(1.0, last), last);
+  }
+  return text;
+}
+
+/// Returns "8 bits, of them 4 of exponent (bias 7) and 3 of mantissa; largest 448, ...".
 std::string facts_of(const numerics::FormatSpec& format) {
   using numerics::Encoding;
   if (format.encoding == Encoding::twos_complement) {
-    return fmt::format("a number format: an integer of {} bits", format.bits());
+    return fmt::format("a number format: {} bits; {}, no special values", format.bits(),
+                       range_of(format));
   }
   if (format.encoding != Encoding::floating) {
     return fmt::format("a number format: {} bits, logarithmic", format.bits());
@@ -188,11 +209,19 @@ std::string facts_of(const numerics::FormatSpec& format) {
   const char* special = format.has_infinity() ? "infinity and NaN"
                         : format.has_nan()    ? "NaN, no infinity"
                                               : "neither infinity nor NaN";
-  return fmt::format(
-      "a number format: {} bits, of them {} of exponent and {} of mantissa; largest "
-      "{:g}; {}",
-      format.bits(), format.exponent_bits, format.mantissa_bits, numerics::max_finite(format),
-      special);
+  const std::string fields =
+      format.exponent_bits == 0
+          ? fmt::format("a sign and {} of magnitude, fixed point", format.mantissa_bits)
+          : fmt::format("{} of exponent (bias {}) and {} of mantissa{}", format.exponent_bits,
+                        format.bias, format.mantissa_bits, format.has_sign ? "" : ", no sign");
+  return fmt::format("a number format: {} bits, of them {}; {}; {}", format.bits(), fields,
+                     range_of(format), special);
+}
+
+/// Returns the names in recipes of the number formats that `word` may mean.
+std::vector<std::string> formats_meant(const std::string& word) {
+  if (word == "e4m3") return {"e4m3fn", "e4m3_240"};  // OCP's, which most mean, and the IEEE-like
+  return format_by_name(word) ? std::vector{word} : std::vector<std::string>();
 }
 
 /// Explains the value `word` of `key`; empty if nothing is known of it.
@@ -258,8 +287,15 @@ std::string value_help(const std::string& word) {
   for (const auto& [meaning, keys] : found) {
     text += fmt::format("{}: {}\n    a value of {}\n", word, meaning, keys);
   }
-  const auto format = found.empty() ? format_by_name(word) : std::nullopt;
-  if (format) text = fmt::format("{}: {}\n    a value of format\n", word, facts_of(*format));
+  // Formats of scales have the names of formats of elements.
+  std::string formats;
+  for (const std::string& name : formats_meant(word)) {
+    const std::string facts = facts_of(*format_by_name(name));
+    const bool is_said = std::any_of(found.begin(), found.end(),
+                                     [&](const auto& one) { return one.first == facts; });
+    if (!is_said) formats += fmt::format("{}: {}\n    a value of format\n", name, facts);
+  }
+  text.insert(0, formats);
   if (!text.empty() && !only.empty()) text += fmt::format("    matters to {}\n", only);
   return text;
 }

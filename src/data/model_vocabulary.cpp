@@ -4,6 +4,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/base/input_error.hpp"
+#include "src/io/shell_word.hpp"
 
 namespace fp8lab {
 namespace {
@@ -15,10 +16,16 @@ std::string name_of(const std::string& files) {
 }
 
 std::string command_for(const std::string& files, const ModelVocabulary& model) {
-  return fmt::format("python3 -m fp8lab.tokens {} --tokenizer {} --out shards",
-                     files.empty() ? "FILE" : files,
-                     model.folder.empty() ? "FOLDER" : model.folder);
+  return fmt::format("python3 -m fp8lab.tokens {} {} --out shards", files.empty() ? "FILE" : files,
+                     shell_option("--tokenizer", model.folder.empty() ? "FOLDER" : model.folder));
 }
+
+/// Returns true for weights of bytes, for which no shards can be made.
+bool is_of_bytes(const ModelVocabulary& model) {
+  return model.tokenizer.empty() ? model.size <= kMostByteLevelIds : model.tokenizer == kBytes;
+}
+
+const char* const kTextItself = "the text itself, as .txt or .jsonl";
 
 std::string known_by(const ModelVocabulary& model) {
   return model.tokenizer.empty() ? fmt::format("{} ids of another tokenizer", model.size)
@@ -35,7 +42,7 @@ void check_vocabulary(const Vocabulary& vocabulary, const ModelVocabulary& model
     if (!model.origin.empty()) {
       throw InputError(
           {.reason = fmt::format("{}, which the weights of {} determine", fact, model.origin),
-           .accepted = command_for("", model)});
+           .accepted = is_of_bytes(model) ? kTextItself : command_for("", model)});
     }
     throw Error(
         fmt::format("{}; write vocab_size = {} into [model] of the run file, or give --set "
@@ -45,7 +52,7 @@ void check_vocabulary(const Vocabulary& vocabulary, const ModelVocabulary& model
   if (model.origin.empty() || vocabulary.tokenizer() == model.tokenizer) return;
   const std::string& own = vocabulary.tokenizer();
   if (own == kBytes) {
-    if (model.tokenizer.empty() && model.size <= kMostByteLevelIds) return;
+    if (is_of_bytes(model)) return;
     throw InputError(
         {.where = where,
          .reason = fmt::format("{} would be read as bytes, but the weights of {} are of {}; make "
@@ -61,7 +68,7 @@ void check_vocabulary(const Vocabulary& vocabulary, const ModelVocabulary& model
              fmt::format("{} holds ids of {}, but the weights of {} are of bytes", files,
                          own.empty() ? "a tokenizer that it does not name" : "the tokenizer " + own,
                          model.origin),
-         .accepted = "the text itself, as .txt or .jsonl"});
+         .accepted = kTextItself});
   }
   if (own.empty()) return;
   throw InputError(

@@ -287,7 +287,7 @@ FP8LAB_EXPORT fp8lab_status fp8lab_model_loss(fp8lab_model* model, const fp8lab_
 FP8LAB_EXPORT fp8lab_status fp8lab_model_backward(fp8lab_model* model, const fp8lab_array* tokens,
                                                   const fp8lab_array* targets, double* loss);
 /* Computes loss and gradients, clips them and updates the weights. The norm is that before
- * clipping. */
+ * clipping. The learning rate is a number from 0 to 10. */
 FP8LAB_EXPORT fp8lab_status fp8lab_model_step(fp8lab_model* model, const fp8lab_array* tokens,
                                               const fp8lab_array* targets, double learning_rate,
                                               double* loss, double* gradient_norm);
@@ -322,7 +322,7 @@ FP8LAB_EXPORT fp8lab_status fp8lab_completion(const fp8lab_completions* completi
 
 /* Writes a folder that transformers loads; an existing folder must be empty. `dtype` is BF16, F16
  * or F32. With a recipe other than NULL the weights of linear layers are FP8 codes with scales, as
- * that recipe quantizes them for the forward pass. */
+ * that recipe quantizes them for the forward pass. Weights that are not finite are refused. */
 FP8LAB_EXPORT fp8lab_status fp8lab_model_save(fp8lab_model* model, const char* folder,
                                               const char* dtype, const char* recipe);
 

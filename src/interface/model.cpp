@@ -1,4 +1,6 @@
 // fp8lab.h: models with weights, optimizer and numerics.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +13,7 @@
 
 #include "emulation/base/input_error.hpp"
 #include "src/backend/factory.hpp"
+#include "src/config/config.hpp"
 #include "src/config/reading/hub_cache.hpp"
 #include "src/config/reading/hugging_face.hpp"
 #include "src/config/recipe/model_recipe.hpp"
@@ -169,6 +172,25 @@ std::vector<Prompt> prompts_of(const std::int32_t* const* prompts, const std::si
   return result;
 }
 
+/// A model whose weights are not finite lost its training.
+void require_saved_finite(const ModelTensors& weights) {
+  std::vector<float> values;
+  for (std::size_t i = 0; i < weights.headers().size(); ++i) {
+    const TensorHeader& header = weights.headers()[i];
+    values.resize(static_cast<std::size_t>(header.size()));
+    weights.read(i, 0, values);
+    require_finite(values, {}, header.name, header.shape, 0);
+  }
+}
+
+/// Throws Error for a rate that no file of a run may have, NaN among them.
+void check_rate(double rate) {
+  if (rate >= 0.0 && rate <= kLargestRate) return;
+  throw InputError({.where = "learning_rate",
+                    .found = fmt::format("{}", rate),
+                    .accepted = fmt::format("a number from 0 to {:g}", kLargestRate)});
+}
+
 void save(fp8lab_model& model, const std::string& folder, const std::string& dtype,
           const char* recipe) {
   ExportOptions options;
@@ -182,8 +204,10 @@ void save(fp8lab_model& model, const std::string& folder, const std::string& dty
     options.tokenizer = model.source;
     options.tokenizer_name = folder_tokenizer(model.source);
   }
+  const std::unique_ptr<ModelTensors> weights = tensors_of(parameters);
+  require_saved_finite(*weights);
   const std::unique_ptr<Backend> backend = make_backend("cpu", 0);
-  export_model(*backend, *tensors_of(parameters), model.session->model(), options, folder);
+  export_model(*backend, *weights, model.session->model(), options, folder);
 }
 
 }  // namespace
@@ -299,6 +323,7 @@ fp8lab_status fp8lab_model_step(fp8lab_model* model, const fp8lab_array* tokens,
                                 const fp8lab_array* targets, double learning_rate, double* loss,
                                 double* gradient_norm) {
   return guarded([&] {
+    check_rate(learning_rate);
     const fp8lab::Batch batch = batch_of(given(model, "model"), tokens, targets);
     const fp8lab::ModelSession::Step step = model->session->step(batch, learning_rate);
     given(loss, "loss") = step.loss;

@@ -21,4 +21,12 @@ std::string shell_word(const std::string& word) {
   return plain ? word : shell_quoted(word);
 }
 
+std::string shell_path(const std::string& path) {
+  return shell_word(path.starts_with('-') ? "./" + path : path);
+}
+
+std::string shell_option(const std::string& name, const std::string& value) {
+  return name + (value.starts_with('-') ? "=" : " ") + shell_word(value);
+}
+
 }  // namespace fp8lab

@@ -11,4 +11,11 @@ std::string shell_quoted(const std::string& word);
 /// Returns `word` unchanged if a shell reads it as one word, else shell_quoted(word).
 std::string shell_word(const std::string& word);
 
+/// As shell_word for a path: "./-x" for "-x", which a program would take for an option.
+std::string shell_path(const std::string& path);
+
+/// Returns an option with its value, "--out runs/x", or "--out=-x" for a value that a program would
+/// take for an option.
+std::string shell_option(const std::string& name, const std::string& value);
+
 }  // namespace fp8lab

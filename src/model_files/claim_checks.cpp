@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <set>
@@ -67,6 +66,11 @@ class ClaimChecks {
       add(Severity::error, "config_ignored", weight.codes->name,
           "is quantized, but quantization_config lists its module as unquantized: the loader "
           "reads the codes as values, without the scales");
+    }
+    if (folder_.claim.leaves_out(module) && !folder_.claim.ignores(module)) {
+      add(Severity::error, "config_ignored", weight.codes->name,
+          "is quantized, but no group of quantization_config has its module as a target: the "
+          "loader reads the codes as values, without the scales");
     }
     if (group != nullptr) check_group(weight, *group, module);
     check_format(weight);
@@ -315,13 +319,6 @@ class ClaimChecks {
         break;
       }
     }
-  }
-
-  static bool holds_only(const StoredTensor& tensor, float value) {
-    if (std::isnan(value) || !is_decodable(tensor.type)) return false;
-    std::vector<float> values(static_cast<std::size_t>(tensor.size()));
-    read_elements(tensor, 0, values);
-    return std::all_of(values.begin(), values.end(), [&](float one) { return one == value; });
   }
 
   void check_method() {

@@ -13,6 +13,7 @@
 #include "emulation/numerics/codec.hpp"
 #include "src/config/reading/nearest_name.hpp"
 #include "src/io/files/file_kind.hpp"
+#include "src/io/shell_word.hpp"
 #include "src/model/dialects/dialect_config.hpp"
 #include "src/model/dialects/folder_writer.hpp"
 #include "src/model/dialects/quantized_weight.hpp"
@@ -184,16 +185,16 @@ class Converter {
   void check_source() const {
     for (const StoredWeight& weight : source_.weights) {
       if (is_readable(weight)) continue;
-      throw Error(
-          fmt::format("{}: tensor '{}': its scales are missing or do not fit; `fp8lab doctor "
-                      "{}` says why",
-                      source_.path.string(), weight.codes->name, source_.path.string()));
+      throw Error(fmt::format(
+          "{}: tensor '{}': its scales are missing or do not fit; `fp8lab doctor "
+          "{}` says why",
+          source_.path.string(), weight.codes->name, shell_path(source_.path.string())));
     }
     if (source_.orphans.empty()) return;
-    throw Error(
-        fmt::format("{}: tensor '{}' is the scale of no quantized weight; `fp8lab doctor {}` "
-                    "says more",
-                    source_.path.string(), source_.orphans.front()->name, source_.path.string()));
+    throw Error(fmt::format(
+        "{}: tensor '{}' is the scale of no quantized weight; `fp8lab doctor {}` "
+        "says more",
+        source_.path.string(), source_.orphans.front()->name, shell_path(source_.path.string())));
   }
 
   /// A pattern that names nothing is a typing mistake, which would quantize what it meant to keep.

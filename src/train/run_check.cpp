@@ -204,7 +204,11 @@ std::optional<InitialState> open_start(const RunConfig& config,
   }
   if (!is_present(start)) {
     require_model_path(start);
-    throw InputError({.where = "init_from", .found = start.string(), .reason = "does not exist"});
+    throw InputError({.where = "init_from",
+                      .found = start.string(),
+                      .nearest = did_you_mean_model(start),
+                      .reason = "does not exist",
+                      .accepted = kAcceptedModels});
   }
   return open_initial_state(start, config.model, config.growth, config.seed);
 }

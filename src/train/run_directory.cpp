@@ -30,7 +30,7 @@ void RunDirectory::check(bool resume) const {
 
 FileLock RunDirectory::lock(bool resume) const {
   make_directories(directory_);
-  FileLock lock = RunLog::lock(run_file());
+  FileLock lock = RunLog::lock_with_folder(run_file());
   check(resume);
   remove_temporaries(checkpoint_file());
   return lock;

@@ -476,6 +476,15 @@ CASES: dict[str, Case] = {
         "config_ignored",
         UP + ".weight",
     ),
+    "codes in a module that no group targets": Case(
+        "compressed-tensors",
+        lambda model: next(iter(model.quantization["config_groups"].values())).update(
+            targets=["re:.*(q|k|v|o|gate|down)_proj$"]
+        ),
+        "config_ignored",
+        UP + ".weight",
+        text="no group of quantization_config has its module as a target",
+    ),
     "values in a module that is not left out": Case(
         "compressed-tensors",
         lambda model: (dequantize(model, UP), model.tensors.pop(UP + ".weight_scale")),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import h5py
 import pytest
-from program import PROGRAM, SMALL_MODEL, run, stopped, succeeded, without_notes
+from program import PROGRAM, SMALL_MODEL, refused, run, stopped, succeeded, without_notes
 
 # 185 MB of weights and moments, which no disk has in the time of a step.
 CONFIG = """
@@ -255,3 +255,20 @@ def test_who_reads_while_a_run_writes_reads_one_checkpoint(tmp_path: Path) -> No
             ended.set()
             other.join()
         assert found <= set(allowed), command
+
+
+def test_a_run_whose_lock_file_was_removed_lets_nobody_in(tmp_path: Path) -> None:
+    first = words_of(tmp_path, 100000, "run")
+    with started(first) as process:
+        run_file, lock = tmp_path / "run/run.h5", tmp_path / "run/run.h5.lock"
+        while not (tmp_path / "run/checkpoint.safetensors").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        lock.unlink()
+        assert "run.h5: another process is writing this run" in refused(*first, "--resume")
+        examined = run("doctor", tmp_path / "run")
+        assert "a process is writing this run" in examined.stdout + examined.stderr
+        assert run_file.exists() and process.poll() is None
+        process.kill()
+    # A killed process holds nothing.
+    assert "another process" not in run("doctor", tmp_path / "run").stdout

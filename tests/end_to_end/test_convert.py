@@ -239,6 +239,15 @@ def with_zero_point(tensors: dict[str, Any], config: dict[str, Any]) -> None:
     tensors[WEIGHT + "_zero_point"] = stored(np.full(1, 16.0, np.float32), "F32")
 
 
+def with_zero_point_codes(tensors: dict[str, Any], config: dict[str, Any]) -> None:
+    tensors[WEIGHT + "_zero_point"] = ("F8_E4M3", (1,), bytes([0x38]))
+
+
+def of_other_targets(tensors: dict[str, Any], config: dict[str, Any]) -> None:
+    (group,) = config["quantization_config"]["config_groups"].values()
+    group["targets"] = ["re:.*(q|k|v|o|gate|up)_proj$"]
+
+
 def asymmetric(tensors: dict[str, Any], config: dict[str, Any]) -> None:
     (group,) = config["quantization_config"]["config_groups"].values()
     group["weights"]["symmetric"] = False
@@ -272,6 +281,8 @@ WEIGHT, SCALE = MODULE + ".weight", MODULE + ".weight_scale"
         (negated, SCALE),
         (infinite, SCALE),
         (with_zero_point, WEIGHT + "_zero_point"),
+        (with_zero_point_codes, WEIGHT + "_zero_point"),
+        (of_other_targets, ".mlp.down_proj.weight"),
         (asymmetric, "symmetric is false"),
         (smoothed, MODULE + ".pre_quant_scale"),
         (rotated, "transform_config"),
@@ -315,18 +326,20 @@ def test_plain_weights_under_a_quantized_configuration_are_not_read(
     assert "no tensor is quantized" in refused("generate", folder, *words)
 
 
+@pytest.mark.parametrize("zero", [("F32", (1,), bytes(4)), ("F8_E4M3", (1,), bytes(1))])
 def test_neutral_zero_points_and_factors_change_nothing(
-    tmp_path: Path, converted: dict[str, Path]
+    tmp_path: Path, converted: dict[str, Path], zero: tuple[str, tuple[int, ...], bytes]
 ) -> None:
     whole = converted["compressed-tensors"]
     tensors = read_folder(whole)
     columns = tensors[WEIGHT][1][1]
-    tensors[WEIGHT + "_zero_point"] = stored(np.zeros(1, np.float32), "F32")
+    tensors[WEIGHT + "_zero_point"] = zero
     tensors[MODULE + ".pre_quant_scale"] = stored(np.ones(columns, np.float32), "BF16")
     folder = write_folder(
         tmp_path / "neutral", tensors, json.loads((whole / "config.json").read_text())
     )
-    assert "config_unread" not in run("doctor", folder, "--json", tmp_path / "d.json").stdout
+    examined = run("doctor", folder)
+    assert examined.returncode == 0, examined.stdout
     convert(folder, tmp_path / "a", "bf16")
     convert(whole, tmp_path / "b", "bf16")
     assert (

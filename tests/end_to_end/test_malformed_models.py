@@ -529,5 +529,9 @@ def test_the_unchanged_model_is_accepted(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     assert "holds no model" in refusal("quantize", tmp_path, "--recipe", "bf16")
-    assert "cannot open" in refusal("quantize", tmp_path / "no.safetensors", "--recipe", "bf16")
-    assert "cannot open" in refusal("export", tmp_path / "nowhere", tmp_path / "out")
+    assert "there is no such file or folder" in refusal(
+        "quantize", tmp_path / "no.safetensors", "--recipe", "bf16"
+    )
+    assert "there is no such file or folder" in refusal(
+        "export", tmp_path / "nowhere", tmp_path / "out"
+    )

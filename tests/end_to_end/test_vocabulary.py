@@ -111,6 +111,9 @@ def test_shards_of_another_tokenizer(folder: Path) -> None:
     assert TOKENIZER in message and "python3 -m fp8lab.tokens FILE --tokenizer model" in message
 
 
+FEW = "model.vocab_size=272"
+
+
 def test_a_model_of_bytes_takes_no_shards(folder: Path) -> None:
     config = write_run(folder, TEXT, 'model = "tiny"')
     size = ["--set", "model.vocab_size=304"]
@@ -123,6 +126,11 @@ def test_a_model_of_bytes_takes_no_shards(folder: Path) -> None:
         assert f"the tokenizer {TOKENIZER}, but the weights of {source} are of bytes" in message
     message = refused("export", "r", "other", "--tokenizer", "shards", cwd=folder)
     assert "the weights are of bytes" in message
+    # Too few ids for the shards as well: they cannot be made with a tokenizer of the model.
+    succeeded("train", "--config", config, "--out", "few", *size[:1], FEW, cwd=folder)
+    message = refused("eval", "few", "--data", "shards", cwd=folder)
+    assert "needs a vocabulary of" in message and "fp8lab.tokens" not in message
+    assert message.endswith("accepted: the text itself, as .txt or .jsonl\n")
 
 
 def test_what_does_not_say_its_tokenizer(folder: Path) -> None:
@@ -131,7 +139,7 @@ def test_what_does_not_say_its_tokenizer(folder: Path) -> None:
     result = run("eval", "model", "--data", "shards", cwd=folder)
     assert result.returncode == 0
     notes = [line for line in result.stderr.splitlines() if line.startswith("fp8lab: note: ")]
-    assert errors(result) == "" and len(notes) == 2 and "sequences = " in notes[1]
+    assert errors(result) == "" and len(notes) == 2 and "2 are evaluated" in notes[1]
     assert "model does not say its tokenizer" in notes[0]
     succeeded("eval", "model", "--data", "a.txt", cwd=folder)  # 301 ids: as bytes are kept
     large = CONFIG | {"vocab_size": 4096}

@@ -202,7 +202,7 @@ def test_what_is_missing_is_named(copy: Path) -> None:
     shutil.copytree(copy / "run", copy / "alone")
     (copy / "alone/run.h5").unlink()
     assert "no run.h5 lies beside" in message("alone", *recipe)
-    assert "cannot open" in message("alone/none.safetensors", *recipe)
+    assert "there is no such file or folder" in message("alone/none.safetensors", *recipe)
     (copy / "train.txt").write_text("Something else.\n\n" * 30)
     assert "the training data of stage s was" in message("run", *recipe)
     succeeded("train", "--config", "run.toml", "--out", "second", "--set", "seed=2", cwd=copy)

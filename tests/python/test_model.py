@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 fp8lab = pytest.importorskip("fp8lab", reason="the package fp8lab is not built")
+from fp8lab import _library as library  # noqa: E402
 
 SHAPE = """
 vocab_size = 61
@@ -172,6 +174,17 @@ def test_learning_rates_beyond_those_of_runs_are_refused(shape: Path, rate: floa
     assert all(np.array_equal(after[name], array) for name, array in before.items())
     model.step(tokens(), learning_rate=np.float32(0.5))
     assert model.steps == 1
+
+
+def test_the_library_itself_refuses_such_rates(shape: Path) -> None:
+    """For callers of the C interface: the package checks nothing before the call."""
+    model = make(shape)
+    batch = [library.numpy_array(array, "tokens") for array in model._batch(tokens(), None)]
+    results = [ctypes.byref(ctypes.c_double()) for _ in range(2)]
+    for rate in (np.nan, np.inf, -1e-3, 10.5):
+        with pytest.raises(fp8lab.Error, match=r"^learning_rate: .*; accepted: a number from 0"):
+            library.call("model_step", model._model, *batch, float(rate), *results)
+    assert model.steps == 0
 
 
 def test_a_model_whose_weights_overflowed_is_not_saved(shape: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ Options ablate_options() {
   Options options("fp8lab ablate --study FILE");
   options.add("study", value<std::string>(), "study file (TOML)");
   options.add("out", value<std::string>(), "study directory (default: runs/NAME)");
-  options.add("set", value<std::vector<std::string>>(), "KEY=VALUE for every arm, repeatable");
+  options.add_set("KEY=VALUE for every arm, repeatable");
   add_scale(options);
   options.add("jobs", value<int>(0),
               "number of arms at a time; 0: one for each processor, or as many as Slurm starts");
@@ -109,7 +109,7 @@ int submit(const Values& values, const StudyConfig& study, StudyOptions options)
              result.submitted, result.queued);
   fmt::print("next: {}fp8lab report {}\n",
              result.submitted + result.queued > 0 ? "when the jobs have ended, " : "",
-             shell_word(options.directory.string()));
+             shell_path(options.directory.string()));
   return stop_requested().load() ? ExitCode::kInterrupted : ExitCode::kSuccess;
 }
 
@@ -134,7 +134,7 @@ std::optional<std::string> chosen_run_of(const Values& values, const StudyPlan& 
 
 /// Returns the commands that show what a study found, and what stopped its failed runs.
 std::string commands_after(const StudyResult& result, const std::filesystem::path& directory) {
-  const std::string folder = shell_word(directory.string());
+  const std::string folder = shell_path(directory.string());
   if (result.failed == 0) return "fp8lab report " + folder;
   if (result.complete == 0) return "fp8lab doctor " + folder;
   return fmt::format("fp8lab report {0} | fp8lab doctor {0}", folder);

@@ -287,13 +287,16 @@ std::filesystem::path page_folder(const ModelSource& source, const Values& value
   return output_folder("assess/" + name, "assess: --out");
 }
 
-/// Tells how long losses and map will take, unless that is seconds. Other parts are shorter.
-void tell_estimate(double losses, double map, std::size_t passes, bool gradients) {
+/// Tells how long losses, map and gradients will take, unless that is seconds. The search for
+/// outliers is shorter.
+void tell_estimate(double losses, double map, std::size_t passes, double gradients) {
   constexpr double kLeastSaid = 10;
-  if (losses + map < kLeastSaid) return;
+  if (losses + map + gradients < kLeastSaid) return;
   std::string text = fmt::format("assess: about {:.0f} s for the losses", losses);
   if (passes > 0) text += fmt::format(", {:.0f} s for the {} passes of the map", map, passes);
-  text += fmt::format(", then outliers{} ...\n", gradients ? " and gradients" : "");
+  text += ", then outliers";
+  if (gradients > 0) text += fmt::format(", and {:.0f} s for the gradients", gradients);
+  text += " ...\n";
   std::fputs(text.c_str(), stderr);
 }
 
@@ -405,6 +408,7 @@ int assess(const std::vector<std::string>& arguments) {
       mapped_recipe = &*std::find_if(recipes.begin(), recipes.end(),
                                      [&](const Recipe& one) { return one.hash == hash; });
     }
+    double of_gradients_about = 0;  // seconds
     const auto estimate = [&](double of_pass) {
       std::size_t different = 0;
       for (std::size_t i = 0; i < recipes.size(); ++i) {
@@ -417,8 +421,11 @@ int assess(const std::vector<std::string>& arguments) {
       }
       const std::size_t passes = mapped_recipe != nullptr ? map_passes(model, *mapped_recipe) : 0;
       const double share = static_cast<double>(for_map) / static_cast<double>(sequences);
+      // A backward pass has twice the products of a forward pass.
+      of_gradients_about = 3.0 * of_pass * static_cast<double>(for_gradients) /
+                           static_cast<double>(sequences) * static_cast<double>(recipes.size());
       tell_estimate(of_pass * static_cast<double>(different),
-                    of_pass * share * static_cast<double>(passes), passes, for_gradients > 0);
+                    of_pass * share * static_cast<double>(passes), passes, of_gradients_about);
     };
     facts["recipes"] =
         losses_of(model, recipes, data, sequences, remarks, facts["documents"], estimate);
@@ -465,8 +472,12 @@ int assess(const std::vector<std::string>& arguments) {
     seconds["outliers"] = of_outliers.seconds();
     if (for_gradients > 0) {
       const Stopwatch of_gradients;
-      PartsLine parts(kAssess);
+      PartsLine parts(kAssess, PartsLine::First::alike);
       phase.begin("");
+      print_estimate(
+          kAssess,
+          fmt::format("gradients of {} sequences under {} recipes", for_gradients, recipes.size()),
+          of_gradients_about);
       std::vector<Recipe> runnable;
       for (const Recipe& recipe : recipes) runnable.push_back(model.runnable(recipe, said));
       BatchShape one = shape;

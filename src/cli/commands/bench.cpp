@@ -267,7 +267,7 @@ nlohmann::ordered_json bench_backend(const Values& values) {
 }
 
 nlohmann::ordered_json bench_load(const Values& values) {
-  const std::string model = require_model_path(required(values, "model", "bench load"));
+  const std::string model = existing_model_path(required(values, "model", "bench load"));
   const std::unique_ptr<Backend> backend = make_backend("cpu", 0);
   const ModelLoadBench bench = bench_model_load(*backend, model, values["repeats"].as<int>());
   const double gigabyte = 1e9;

@@ -230,7 +230,7 @@ int compare(const std::vector<std::string>& arguments) {
     report.add(start, again, files);
   }
   fmt::print("loss curves and differences of configuration: fp8lab report {} {} --out report\n",
-             shell_word(a.file.string()), shell_word(b.file.string()));
+             shell_path(a.file.string()), shell_path(b.file.string()));
   if (values.count("json") != 0) {
     write_json(values["json"].as<std::string>(), report.json());
   }

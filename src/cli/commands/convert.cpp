@@ -162,7 +162,7 @@ int convert(const std::vector<std::string>& arguments) {
       parse_arguments("convert", convert_options(), arguments, {{"source", 1}, {"dir", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const ConversionOptions options = options_of(values);
-  const std::string source = require_model_path(required(values, "source", "convert"));
+  const std::string source = existing_model_path(required(values, "source", "convert"));
   const std::string folder = required(values, "dir", "convert");
   if (!is_model_folder(source)) {
     throw Error(

@@ -110,7 +110,7 @@ int examine_files(const Values& values, const std::string& model) {
   refuse_given(values, "doctor", {"check"}, "is for runs and studies; models are only read");
   std::string reference;
   if (values.count("reference") != 0) {
-    reference = require_model_path(values["reference"].as<std::string>());
+    reference = existing_model_path(values["reference"].as<std::string>());
     if (!is_model_folder(reference)) {
       throw Error(fmt::format("doctor: --reference {}: holds no model", reference));
     }

@@ -64,8 +64,8 @@ Options eval_options() {
               "recipe that generates rollouts, which --recipe then scores");
   options.add("rollouts", value<std::int64_t>(),
               "number of prompts that --rollout-recipe completes");
-  options.add("set", value<std::vector<std::string>>(),
-              "KEY=VALUE: a key of [stages.eval] (src/evaluation/README.md), repeatable");
+  options.add_set("KEY=VALUE: a key of [stages.eval] (src/evaluation/README.md), repeatable",
+                  "stages.eval.");
   options.add("json", "print one JSON object");
   return options;
 }
@@ -247,7 +247,7 @@ void require_finite_loss(const HeldOutLoss& loss, const std::string& source,
                   "which weight "
                   "or activation is too large for {}: fp8lab quantize {} --recipe {} --worst 0",
                   loss.nonfinite->tokens, loss.nonfinite->document, loss.nonfinite->source, recipe,
-                  shell_word(source), recipe));
+                  shell_path(source), recipe));
 }
 
 /// Throws Error for several recipes, with the command that accepts them.
@@ -260,7 +260,7 @@ void refuse_recipes(const std::vector<std::string>& arguments) {
     if (arguments[i].starts_with("--recipe=")) name = arguments[i].substr(9);
     if (name.empty()) continue;
     ++count;
-    recipes += " --recipe " + shell_word(name);
+    recipes += " " + shell_option("--recipe", name);
   }
   if (count < 2) return;
   throw InputError(

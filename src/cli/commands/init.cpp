@@ -61,7 +61,7 @@ int init(const std::vector<std::string>& arguments) {
   }
   write_file_atomically(file, kind.text());
   fmt::print("{}: a complete {} file; next: {}\n", file.string(), kind.name,
-             fmt::format(fmt::runtime(kind.next), shell_word(file.string())));
+             fmt::format(fmt::runtime(kind.next), shell_path(file.string())));
   return ExitCode::kSuccess;
 }
 

@@ -25,6 +25,7 @@
 #include "src/config/config.hpp"
 #include "src/config/reading/nearest_name.hpp"
 #include "src/config/recipe/spec_words.hpp"
+#include "src/io/files/file_kind.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -228,7 +229,9 @@ int quantize(const std::vector<std::string>& arguments) {
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const std::string file = required(values, "input", "quantize");
   threads_of(values, "quantize");
-  if (is_model(file)) return quantize_model(values);
+  const bool is_matrix = values.count("slot") + values.count("spec") != 0;
+  // A name of nothing is told what models are accepted, unless it is meant as a matrix.
+  if (is_model(file) || !(is_matrix || is_present(file))) return quantize_model(values);
   refuse_given(values, "quantize", {"compare", "worst"}, "is for a model");
   check_output_files(values, "quantize", {"out", "dequantized"}, Replaces::npy);
   const Plan plan = read_plan(values);

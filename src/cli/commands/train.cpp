@@ -186,7 +186,7 @@ std::optional<fs::file_time_type> written_at(const fs::path& directory) {
 
 /// Returns the commands that show what stopped a run.
 std::string failure_commands(const fs::path& directory) {
-  const std::string run = shell_word(directory.string());
+  const std::string run = shell_path(directory.string());
   return fmt::format("fp8lab report {0}/run.h5 | fp8lab doctor {0}", run);
 }
 
@@ -218,7 +218,7 @@ int tell_ending(const RunConfig& config, const fs::path& directory,
       fmt::print("{}\n", line);
     }
   }
-  const std::string run = shell_word(directory.string());
+  const std::string run = shell_path(directory.string());
   fmt::print("next: fp8lab report {0}/run.h5 | fp8lab eval {0} | fp8lab compare {0} OTHER_RUN\n",
              run);
   return ending.diverged ? ExitCode::kDiverged : ExitCode::kSuccess;

@@ -70,7 +70,7 @@ Options validate_options() {
   options.add("preset", value<std::string>("quickstart"), "step: built-in configuration");
   options.add("recipe", value<std::vector<std::string>>(),
               "step: recipe, repeatable (default: bf16)");
-  options.add("set", value<std::vector<std::string>>(), "step: KEY=VALUE, repeatable");
+  options.add_set("step: KEY=VALUE, repeatable");
   options.add("steps", value<int>(), "step: replay only this many steps of each recording");
   options.add("no-graphs", "step: backend cuda without CUDA graphs");
   options.add("record", value<std::string>(),

@@ -66,7 +66,7 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
                       .reason = fmt::format(
                           "{} is neither a run with a checkpoint nor a checkpoint of one; what "
                           "recipes cost a model that no run trained: fp8lab assess {} --data TEXT",
-                          path, shell_word(path))});
+                          path, shell_path(path))});
   }
   if (!model.run) {
     throw InputError(

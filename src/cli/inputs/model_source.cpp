@@ -79,7 +79,7 @@ std::string folder_of_run_file(const std::string& path) {
 }
 
 ModelSource open_model(const std::string& given, const std::vector<fs::path>& look_in) {
-  const std::string path = folder_of_run_file(require_model_path(given));
+  const std::string path = folder_of_run_file(existing_model_path(given));
   const bool directory = is_folder(path);
   ModelSource source;
   if (directory && is_present(fs::path(path) / kCheckpointFile)) {

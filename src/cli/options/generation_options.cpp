@@ -20,6 +20,7 @@
 #include "src/io/files/file_kind.hpp"
 #include "src/io/files/text_lines.hpp"
 #include "src/io/json_document.hpp"
+#include "src/io/shell_word.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -198,7 +199,7 @@ std::string without_tokenizer(const ModelSource& source) {
       "is text, and the tokenizer.json ({}) that the data of {} were made with is not beside them; "
       "accepted: its folder with --look-in, what `fp8lab export {} DIR --tokenizer FOLDER` writes, "
       "or {}",
-      known, source.name, source.name, ids);
+      known, source.name, shell_path(source.name), ids);
 }
 
 /// The vocabulary of a run: that of its data, or where these are gone, of the tokenizer in a folder

@@ -117,13 +117,17 @@ std::string keys_within(const std::string& table) {
   return keys.empty() ? "" : fmt::format("{}.{{{}}}", settable(table), fmt::join(keys, ","));
 }
 
+std::string without_brackets(std::string path) {
+  std::erase_if(path, [](char c) { return c == '[' || c == ']'; });  // of headings
+  return path;
+}
+
 /// Returns the keys of tables whose last part is `key`, as --set takes them; empty if there are
 /// none. Those of stages come first.
 std::string keys_of_tables(const std::string& key) {
   std::vector<std::string> found;
   for (const KeyHelp& one : run_keys()) {
-    std::string path = one.path;
-    std::erase_if(path, [](char c) { return c == '[' || c == ']'; });  // of headings
+    const std::string path = without_brackets(one.path);
     if (!path.ends_with("." + key)) continue;
     const std::string words = one.is_table ? keys_within(path) : settable(path);
     if (words.empty()) continue;
@@ -138,8 +142,7 @@ std::string keys_meant(const std::string& key) {
   if (!keys.empty()) return keys;
   std::vector<std::string> names;
   for (const KeyHelp& one : run_keys()) {
-    std::string path = one.path;
-    std::erase_if(path, [](char c) { return c == '[' || c == ']'; });
+    const std::string path = without_brackets(one.path);
     names.push_back(path.substr(path.rfind('.') + 1));
   }
   const std::string meant = nearest_name(key, names);
@@ -147,6 +150,26 @@ std::string keys_meant(const std::string& key) {
 }
 
 }  // namespace
+
+std::string keys_named(const std::string& word, const std::string& table) {
+  std::vector<std::string> names, found;
+  for (const KeyHelp& one : run_keys()) {
+    const std::string path = without_brackets(one.path);
+    names.push_back(path.substr(path.rfind('.') + 1));
+  }
+  std::string key = word;
+  std::replace(key.begin(), key.end(), '-', '_');
+  if (std::string ours = name_elsewhere(word, names); !ours.empty()) key = std::move(ours);
+  for (const KeyHelp& one : run_keys()) {
+    const std::string path = without_brackets(one.path);
+    if (!path.starts_with(table) || (path != key && !path.ends_with("." + key))) continue;
+    std::string words = one.is_table ? keys_within(path) : settable(path);
+    if (words.empty()) continue;
+    if (!table.empty()) words = path.substr(table.size());  // which --set leaves out
+    found.push_back(words);
+  }
+  return fmt::format("{}", fmt::join(found, ", "));
+}
 
 void OptionAssignments::add(const std::string& option, const std::string& key) {
   add(option, key, given(values_, option) ? toml_of(values_[option].held) : std::string());

@@ -12,6 +12,10 @@
 
 namespace fp8lab::cli {
 
+/// Returns the keys for --set, those of the table `table` of a run file, that are named `word` here
+/// or that other programs call so: "stages.*.steps"; of a table its keys. Empty if there are none.
+std::string keys_named(const std::string& word, const std::string& table);
+
 /// The assignments that the options of a command stand for. An error about one of them names the
 /// option and its value as they were given, not the key of the configuration.
 class OptionAssignments {

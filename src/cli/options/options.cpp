@@ -9,11 +9,13 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <type_traits>
 #include <utility>
 
 #include "emulation/base/input_error.hpp"
+#include "src/cli/options/option_assignments.hpp"
 #include "src/config/reading/nearest_name.hpp"
 
 namespace fp8lab::cli {
@@ -180,6 +182,30 @@ void print_help_json(const std::string& name, const Options& options,
                          .dump());
 }
 
+/// What an unknown option may mean.
+struct Meant {
+  std::string nearest;  ///< as did_you_mean
+  std::string setting;  ///< keys for --set
+};
+
+/// Other programs' word for an option takes precedence, then a key for --set, then a likeness.
+/// `table` is that of --set; nothing without it.
+Meant meaning_of(const std::string& unknown, const std::vector<std::string>& options,
+                 const std::vector<std::string>& places, const std::optional<std::string>& table) {
+  const std::string word = unknown.substr(std::min(unknown.find_first_not_of('-'), unknown.size()));
+  std::vector<std::string> bare;
+  for (const std::string& option : options) bare.push_back(option.substr(2));
+  if (const std::string ours = name_elsewhere(word, bare); !ours.empty()) {
+    return {fmt::format(" (did you mean '--{}'?)", ours), {}};
+  }
+  const bool is_place = std::find(places.begin(), places.end(), word) != places.end();
+  const std::string place = is_place ? word : name_elsewhere(word, places);
+  if (!place.empty()) return {fmt::format(" (did you mean {}, without a name?)", upper(place)), {}};
+  const std::string keys = table ? keys_named(word, *table) : std::string();
+  if (!keys.empty()) return {{}, fmt::format("a key of --set KEY=VALUE: {}", keys)};
+  return {did_you_mean(unknown, options), {}};
+}
+
 std::map<std::string, Value> read(const std::string& command, const Options& options,
                                   const po::options_description& described,
                                   const po::positional_options_description& positional,
@@ -254,11 +280,14 @@ Values parse_arguments(const std::string& name, const Options& options,
     if (values.count("help") != 0) print_help(options, positional);
     return values;
   } catch (const po::unknown_option& error) {
+    const std::string& unknown = error.get_option_name();
+    const Meant meant = meaning_of(unknown, names, places, options.table_of_set());
     throw InputError({.where = name,
                       .noun = "unrecognised option",
-                      .found = quoted_word(error.get_option_name()),
-                      .nearest = did_you_mean(error.get_option_name(), names),
-                      .reason = fmt::format("(fp8lab {} --help)", name)});
+                      .found = quoted_word(unknown),
+                      .nearest = meant.nearest,
+                      .reason = fmt::format("(fp8lab {} --help)", name),
+                      .remedy = meant.setting});
   } catch (const po::too_many_positional_options_error&) {
     throw InputError(
         {.where = name, .reason = fmt::format("too many arguments (fp8lab {} --help)", name)});

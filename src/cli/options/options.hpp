@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,12 +59,20 @@ class Options {
   }
   void add(std::string name, std::string help) { add(std::move(name), {}, std::move(help)); }
 
+  /// Adds --set KEY=VALUE for keys of the table `table` of a run file, "stages.eval."; "": for all.
+  void add_set(std::string help, std::string table = {}) {
+    add("set", value<std::vector<std::string>>(), std::move(help));
+    table_of_set_ = std::move(table);
+  }
+
   const std::string& usage() const { return usage_; }
   const std::vector<Option>& all() const { return options_; }
+  const std::optional<std::string>& table_of_set() const { return table_of_set_; }
 
  private:
   std::string usage_;
   std::vector<Option> options_;
+  std::optional<std::string> table_of_set_;
 };
 
 /// An option for positional arguments, and their number; -1: all that follow.

@@ -15,7 +15,7 @@ void add_run_choice(Options& options) {
   options.add("config", value<std::string>(), "run configuration (TOML)");
   options.add("preset", value<std::string>(), "built-in configuration by name");
   options.add("recipe", value<std::string>(), "recipe of the run, by name or file");
-  options.add("set", value<std::vector<std::string>>(), "KEY=VALUE, repeatable");
+  options.add_set("KEY=VALUE, repeatable");
 }
 
 void add_scale(Options& options) {

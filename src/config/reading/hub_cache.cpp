@@ -1,13 +1,18 @@
 #include "src/config/reading/hub_cache.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "emulation/base/input_error.hpp"
+#include "src/config/reading/nearest_name.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 
@@ -76,7 +81,59 @@ fs::path snapshot_of(const std::string& name) {
   return is_part(revision) && is_file(snapshot / "config.json") ? snapshot : fs::path();
 }
 
+/// Returns the models in the cache, ORGANIZATION/MODEL.
+std::vector<std::string> cached_models() {
+  constexpr std::string_view kBegin = "models--";
+  std::vector<std::string> models;
+  std::error_code unreadable;
+  for (const fs::directory_entry& entry : fs::directory_iterator(hub_folder(), unreadable)) {
+    std::string name = entry.path().filename().string();
+    const std::size_t middle = name.find("--", kBegin.size());
+    if (!name.starts_with(kBegin) || middle == std::string::npos) continue;
+    name = name.substr(kBegin.size(), middle - kBegin.size()) + "/" + name.substr(middle + 2);
+    if (!snapshot_of(name).empty()) models.push_back(std::move(name));
+  }
+  return models;
+}
+
 }  // namespace
+
+std::string did_you_mean_model(const std::string& name) {
+  std::vector<std::string> models, last_parts;
+  const auto add = [&](std::string model) {
+    last_parts.push_back(fs::path(model).filename().string());
+    models.push_back(std::move(model));
+  };
+  const fs::path given =
+      fs::path(name).has_filename() ? fs::path(name) : fs::path(name).parent_path();
+  std::error_code unreadable;
+  const fs::path folder = given.has_parent_path() ? given.parent_path() : fs::path(".");
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, unreadable)) {
+    const fs::path& path = entry.path();
+    if (is_folder(path) || path.extension() == ".safetensors") {
+      add((given.parent_path() / path.filename()).string());
+    }
+  }
+  for (std::string& model : cached_models()) add(std::move(model));
+  std::vector<std::string> meant;
+  for (const std::string& near : nearest_names(given.filename().string(), last_parts)) {
+    for (std::size_t i = 0; i < models.size(); ++i) {
+      if (last_parts[i] == near) meant.push_back(models[i]);
+    }
+  }
+  constexpr std::size_t kMostNames = 5;
+  std::sort(meant.begin(), meant.end());
+  if (meant.size() > kMostNames) meant.resize(kMostNames);
+  return meant.empty() ? "" : fmt::format(" (did you mean '{}'?)", fmt::join(meant, "' or '"));
+}
+
+std::string existing_model_path(const std::string& name) {
+  std::string path = require_model_path(name);
+  if (is_present(path)) return path;
+  throw InputError({.where = name,
+                    .reason = "there is no such file or folder" + did_you_mean_model(name),
+                    .accepted = kAcceptedModels});
+}
 
 std::string model_path(const std::string& name) {
   if (!can_be_of_hub(name)) return name;

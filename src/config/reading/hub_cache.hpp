@@ -16,4 +16,16 @@ std::string model_path(const std::string& name);
 /// Hub that is not in the cache: it is not an existing path and its folder does not exist.
 std::string require_model_path(const std::string& name);
 
+/// What commands accept as a model, for messages.
+inline constexpr const char* kAcceptedModels =
+    "a Hugging Face folder, the folder of a run, a checkpoint, a safetensors file, or "
+    "ORGANIZATION/MODEL in the Hub's cache";
+
+/// Like require_model_path, but throws Error with the nearest models also if there is no such path.
+std::string existing_model_path(const std::string& name);
+
+/// Returns " (did you mean 'models/b'?)" with what is named like `name` beside it, folders and
+/// safetensors files, and with models in the Hub's cache; empty if nothing is near.
+std::string did_you_mean_model(const std::string& name);
+
 }  // namespace fp8lab

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cstddef>
 #include <utility>
@@ -40,16 +39,19 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return last[b.size()];
 }
 
-/// Names that transformers, TransformerEngine and Megatron-LM have for keys of ours.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kElsewhere = {{
+/// Names that transformers, TransformerEngine and Megatron-LM have for keys and options of ours.
+constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
     {"lr", "learning_rate"},
     {"max_lr", "peak"},
     {"min_lr", "final"},
     {"batch_size", "batch_sequences"},
+    {"batch_size", "sequences_together"},
+    {"batch_size", "together"},
     {"global_batch_size", "batch_sequences"},
     {"train_batch_size", "batch_sequences"},
     {"micro_batch_size", "micro_batch_sequences"},
     {"per_device_train_batch_size", "micro_batch_sequences"},
+    {"gradient_accumulation_steps", "micro_batch_sequences"},
     {"seq_len", "sequence_length"},
     {"seq_length", "sequence_length"},
     {"max_seq_length", "sequence_length"},
@@ -57,18 +59,29 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kElsewhe
     {"block_size", "sequence_length"},
     {"max_steps", "steps"},
     {"train_iters", "steps"},
+    {"epochs", "steps"},
+    {"num_epochs", "steps"},
+    {"num_train_epochs", "steps"},
     {"max_grad_norm", "clip_norm"},
-}};
-
-/// Returns the one of `names` that other programs call `word`; empty if there is none.
-std::string name_elsewhere(const std::string& word, const std::vector<std::string>& names) {
-  for (const auto& [theirs, ours] : kElsewhere) {
-    if (theirs == word && std::find(names.begin(), names.end(), ours) != names.end()) {
-      return std::string(ours);
-    }
-  }
-  return {};
-}
+    {"max_tokens", "max_new_tokens"},
+    {"output", "out"},
+    {"output_dir", "out"},
+    {"save_dir", "out"},
+    {"dtype", "recipe"},
+    {"torch_dtype", "recipe"},
+    {"precision", "recipe"},
+    {"device", "backend"},
+    {"model", "init_from"},
+    {"model", "source"},
+    {"model", "run"},
+    {"model_name_or_path", "init_from"},
+    {"model_name_or_path", "model"},
+    {"model_name_or_path", "source"},
+    {"dataset", "data"},
+    {"optim", "optimizer"},
+    {"save_steps", "checkpoint_every_steps"},
+    {"logging_steps", "every_steps"},
+};
 
 /// True for two words of at most three letters of which one is another letter: gpu and cpu are two
 /// words, not one mistyped.
@@ -79,6 +92,17 @@ bool are_other_short_words(const std::string& a, const std::string& b) {
 }
 
 }  // namespace
+
+std::string name_elsewhere(std::string_view word, const std::vector<std::string>& names) {
+  const std::string wanted = folded(word);
+  for (const auto& [theirs, ours] : kElsewhere) {
+    if (theirs != wanted) continue;
+    const auto found = std::find_if(names.begin(), names.end(),
+                                    [key = ours](const auto& name) { return folded(name) == key; });
+    if (found != names.end()) return *found;
+  }
+  return {};
+}
 
 std::vector<std::string> nearest_names(std::string_view word,
                                        const std::vector<std::string>& names) {

@@ -11,10 +11,14 @@ namespace fp8lab {
 /// swapped with their neighbour: all that are equally near, in their order. Case is ignored, and
 /// '-' equals '_'. At most a third of the letters may differ; a word of up to three letters with
 /// one replaced is another word (gpu, cpu). If no name is that near, returns the shortest name that
-/// begins with `word`, else nothing. A name that extends `word` by at most two letters takes
-/// precedence.
+/// begins with `word`, else nothing. The name of name_elsewhere takes precedence, and one that
+/// extends `word` by at most two letters.
 std::vector<std::string> nearest_names(std::string_view word,
                                        const std::vector<std::string>& names);
+
+/// Returns the first of `names` that other programs call `word`; empty if there is none. '-' equals
+/// '_'.
+std::string name_elsewhere(std::string_view word, const std::vector<std::string>& names);
 
 /// Returns the first of nearest_names; empty if there is none.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& names);

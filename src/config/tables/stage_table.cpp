@@ -25,8 +25,8 @@ const Table<LearningRateSchedule>& learning_rate_table() {
       choice("kind", &S::kind, kScheduleKindNames,
              "schedule after the warm-up: a constant rate with a decay at the end (wsd), or one "
              "curve"),
-      number("peak", &S::peak, 0.0, 10.0, "rate after the warm-up"),
-      number("final", &S::final, 0.0, 10.0, "rate at the last step"),
+      number("peak", &S::peak, 0.0, kLargestRate, "rate after the warm-up"),
+      number("final", &S::final, 0.0, kLargestRate, "rate at the last step"),
       integer("warmup_steps", &S::warmup_steps, 0, kLargeCount, "steps of linear warm-up")
           .or_share()
           .by_default("10, or all steps of a shorter stage"),

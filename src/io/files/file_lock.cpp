@@ -72,6 +72,7 @@ FileLock::FileLock(std::filesystem::path side_file, FileDescriptor file, Mode mo
 
 FileLock::~FileLock() {
   if (!file_.valid()) return;
+  folder_.close();  // first, so that who takes the side file finds it free
   if (mode_ == Mode::shared && ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) return;
   // Unlinks while still locked: a process that opened the file earlier detects
   // this and creates a new one.
@@ -105,6 +106,21 @@ std::optional<FileLock> FileLock::try_acquire(const std::filesystem::path& path,
       return FileLock(std::move(side_file), std::move(file), mode);
     }
   }
+}
+
+std::optional<FileLock> FileLock::try_acquire_with_folder(const std::filesystem::path& path) {
+  std::optional<FileLock> lock = try_acquire(path);
+  if (!lock) return std::nullopt;
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.valid()) return lock;
+  int failed = 0;
+  do {
+    failed = ::flock(opened.get(), LOCK_EX | LOCK_NB);
+  } while (failed != 0 && errno == EINTR);
+  if (failed != 0 && errno == EWOULDBLOCK) return std::nullopt;
+  lock->folder_ = std::move(opened);
+  return lock;
 }
 
 std::string FileLock::owner(const std::filesystem::path& path) {

@@ -26,6 +26,11 @@ class FileLock {
   static std::optional<FileLock> try_acquire(const std::filesystem::path& path,
                                              Mode mode = Mode::exclusive);
 
+  /// As try_acquire, exclusive, but also locks the folder of `path`, so that removing the side file
+  /// lets nobody else in. For the one file of its folder that is locked so. File systems that lock
+  /// no folders have the side file alone.
+  static std::optional<FileLock> try_acquire_with_folder(const std::filesystem::path& path);
+
   /// Returns who took the exclusive lock last: "process 7 on HOST since 2026-01-31 10:00:00
   /// UTC: COMMAND"; empty if nobody recorded it. This is the present holder only if
   /// try_acquire has just failed.
@@ -43,6 +48,7 @@ class FileLock {
   FileLock(std::filesystem::path side_file, FileDescriptor file, Mode mode);
   std::filesystem::path side_file_;
   FileDescriptor file_;
+  FileDescriptor folder_;  ///< of try_acquire_with_folder
   Mode mode_;
 };
 

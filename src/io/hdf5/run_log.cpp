@@ -142,6 +142,11 @@ std::int32_t channel_index(double channel) {
   return channel >= 0.0 && channel <= kLargest ? static_cast<std::int32_t>(channel) : -1;
 }
 
+FileLock required_lock(std::optional<FileLock> lock, const std::filesystem::path& path) {
+  if (lock) return std::move(*lock);
+  throw InputError({.where = path.string(), .reason = "another process is writing this run"});
+}
+
 class Hdf5RunLog final : public RunLog {
  public:
   /// Creates all groups, attributes and datasets in the file `temporary`; publish() renames it.
@@ -369,10 +374,11 @@ void require_continuable(const RunMeta& meta, const std::filesystem::path& path)
 }
 
 FileLock RunLog::lock(const std::filesystem::path& path) {
-  std::optional<FileLock> lock = FileLock::try_acquire(path);
-  if (!lock)
-    throw InputError({.where = path.string(), .reason = "another process is writing this run"});
-  return std::move(*lock);
+  return required_lock(FileLock::try_acquire(path), path);
+}
+
+FileLock RunLog::lock_with_folder(const std::filesystem::path& path) {
+  return required_lock(FileLock::try_acquire_with_folder(path), path);
 }
 
 std::unique_ptr<RunLog> RunLog::create(const std::filesystem::path& path, const RunMeta& meta,

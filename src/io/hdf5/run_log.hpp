@@ -160,6 +160,8 @@ class RunLog {
   /// Takes the writer's lock of `path`, for callers that inspect the run before they write; create
   /// and resume take it otherwise. Throws Error if another process holds it.
   static FileLock lock(const std::filesystem::path& path);
+  /// As lock, by FileLock::try_acquire_with_folder: for the one run of a folder.
+  static FileLock lock_with_folder(const std::filesystem::path& path);
 
   virtual ~RunLog() = default;
   virtual void append(const StepRecord& record) = 0;

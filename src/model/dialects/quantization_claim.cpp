@@ -228,6 +228,21 @@ bool QuantizationClaim::ignores(const std::string& module) const {
                      [&](const std::string& one) { return names_module(one, module); });
 }
 
+bool QuantizationClaim::leaves_out(const std::string& module) const {
+  if (groups.empty()) return false;
+  const std::string leaf = module.substr(module.rfind('.') + 1);
+  constexpr std::array kEmbeddings = {"embed_tokens", "wte", "wpe"};
+  const bool is_embedding =
+      std::find(kEmbeddings.begin(), kEmbeddings.end(), leaf) != kEmbeddings.end();
+  const auto covers = [&](const std::string& target) {
+    if (target == "Linear") return !is_embedding;
+    return (target == "Embedding" && is_embedding) || names_module(target, module);
+  };
+  return std::none_of(groups.begin(), groups.end(), [&](const GroupClaim& group) {
+    return group.targets.empty() || std::any_of(group.targets.begin(), group.targets.end(), covers);
+  });
+}
+
 const GroupClaim* QuantizationClaim::group_of(const std::string& module) const {
   const GroupClaim* usual = nullptr;
   for (const GroupClaim& group : groups) {

@@ -36,6 +36,9 @@ struct QuantizationClaim {
   /// Returns the group that a module belongs to, or null.
   const GroupClaim* group_of(const std::string& module) const;
   bool ignores(const std::string& module) const;
+  /// Returns true if groups are described and none has the module as a target. "Linear" covers no
+  /// embedding.
+  bool leaves_out(const std::string& module) const;
 };
 
 /// Reads `config`, a whole config.json. Never throws: what is malformed is a problem.

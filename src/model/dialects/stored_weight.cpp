@@ -73,6 +73,15 @@ Shape StoredWeight::shape() const {
   return shape;
 }
 
+bool is_zero_point(const std::string& name) { return name.ends_with("weight_zero_point"); }
+
+bool holds_only(const StoredTensor& tensor, float value) {
+  if (!is_decodable(tensor.type)) return false;
+  std::vector<float> values(static_cast<std::size_t>(tensor.size()));
+  read_elements(tensor, 0, values);
+  return std::all_of(values.begin(), values.end(), [&](float one) { return one == value; });
+}
+
 std::optional<StoredWeight> weight_of_codes(const StoredTensor& tensor, const FindTensor& find,
                                             std::optional<Dialect> claimed) {
   StoredWeight weight;
@@ -94,6 +103,7 @@ std::optional<StoredWeight> weight_of_codes(const StoredTensor& tensor, const Fi
     layout.dialect = Dialect::modelopt;
   } else if (format) {
     if (tensor.name.ends_with("_scale")) return std::nullopt;  // of two levels
+    if (is_zero_point(tensor.name)) return std::nullopt;
     const bool has_scale = find(tensor.name + "_scale") != nullptr;
     if (find(tensor.name + "_scale_inv") != nullptr) {
       layout.dialect = Dialect::fine_grained;

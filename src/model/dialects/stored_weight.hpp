@@ -30,6 +30,13 @@ struct StoredWeight {
 /// Returns the tensor of a name, or null.
 using FindTensor = std::function<const StoredTensor*(const std::string&)>;
 
+/// Returns true for zero points of weights, whatever type they are stored as: no weight of their
+/// own.
+bool is_zero_point(const std::string& name);
+
+/// Returns true if every element is `value`; false for types that cannot be decoded.
+bool holds_only(const StoredTensor& tensor, float value);
+
 /// Returns the weight whose codes `tensor` holds, with the tensors beside it; nothing if it holds
 /// none. Types and names decide: FP8, U8 with "_packed", U8 beside FP8 scales, "_qdata".
 /// `claimed`, what the configuration says, tells apart dialects that call tensors alike, and names

@@ -19,6 +19,7 @@
 #include "src/io/json_document.hpp"
 #include "src/io/tensors/tensor_store.hpp"
 #include "src/model/dialects/quantization_claim.hpp"
+#include "src/model/dialects/stored_weight.hpp"
 #include "src/model/weights/fp8_storage.hpp"
 #include "src/model/weights/weight_names.hpp"
 
@@ -106,6 +107,10 @@ class FileTensors : public ModelTensors {
     }
     for (const StoredTensor* tensor : store_.tensors()) {
       if (says_nothing_about_weights(tensor->name) || scales.count(tensor->name) != 0) continue;
+      if (is_zero_point(tensor->name)) {
+        require_no_zero_point(*tensor);
+        continue;
+      }
       headers_.push_back(*tensor);
       tensors_.push_back({tensor, {}, {}});
       add_scales(find_scale(*tensor), tensors_.back());
@@ -134,6 +139,18 @@ class FileTensors : public ModelTensors {
     std::vector<float> scales;  ///< of FP8 codes, row-major; empty: the elements are the values
   };
 
+  /// Zero points of 0 change nothing.
+  void require_no_zero_point(const StoredTensor& tensor) const {
+    if (holds_only(tensor, 0.0f)) return;
+    throw InputError({.where = store_.path(),
+                      .noun = "tensor",
+                      .key = tensor.name,
+                      .verb = "holds",
+                      .found = "zero points",
+                      .reason = ", which are subtracted from the codes, and nothing here does",
+                      .accepted = "zero points of 0"});
+  }
+
   const StoredTensor* find_scale(const StoredTensor& tensor) const {
     if (!is_fp8(tensor.type)) return nullptr;
     const StoredTensor* const inverse = store_.find(tensor.name + "_scale_inv");
@@ -156,6 +173,14 @@ class FileTensors : public ModelTensors {
                         .key = tensor.name,
                         .found = "quantized",
                         .reason = ", but quantization_config lists its module as unquantized"});
+    }
+    if (is_fp8(tensor.type) && quantization_.claim.leaves_out(module_of(tensor.name))) {
+      throw InputError({.where = store_.path(),
+                        .noun = "tensor",
+                        .key = tensor.name,
+                        .found = "quantized",
+                        .reason = ", but no group of quantization_config has its module as a "
+                                  "target"});
     }
     if (scale == nullptr && !(quantization_.described && is_fp8(tensor.type))) return;
     if (scale == nullptr || tensor.shape.size() != 2) {

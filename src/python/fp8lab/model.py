@@ -6,7 +6,7 @@ import ctypes
 import operator
 import threading
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from os import PathLike
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -18,8 +18,6 @@ from fp8lab import _library as library
 from fp8lab._library import Handle, call, numpy_array
 from fp8lab.errors import Error
 
-LARGEST_RATE = 10.0
-"""The largest learning rate of a step, as in the files of runs."""
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -281,7 +279,7 @@ class Model:
     ) -> Step:
         """Performs one optimizer step with clipping: AdamW, unless the model was made with another
         `kind`. `learning_rate` is a number from 0 to 10."""
-        rate = library.number(learning_rate, "learning_rate", 0.0, LARGEST_RATE)
+        rate = library.real(learning_rate, "learning_rate")
         loss, norm = ctypes.c_double(), ctypes.c_double()
         batch = _arrays(*self._batch(tokens, targets))
         results = ctypes.byref(loss), ctypes.byref(norm)
@@ -304,7 +302,6 @@ class Model:
         """
         name = None if recipe is None else library.path(recipe, "recipe")
         path, kind = library.path(folder, "folder"), library.words(dtype, "dtype")
-        self._require_finite()
         call("model_save", self._model, path, kind.upper(), name)
 
     def _text(self, function: str) -> str:
@@ -314,9 +311,7 @@ class Model:
 
     def _tensors(self, function: str) -> dict[str, NDArray[np.float32]]:
         """Returns what `function` writes of each tensor, by the names of transformers."""
-        return dict(self._each_tensor(function))
-
-    def _each_tensor(self, function: str) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        tensors = {}
         name, rank = ctypes.c_char_p(), ctypes.c_int32()
         shape = ctypes.POINTER(ctypes.c_int64)()
         places = ctypes.byref(name), ctypes.byref(rank), ctypes.byref(shape)
@@ -324,17 +319,8 @@ class Model:
             call("model_tensor", self._model, index, *places)
             values = np.empty(shape[: rank.value], np.float32)
             call(function, self._model, index, numpy_array(values, "values"))
-            yield (name.value or b"").decode(), values
-
-    def _require_finite(self) -> None:
-        for name, values in self._each_tensor("model_weight"):
-            if not np.isfinite(values).all():
-                place = np.argwhere(~np.isfinite(values))[0].tolist()
-                what = "NaN" if np.isnan(values[tuple(place)]) else "infinite"
-                raise Error(
-                    f"tensor '{name}' is {what} at ({', '.join(map(str, place))}); accepted: a "
-                    "model whose weights are finite"
-                )
+            tensors[(name.value or b"").decode()] = values
+        return tensors
 
     def _loss(self, function: str, batch: tuple[NDArray[np.int32], NDArray[np.int32]]) -> float:
         loss = ctypes.c_double()

@@ -7,6 +7,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/base/input_error.hpp"
+#include "src/config/reading/hub_cache.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/files/file_lock.hpp"
@@ -43,7 +44,7 @@ class RunExamination {
 
   std::vector<Finding> run() {
     const fs::path file = directory_ / kRunFile, checkpoint = directory_ / kCheckpoint;
-    std::optional<FileLock> lock = FileLock::try_acquire(file);
+    std::optional<FileLock> lock = FileLock::try_acquire_with_folder(file);
     if (!lock) {
       add(file, Health::busy, "a process is writing this run");
       return std::move(findings_);
@@ -201,7 +202,7 @@ std::vector<Finding> examine(const fs::path& directory, bool repair) {
   if (!is_folder(directory)) {
     if (!findings.empty()) return findings;
     throw InputError({.where = directory.string(),
-                      .reason = "no directory",
+                      .reason = "no directory" + did_you_mean_model(directory),
                       .accepted = "that of a run, of a study or of a model"});
   }
   std::vector<fs::path> runs;
