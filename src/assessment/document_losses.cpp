@@ -37,17 +37,20 @@ DocumentLosses document_losses(AssessedModel& model, Transformer& transformer,
   return result;
 }
 
+std::int64_t inputs_of(const Corpus& corpus) {
+  std::int64_t inputs = 0;
+  for (std::int64_t d = 0; d < corpus.size(); ++d) inputs += corpus.document(d).size - 1;
+  return inputs;
+}
+
 std::int64_t sequences_of(const DataSources& data, std::int64_t length) {
   // The mixture draws sequences from sources by their weights: the first exhausted source limits.
   double total = 0;
   for (const double weight : data.weights) total += weight;
   auto most = std::numeric_limits<double>::max();
   for (std::size_t i = 0; i < data.corpora.size(); ++i) {
-    std::int64_t inputs = 0;
-    for (std::int64_t d = 0; d < data.corpora[i]->size(); ++d) {
-      inputs += data.corpora[i]->document(d).size - 1;
-    }
-    most = std::min(most, static_cast<double>(inputs / length) * total / data.weights[i]);
+    const auto filled = static_cast<double>(inputs_of(*data.corpora[i]) / length);
+    most = std::min(most, filled * total / data.weights[i]);
   }
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(most));
 }

@@ -33,6 +33,9 @@ struct DocumentLosses {
 DocumentLosses document_losses(AssessedModel& model, Transformer& transformer,
                                const DataSources& data, std::int64_t sequences);
 
+/// Returns the number of tokens of `corpus` that a model reads to predict the next one.
+std::int64_t inputs_of(const Corpus& corpus);
+
 /// Returns the number of sequences of `length` tokens that `data` fill without reading a document
 /// twice; at least 1.
 std::int64_t sequences_of(const DataSources& data, std::int64_t length);

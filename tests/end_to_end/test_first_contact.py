@@ -241,7 +241,7 @@ def test_a_dry_run_prints_each_recipe_once_and_notes_shards(tmp_path: Path) -> N
         ("delayed", ["delayed: amaxes of earlier steps", "slots.OPERAND.history"]),
         ("pow2", ["pow2: a power of two, held in FP32", "matters to slots.OPERAND.scale_"]),
         ("hadamard", ["hadamard:BLOCK", "a value of slots.OPERAND.transform"]),
-        ("e4m3fn", ["of them 4 of exponent and 3 of mantissa; largest 448; NaN, no infinity"]),
+        ("e4m3fn", ["of them 4 of exponent (bias 7) and 3 of mantissa; largest 448"]),
         ("e5m1", ["7 bits, of them 5 of exponent", "a value of format"]),
         ("sm90_wgmma_fp8", ["an accumulator: ", "a value of gemm.accumulator"]),
         ("adamw", ["two moments and decoupled weight decay", "a value of optimizer.kind"]),
@@ -452,3 +452,140 @@ def test_every_recipe_of_a_run_has_its_quantizers_in_the_file(tmp_path: Path) ->
     assert tensors["quantizers"]["mxfp8"]["scale_bits_per_element"][first] == 0.25
     succeeded("train", "--config", config(tmp_path), "--out", "one", cwd=tmp_path)
     assert set(read_run(tmp_path / "one").tensors["quantizers"]) == {"infir2"}
+
+
+def test_a_small_text_is_read_once(runs: Path) -> None:
+    """Not as often as the 16 sequences of the default have room for it."""
+    words = "one two three four five six seven eight nine ten"
+    (runs / "small.txt").write_text(f"{words} {words} {words}")  # 147 tokens to read
+    for options, filled, length in (((), 2, 64), (("--sequence-length", 32), 4, 32)):
+        result = run("eval", "bf16", "--data", "small.txt", "--json", *options, cwd=runs)
+        assert result.returncode == 0 and " times" not in result.stderr, result.stderr
+        assert json.loads(result.stdout)["sources"][0]["tokens"] == filled * length
+        said = f"fill {filled} sequences of {length} tokens: {filled} are evaluated, not 16"
+        assert said in result.stderr
+    (runs / "tiny.txt").write_text("one two")
+    result = run("eval", "bf16", "--data", "tiny.txt", "--json", cwd=runs)
+    assert json.loads(result.stdout)["sources"][0]["tokens"] <= 8
+    assert "since no document counts twice" in result.stderr and " times" not in result.stderr
+    # What is asked for is done, and said.
+    result = run("eval", "bf16", "--data", "small.txt", "--sequences", 16, cwd=runs)
+    assert result.returncode == 0 and " times" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("e4m3", ["e4m3fn: a number format: 8 bits, of them 4 of exponent (bias 7) and 3 of"]),
+        ("e4m3", ["smallest normal 0.015625 (2^-6) and subnormal 0.00195312 (2^-9); NaN, no inf"]),
+        (
+            "e4m3",
+            ["largest 448", "e4m3_240: ", "largest 240", "a value of slots.OPERAND.scale_for"],
+        ),
+        ("e5m2", ["(bias 15)", "largest 57344", "(2^-14) and subnormal", "infinity and NaN"]),
+        ("e2m1", ["(bias 1)", "largest 6", "subnormal 0.5 (2^-1)", "neither infinity nor NaN"]),
+        ("e8m0", ["0 of mantissa, no sign", "a value of format", "scale_format"]),
+        ("bf16", ["8 of exponent (bias 127) and 7 of mantissa", "scale_format", "a value of"]),
+        ("int8", ["integers from -127 to 127, no special values"]),
+    ],
+)
+def test_help_explains_formats_of_elements_and_of_scales(word: str, parts: list[str]) -> None:
+    said = succeeded("help", word)
+    for part in parts:
+        assert part in said
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--steps", "a key of --set KEY=VALUE: stages.*.steps"),
+        ("--max-steps", "stages.*.steps"),
+        ("--epochs", "stages.*.steps"),
+        ("--lr", "stages.*.learning_rate.{kind,peak,"),
+        ("--learning-rate", "stages.*.learning_rate.{kind,peak,"),
+        ("--batch-size", "stages.*.batch_sequences"),
+        ("--seed", "a key of --set KEY=VALUE: seed"),
+        ("--output-dir", "did you mean '--out'?"),
+        ("--model", "did you mean '--init-from'?"),
+        ("--dtype", "did you mean '--recipe'?"),
+        ("--device", "did you mean '--backend'?"),
+        ("--thread", "did you mean '--threads'?"),
+    ],
+)
+def test_options_of_other_programs_point_at_ours(option: str, said: str) -> None:
+    message = refused("train", "--preset", "quickstart", option, "1")
+    assert f"unrecognised option '{option}'" in message and said in message
+
+
+def test_options_of_other_programs_point_at_ours_in_every_command() -> None:
+    for words, said in {
+        ("eval", "--model"): "did you mean SOURCE, without a name?",
+        ("eval", "--batch-size"): "did you mean '--sequences-together'?",
+        ("generate", "--max-tokens"): "did you mean '--max-new-tokens'?",
+        ("assess", "--output-dir"): "did you mean '--out'?",
+        ("eval", "--sharpness"): "a key of --set KEY=VALUE: sharpness",
+    }.items():
+        assert said in refused(words[0], "x", words[1], "1"), words
+
+
+def test_a_name_of_no_model_says_what_is_accepted(runs: Path) -> None:
+    accepted = "accepted: a Hugging Face folder, the folder of a run, a checkpoint, a safetensors"
+    for words in (
+        ("eval", "te_curent", "--data", "x.txt"),
+        ("assess", "te_curent", "--data", "x.txt"),
+        ("generate", "te_curent", "--prompt", "a"),
+        ("quantize", "te_curent", "--recipe", "infir2"),
+        ("convert", "te_curent", "out", "--to", "fp8"),
+        ("export", "te_curent", "out"),
+        ("whatif", "te_curent", "--recipe", "infir2"),
+        ("bench", "load", "--model", "te_curent"),
+    ):
+        message = refused(*words, cwd=runs)
+        assert "there is no such file or folder (did you mean 'te_current'?)" in message, message
+        assert accepted in message
+    message = refused("doctor", "te_curent", cwd=runs)
+    assert "no directory (did you mean 'te_current'?); accepted: that of a run" in message
+    start = ("train", "--config", config(runs), "--out", "n", "--init-from", "te_curent")
+    message = refused(*start, cwd=runs)
+    assert "(did you mean 'te_current'?) does not exist; accepted: a Hugging" in message
+
+
+def test_commands_that_are_printed_take_names_that_begin_with_a_dash(tmp_path: Path) -> None:
+    said = succeeded("train", "--config", config(tmp_path, rate=0.01), "--out=-r", cwd=tmp_path)
+    (line,) = (one for one in said.splitlines() if one.startswith("next: "))
+    commands = line.removeprefix("next: ").split(" | ")
+    assert commands[:2] == ["fp8lab report ./-r/run.h5", "fp8lab eval ./-r"]
+    (tmp_path / "t.txt").write_text("one two three")
+    succeeded(*shlex.split(commands[1])[1:], "--data", "t.txt", cwd=tmp_path)
+    broken = config(tmp_path, "te_current", steps=30, rate=10.0)
+    result = run("train", "--config", broken, "--out=-b", cwd=tmp_path)
+    ways = [one for one in result.stdout.splitlines() if one.startswith("try: ")]
+    assert ways, result.stdout
+    for way in ways:
+        words = shlex.split(way.split(": fp8lab ", 1)[1])
+        assert any(word.startswith("--out=-b-") for word in words), way
+        succeeded(*words, "--dry-run", cwd=tmp_path)
+
+
+def test_assess_says_how_long_its_gradients_take(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("one and one make two, two and two make four. " * 40000)
+    words = [PROGRAM, "assess", "bf16", "--data", str(tmp_path / "long.txt"), "--recipe", "infir2"]
+    words += ["--sequences", "20000", "--gradient-sequences", "20000", "--out", str(tmp_path / "a")]
+    with subprocess.Popen(
+        [*words, "--python", sys.executable], stderr=subprocess.PIPE, text=True, cwd=runs
+    ) as process:
+        assert process.stderr is not None
+        lines: list[str] = []
+        while not lines or "for the gradients" not in lines[-1]:
+            lines.append(process.stderr.readline())
+            assert lines[-1], lines
+        process.kill()
+    assert re.search(r"then outliers, and \d+ s for the gradients \.\.\.\n$", lines[-1])
+
+
+def test_a_dry_run_refuses_a_backend_that_a_run_refuses(tmp_path: Path) -> None:
+    words = ("train", "--config", config(tmp_path), "--backend", "cuda", "--out", "c")
+    result = run(*words, cwd=tmp_path)
+    if result.returncode == 0:
+        pytest.skip("there is a GPU")
+    assert run(*words, "--dry-run", cwd=tmp_path).stderr == result.stderr

@@ -11,6 +11,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/base/input_error.hpp"
+#include "src/assessment/document_losses.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/inputs/evaluation_data.hpp"
 #include "src/cli/inputs/loaded_model.hpp"
@@ -45,8 +46,10 @@ Options eval_options() {
       "form", one_of({"running_text", "prompt_response"}),
       "format of --data (default: running_text for .txt files, records with \"text\" and shards "
       "without a loss mask)");
-  options.add("sequences", value<std::int64_t>(),
-              "number of sequences of the held-out loss (default: the run's, else 16)");
+  options.add(
+      "sequences", value<std::int64_t>(),
+      "number of sequences of the held-out loss (default: the run's, else 16, and at most what "
+      "--data fills)");
   options.add("exact-match", value<std::int64_t>(),
               "number of problems that are answered by greedy decoding");
   options.add("pass-at", value<std::vector<std::int64_t>>(), "a k of pass@k; repeatable");
@@ -211,6 +214,30 @@ void locate(const ModelSource& source, const std::vector<Assignment>& assignment
   }
 }
 
+/// Without --sequences, reads documents that the command names at most once: fewer sequences, and
+/// for documents that fill none a shorter one. Returns a note on it; empty if nothing changes.
+std::string read_once(const std::vector<Assignment>& assignments, const Values& values,
+                      const DataSources& data, StageConfig& stage) {
+  EvalConfig& eval = *stage.eval;
+  if (!names_files(assignments) || names(assignments, "sequences")) return {};
+  const std::int64_t before = eval.sequences, length = stage.sequence_length;
+  const std::int64_t inputs = data.corpora.size() == 1 ? inputs_of(*data.corpora.front()) : length;
+  const bool answers = eval.exact_match > 0 || eval.pass_at_k || eval.rollout;  // need the length
+  if (inputs < length && !given(values, "sequence-length") && !answers) {
+    stage.sequence_length = std::max<std::int64_t>(inputs, 1);
+  }
+  const std::int64_t whole = sequences_of(data, stage.sequence_length);
+  if (whole >= before && stage.sequence_length == length) return {};
+  std::int64_t& micro = stage.micro_batch_sequences;
+  micro = std::min(micro, whole);
+  eval.sequences = std::min(before, whole) / micro * micro;
+  return fmt::format(
+      "the data fill {} sequence{} of {} tokens: {} evaluated, not {}, since no document counts "
+      "twice",
+      whole, whole == 1 ? "" : "s", stage.sequence_length,
+      eval.sequences == 1 ? "1 is" : fmt::format("{} are", eval.sequences), before);
+}
+
 /// Throws Error if the contents used by the run's evaluation have changed.
 void require_own_contents(const ModelSource& source, const std::vector<Assignment>& assignments,
                           const std::string& stage, const DataSources& data,
@@ -311,6 +338,7 @@ int eval(const std::vector<std::string>& arguments) {
   print_notes(vocabulary_notes(data, source.vocabulary));
   print_notes(document_notes(values, stage.eval->data, data));
   check_targets(data, stage.sequence_length, "eval");
+  const std::string fewer = read_once(assignments, values, data, stage);
   const bool own_rollouts = !names(assignments, "rollout.recipe");
   const EvaluationInputs inputs =
       read_evaluation_inputs(*stage.eval, data, run.model, stage.sequence_length, "eval",
@@ -328,6 +356,7 @@ int eval(const std::vector<std::string>& arguments) {
                      "(--sequences-together)",
                      sequences, stage.eval->sequences, micro)});
   }
+  if (!fewer.empty()) print_notes({fewer});
   const std::string repeated = repetition_note(data, sequences, stage.sequence_length, "sequences");
   if (!repeated.empty()) print_notes({repeated});
   PartsLine parts("eval", PartsLine::First::alike);
