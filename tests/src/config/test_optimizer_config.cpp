@@ -182,7 +182,7 @@ TEST_CASE("the optimizers of published systems") {
         "first_moment = \"bf16\"\n"
         "second_moment = \"bf16\"\n");
   CHECK(resolved("muon") == "[optimizer]\nkind = \"muon\"\n");
-  CHECK(experiment_names("optimizers").size() == 6);
+  CHECK(experiment_names("optimizers").size() == 7);
   CHECK_THAT(refusal("optimizer = \"coatt\"\n"),
              Catch::Contains("coatt") && Catch::Contains("fp8_adam"));
 }
