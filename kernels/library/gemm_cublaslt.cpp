@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "kernels/library/cublaslt_calls.hpp"
 #include "kernels/pointwise/transpose.hpp"
 
 namespace fp8lab::cuda {
@@ -29,13 +30,13 @@ constexpr int kAlgorithms = 16;
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) {
-    throw RuntimeFailure(std::string(call) + ": " + cublasLtGetStatusString(status));
+    throw RuntimeFailure(std::string(call) + ": " + cublaslt().status_string(status));
   }
 }
 
 template <class T>
 void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t name, const T& value) {
-  check(cublasLtMatmulDescSetAttribute(operation, name, &value, sizeof value),
+  check(cublaslt().set_of_operation(operation, name, &value, sizeof value),
         "cublasLtMatmulDescSetAttribute");
 }
 
@@ -155,8 +156,8 @@ cudaDataType_t data_type(const QuantizedOperand& operand) {
 cublasLtMatrixLayout_t make_layout(cudaDataType_t type, std::int64_t rows, std::int64_t cols,
                                    std::int64_t leading) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, type, static_cast<std::uint64_t>(rows),
-                                   static_cast<std::uint64_t>(cols), leading),
+  check(cublaslt().create_layout(&layout, type, static_cast<std::uint64_t>(rows),
+                                 static_cast<std::uint64_t>(cols), leading),
         "cublasLtMatrixLayoutCreate");
   return layout;
 }
@@ -187,7 +188,7 @@ template <class T>
 T attribute(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t name) {
   T value{};
   std::size_t written = 0;
-  check(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, name, &value, sizeof value, &written),
+  check(cublaslt().algorithm_attribute(&algorithm, name, &value, sizeof value, &written),
         "cublasLtMatmulAlgoConfigGetAttribute");
   return value;
 }
@@ -227,16 +228,14 @@ std::string describe(const cublasLtMatmulHeuristicResult_t& result) {
 /// The constraints of the algorithm heuristic.
 class Preference {
  public:
-  Preference() {
-    check(cublasLtMatmulPreferenceCreate(&handle_), "cublasLtMatmulPreferenceCreate");
-  }
-  ~Preference() { cublasLtMatmulPreferenceDestroy(handle_); }
+  Preference() { check(cublaslt().create_preference(&handle_), "cublasLtMatmulPreferenceCreate"); }
+  ~Preference() { cublaslt().destroy_preference(handle_); }
   Preference(const Preference&) = delete;
   Preference& operator=(const Preference&) = delete;
 
   template <class T>
   void set(cublasLtMatmulPreferenceAttributes_t name, const T& value) {
-    check(cublasLtMatmulPreferenceSetAttribute(handle_, name, &value, sizeof value),
+    check(cublaslt().set_of_preference(handle_, name, &value, sizeof value),
           "cublasLtMatmulPreferenceSetAttribute");
   }
   cublasLtMatmulPreference_t handle() const { return handle_; }
@@ -259,11 +258,11 @@ LibraryA library_a(const GemmPlan& plan) {
   return per_row || plan.order == ScaleOrder::b_then_a ? LibraryA::ours_a : LibraryA::ours_b;
 }
 
-CublasLt::CublasLt() { check(cublasLtCreate(&handle_), "cublasLtCreate"); }
-CublasLt::~CublasLt() { cublasLtDestroy(handle_); }
+CublasLt::CublasLt() { check(cublaslt().create(&handle_), "cublasLtCreate"); }
+CublasLt::~CublasLt() { cublaslt().destroy(handle_); }
 
 std::string cublaslt_version() {
-  const std::size_t version = cublasLtGetVersion();
+  const std::size_t version = cublaslt().version();
   return "cuBLASLt " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
          "." + std::to_string(version % 100);
 }
@@ -286,9 +285,17 @@ CublasLtGemm::CublasLtGemm(const CublasLt& library, const GemmCall& call, Librar
   place_scratch();
 }
 
+void CublasLtGemm::Destroy::operator()(cublasLtMatmulDescOpaque_t* operation) const {
+  cublaslt().destroy_operation(operation);
+}
+
+void CublasLtGemm::Destroy::operator()(cublasLtMatrixLayoutOpaque_t* layout) const {
+  cublaslt().destroy_layout(layout);
+}
+
 void CublasLtGemm::set_operation() {
   cublasLtMatmulDesc_t operation = nullptr;
-  check(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+  check(cublaslt().create_operation(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate");
   operation_.reset(operation);
   // The library's matrices are column-major: our (rows, k) is its k x rows.
@@ -397,7 +404,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> CublasLtGemm::algorithms(std::size_
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(d_.data));
   std::vector<cublasLtMatmulHeuristicResult_t> results(kAlgorithms);
   int count = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+  const cublasStatus_t status = cublaslt().heuristic(
       library_.handle(), operation_.get(), operand_layouts_[0].get(), operand_layouts_[1].get(),
       c_layout_.get(), d_layout_.get(), preference.handle(), kAlgorithms, results.data(), &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
@@ -421,11 +428,12 @@ void CublasLtGemm::run(Context& context) const {
                     static_cast<std::size_t>(d_.rows), cudaMemcpyDeviceToDevice, context.stream()),
                 "cudaMemcpy2DAsync");
   }
-  check(cublasLtMatmul(library_.handle(), operation_.get(), &alpha, operand(0).codes.data,
-                       operand_layouts_[0].get(), operand(1).codes.data, operand_layouts_[1].get(),
-                       &beta, c_.data, c_layout_.get(), d_.data, d_layout_.get(), &algorithm_,
-                       workspace_, kWorkspaceBytes, context.stream()),
-        "cublasLtMatmul");
+  check(
+      cublaslt().matmul(library_.handle(), operation_.get(), &alpha, operand(0).codes.data,
+                        operand_layouts_[0].get(), operand(1).codes.data, operand_layouts_[1].get(),
+                        &beta, c_.data, c_layout_.get(), d_.data, d_layout_.get(), &algorithm_,
+                        workspace_, kWorkspaceBytes, context.stream()),
+      "cublasLtMatmul");
   if (!swapped_) transpose(context, d_, call_.d);
 }
 

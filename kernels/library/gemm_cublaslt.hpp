@@ -35,7 +35,8 @@ LibraryA library_a(const GemmPlan& plan);
 /// Owns a handle of the library.
 class CublasLt {
  public:
-  /// Throws RuntimeFailure if there is no device.
+  /// Throws RuntimeFailure if the library cannot be loaded (cublaslt_calls.hpp) or there is no
+  /// device.
   CublasLt();
   ~CublasLt();
   CublasLt(const CublasLt&) = delete;
@@ -86,15 +87,12 @@ class CublasLtGemm {
   const std::string& algorithm() const { return algorithm_name_; }
 
  private:
-  template <class T, cublasStatus_t (*destroy)(T*)>
   struct Destroy {
-    void operator()(T* object) const { destroy(object); }
+    void operator()(cublasLtMatmulDescOpaque_t* operation) const;
+    void operator()(cublasLtMatrixLayoutOpaque_t* layout) const;
   };
-  using Operation = std::unique_ptr<cublasLtMatmulDescOpaque_t,
-                                    Destroy<cublasLtMatmulDescOpaque_t, cublasLtMatmulDescDestroy>>;
-  using Layout =
-      std::unique_ptr<cublasLtMatrixLayoutOpaque_t,
-                      Destroy<cublasLtMatrixLayoutOpaque_t, cublasLtMatrixLayoutDestroy>>;
+  using Operation = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy>;
+  using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy>;
 
   const QuantizedOperand& operand(int i) const { return (i == 0) == swapped_ ? call_.b : call_.a; }
   void set_operation();

@@ -20,6 +20,8 @@ CublasLtGemm::CublasLtGemm(const CublasLt& library, const GemmCall& call, Librar
     : library_(library), call_(call), swapped_(false) {
   refuse();
 }
+void CublasLtGemm::Destroy::operator()(cublasLtMatmulDescOpaque_t*) const {}
+void CublasLtGemm::Destroy::operator()(cublasLtMatrixLayoutOpaque_t*) const {}
 void CublasLtGemm::prepare(Context&, std::byte*, std::optional<int>) { refuse(); }
 void CublasLtGemm::run(Context&) const { refuse(); }
 

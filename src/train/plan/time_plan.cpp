@@ -21,7 +21,7 @@ namespace {
 
 constexpr double kLongEnough = 0.1;  // seconds of a step
 constexpr double kSettled = 0.7;     // share of the estimate at half the size
-constexpr double kMostGrowth = 8;    // times that a step takes at twice the size, at most
+constexpr double kMostGrowth = 8;    // times that a size takes beside its half, at most
 constexpr double kSizes = 8;         // sizes among which a limited time is divided
 constexpr int kRepeats = 3;
 constexpr int kMostRepeats = 100;
@@ -216,6 +216,10 @@ TimePlan estimate(const WorkLog& step, const WorkLog& timed) {
   return plan;
 }
 
+double seconds_of_next_size(double took, double half_took) {
+  return half_took > 0 ? std::min(2.0 * took / half_took, kMostGrowth) * took : 0.0;
+}
+
 StageTime plan_time(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                     Backend& backend, double within) {
   const auto began = std::chrono::steady_clock::now();
@@ -223,6 +227,7 @@ StageTime plan_time(const RunConfig& config, const StageConfig& stage, const Rec
   const WorkLog step = record_step(config, stage, recipe, backend);
   const std::int64_t largest = largest_extent(config.model, stage);
   TimePlan before;
+  double half_took = 0;
   for (std::int64_t size = kSmallest;; size *= 2) {
     const bool whole = size >= largest;
     const RunConfig run = scaled_run(config, stage, size);
@@ -235,7 +240,9 @@ StageTime plan_time(const RunConfig& config, const StageConfig& stage, const Rec
     }
     const auto size_began = std::chrono::steady_clock::now();
     WorkLog timed = time_step(run, scaled, recipe, backend, false, timed_long);
-    const bool is_late = seconds_since(began) + kMostGrowth * seconds_since(size_began) > within;
+    const double took = seconds_since(size_began);
+    const bool is_late = seconds_since(began) + seconds_of_next_size(took, half_took) > within;
+    half_took = took;
     // The fixed cost of an operation loses weight as sizes grow. Rates are accepted if twice the
     // size gives nearly the same rate.
     StageTime time{estimate(step, timed)};

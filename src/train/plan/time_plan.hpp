@@ -65,6 +65,11 @@ struct StageTime {
   double in_bf16 = 0;  ///< seconds of the held-out loss in BF16 after the stage; 0 if there is none
 };
 
+/// Returns the seconds that timing twice a size takes at most, where the size took `took` and its
+/// half `half_took`: growth doubles at most, to eightfold. 0 if half_took is 0, after the first
+/// size: much of its time is that of a device that loads its code.
+double seconds_of_next_size(double took, double half_took);
+
 /// Estimates the recorded work at the rates of smaller steps. Their size grows until a step takes
 /// some tenths of a second or is a micro-batch of the stage itself. Generation, multiple choice,
 /// and the warm-up of delayed scales are not included. Assumes one document a sequence; attention

@@ -220,6 +220,16 @@ TEST_CASE("an estimate takes the rate of the nearest kind") {
   CHECK(describe(plan) == "GEMMs 12, elementwise 4");
 }
 
+// A GPU takes 0.1 s to load its code, and as long for any small size. What a first size cost once
+// showed no growth, and its rate gave 127592 s for a minute.
+TEST_CASE("the first size does not say how long the next one takes") {
+  CHECK(seconds_of_next_size(0.1, 0) == 0);
+  CHECK(seconds_of_next_size(0.01, 0.1) == Approx(0.002));
+  CHECK(seconds_of_next_size(0.01, 0.01) == Approx(0.02));
+  CHECK(seconds_of_next_size(0.04, 0.01) == Approx(0.32));
+  CHECK(seconds_of_next_size(0.08, 0.01) == Approx(0.64));
+}
+
 TEST_CASE("sizes that a transform does not fit are passed over") {
   Case c;
   c.config.model.hidden_size = 128;
