@@ -15,7 +15,7 @@ STUDY = Path(__file__).resolve().parents[2] / "experiments/studies/quickstart.to
 
 def train(out: Path, *runs: str) -> None:
     for run in runs:
-        words = [PROGRAM, "ablate", "--study", STUDY, "--out", out, "--run", run, "--threads", 2]
+        words = [PROGRAM, "ablate", "--study", STUDY, "--out", out, "--run", run]
         subprocess.run([str(word) for word in words], check=True, capture_output=True, timeout=600)
 
 

@@ -139,7 +139,7 @@ def surprised(config: Path) -> Path:
 
 
 def train(config: Path, out: Path, *more: object) -> Run:
-    result = run("train", "--config", config, "--out", out, "--threads", "2", *more)
+    result = run("train", "--config", config, "--out", out, *more)
     found = load_run(out / "run.h5")
     # Complete; the status is that of the definition which reports have.
     diverged = any(find_divergence(found, stage) for stage in found.stage_names)
@@ -217,7 +217,7 @@ def test_thresholds_are_those_of_the_configuration(config: Path, tmp_path: Path)
 def test_what_is_not_finite_is_named_with_operand_and_element(config: Path, tmp_path: Path) -> None:
     planted = 'stages.two.stress=[{kind="outlier_channels", channels=2, gain=65536.0}]'
     rangeless = config.parent / "rangeless.toml"
-    arguments = ("--threads", "2", "--set", f"recipe={rangeless}", "--set", planted)
+    arguments = ("--set", f"recipe={rangeless}", "--set", planted)
     result = run("train", "--config", config, "--out", tmp_path / "run", *arguments)
     assert result.returncode == 1 and "step 25" in result.stderr
     found = load_run(tmp_path / "run" / "run.h5")
@@ -274,7 +274,7 @@ def test_the_terminal_tells_what_the_file_holds(surprised: Path, tmp_path: Path)
     every = ("--set", "stages.*.eval={every_steps=20, sequences=1, data={kind='arithmetic'}}")
     out = tmp_path / "a run"
     result = run(
-        *("train", "--config", surprised, "--out", out, "--threads", "2"),
+        *("train", "--config", surprised, "--out", out),
         *("--set", steep, "--set", "recipe=te_delayed", *every),
     )
     found, lines = load_run(out / "run.h5"), result.stdout.splitlines()
@@ -331,7 +331,7 @@ def test_an_interrupted_run_goes_on_with_the_same_scores(
     whole = train(surprised, tmp_path / "whole", *chosen)
     assert kinds(whole, "early_warning") and kinds(whole, "spike")
     out = tmp_path / "parts"
-    words = ["train", "--config", surprised, "--out", out, "--threads", "2", *chosen]
+    words = ["train", "--config", surprised, "--out", out, *chosen]
     with subprocess.Popen(
         [PROGRAM, *map(str, words)], stdout=subprocess.PIPE, text=True
     ) as process:
