@@ -77,6 +77,9 @@ def test_adapters_begin_as_no_change_and_alone_are_trained(base: Path, tmp_path:
     for config in (plain, lora):
         succeeded("train", "--config", config, "--init-from", base, "--out", config.with_suffix(""))
     first, adapted = losses(tmp_path / "plain"), losses(tmp_path / "lora")
+    for name, start in (("folder", base.parent), ("file", base.parent / "run.h5")):
+        succeeded("train", "--config", plain, "--init-from", start, "--out", tmp_path / name)
+        assert losses(tmp_path / name) == first
     assert first[0] == adapted[0]
     assert first[1:] != adapted[1:]
     before = read_safetensors(base)
@@ -97,6 +100,33 @@ def test_interrupted_and_resumed_it_has_the_same_bits(base: Path, tmp_path: Path
     stopped(*command, tmp_path / "parts")
     succeeded(*command, tmp_path / "parts", "--resume")
     assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
+
+
+def test_operands_that_a_frozen_layer_never_makes_have_no_statistics(
+    base: Path, tmp_path: Path
+) -> None:
+    config = configuration(tmp_path / "lora.toml", LORA)
+    every = ("--set", "logging.statistics_every_steps=1")
+    succeeded("train", "--config", config, "--init-from", base, "--out", tmp_path / "lora", *every)
+    with h5py.File(tmp_path / "lora" / "run.h5") as file:
+        tensors = file["tensors"]
+        layers = [name.decode() for name in tensors["layer"]]
+        slots = [name.decode() for name in tensors["slot"]]
+        made = np.array([".lora_" in a or not b.startswith("wgrad") for a, b in zip(layers, slots)])
+        assert made.any() and not made.all()
+        for name, values in tensors.items():
+            if values.dtype != np.float64 or values.ndim < 2:
+                continue
+            # Some statistics of a made operand are undefined, none of another is a number.
+            finite = np.isfinite(values[:]).reshape(*values.shape[:2], -1).any(axis=2)
+            assert not finite[:, ~made].any(), name
+        for name in ("amax", "underflow_fraction", "saturation_fraction", "rms"):
+            assert np.isfinite(tensors[name][:, made]).all(), name
+        assert (tensors["top_channel"][:, ~made] == -1).all()
+    report = tmp_path / "report"
+    succeeded("report", tmp_path / "lora" / "run.h5", "--out", report)
+    page = (report / "index.html").read_text()
+    assert "0.0 dB" not in page
 
 
 def test_adapters_are_exported_as_peft_reads_them(base: Path, tmp_path: Path) -> None:

@@ -255,9 +255,9 @@ UNDEFINED_OF_ZEROS = (
 )
 
 
-def _undefine(statistics: dict[str, Floats]) -> None:
+def _undefine(statistics: dict[str, Floats], hashes: Ints | None) -> None:
     """Replaces the numbers that older versions wrote for undefined statistics: by NaN for an
-    all-zero tensor, by an infinite SQNR for an exact one."""
+    all-zero tensor and for an operand that no GEMM reads, by an infinite SQNR for an exact one."""
     if "sqnr_db" in statistics:
         sqnr = statistics["sqnr_db"]
         for limit in (OLD_EXACT_DB, -OLD_EXACT_DB):
@@ -265,6 +265,9 @@ def _undefine(statistics: dict[str, Floats]) -> None:
     if "amax" not in statistics:
         return
     zero = statistics["amax"] == 0.0
+    if hashes is not None:
+        for values in statistics.values():
+            values[zero & (hashes == 0)] = np.nan
     for name in UNDEFINED_OF_ZEROS:
         if name in statistics:
             values = statistics[name]
@@ -297,7 +300,8 @@ def _read_tensors(file: h5py.File, starts: Ints, schema: str) -> TensorLog:
         name: numbers(values, f"/tensors/{name}")[:rows].astype(np.float64)
         for name, values in found.items()
     }
-    _undefine(statistics)
+    hashes = columns["hash"][:rows] if "hash" in columns else None
+    _undefine(statistics, hashes if hashes is not None and hashes.shape == (rows, count) else None)
     for values in statistics.values():
         values[without] = np.nan
     return TensorLog(

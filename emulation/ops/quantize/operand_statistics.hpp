@@ -1,7 +1,11 @@
 // Statistics of an operand, which a run logs: how well it represents its source.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <iterator>
+#include <limits>
 
 #include "emulation/numerics/codec.hpp"
 #include "emulation/ops/cost.hpp"
@@ -29,6 +33,25 @@ struct OperandStatistics {
   /// Hash of codes and scales, defined by numerics::hash_term (numerics/operand_hash.hpp);
   /// the same on every backend.
   std::uint64_t hash;
+
+  /// Returns the statistics of an operand that no GEMM of the step reads, such as those of the
+  /// wgrad of a frozen layer: every number is NaN, there is no channel, and the hash is 0.
+  static OperandStatistics absent() {
+    constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+    OperandStatistics all{};
+    for (double* const number :
+         {&all.amax, &all.rms, &all.mse, &all.sqnr_db, &all.cosine, &all.bias,
+          &all.underflow_fraction, &all.saturation_fraction, &all.nonfinite_count, &all.kurtosis,
+          &all.crest_factor, &all.channel_outlier_ratio, &all.scale_min, &all.scale_max,
+          &all.scale_log2_spread, &all.zero_tile_fraction}) {
+      *number = kNaN;
+    }
+    std::fill(std::begin(all.top_channel), std::end(all.top_channel), -1.0);
+    std::fill(std::begin(all.top_channel_amax), std::end(all.top_channel_amax), kNaN);
+    std::fill(std::begin(all.exponent_histogram), std::end(all.exponent_histogram), kNaN);
+    return all;
+  }
+  bool is_absent() const { return std::isnan(amax); }
 };
 
 /// Order of the FP64 sums, see ops::MeasureOperand.

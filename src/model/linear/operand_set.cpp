@@ -61,6 +61,10 @@ OperandSet::OperandSet(Backend& backend, Workspace& workspace, const std::string
   }
   statistics_ = backend_.allocate(DType::u8, static_cast<std::int64_t>(rows_.size()),
                                   sizeof(OperandStatistics));
+  const OperandStatistics absent = OperandStatistics::absent();
+  for (const OperandId id : ids()) {
+    if (!declaration(id).is_made) backend_.upload(record_of(id), &absent);
+  }
 }
 
 std::vector<OperandId> OperandSet::ids() const {

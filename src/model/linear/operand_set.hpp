@@ -38,7 +38,7 @@ struct OperandDeclaration {
   QuantSpec spec;
   TensorView source;  ///< the tensor as stored, (R, C): type and shape, no memory
   OperandMemory memory;
-  bool is_made = true;  ///< false: it has a row of statistics, but no memory and no history
+  bool is_made = true;  ///< false: no memory, no history, and OperandStatistics::absent()
 
   std::int64_t rows() const { return transpose ? source.cols : source.rows; }
   std::int64_t k() const { return transpose ? source.rows : source.cols; }

@@ -51,9 +51,12 @@ std::optional<std::string> reason_to_fall_back(const FallbackCriteria& when,
     }
   }
   if (!(when.saturation > 0) || step.statistics.empty()) return std::nullopt;
-  const auto largest = std::max_element(
-      step.statistics.begin(), step.statistics.end(),
-      [](const auto& a, const auto& b) { return a.saturation_fraction < b.saturation_fraction; });
+  const auto saturation = [](const OperandStatistics& statistics) {
+    return statistics.is_absent() ? 0.0 : statistics.saturation_fraction;
+  };
+  const auto largest =
+      std::max_element(step.statistics.begin(), step.statistics.end(),
+                       [&](const auto& a, const auto& b) { return saturation(a) < saturation(b); });
   if (!(largest->saturation_fraction > when.saturation)) return std::nullopt;
   return fmt::format("{:.3g} of {} saturate, allowed are {:.3g}", largest->saturation_fraction,
                      step.operand(static_cast<std::size_t>(largest - step.statistics.begin())),

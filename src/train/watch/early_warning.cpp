@@ -148,6 +148,7 @@ std::vector<WarningScore> EarlyWarning::add_statistics(
   };
   for (std::size_t i = 0; i < operands_.size(); ++i) {
     const OperandStatistics& now = statistics[i];
+    if (now.is_absent()) continue;
     Windows& before = windows_[i];
     before.amax.add(now.amax);  // amax before the cast does not depend on the scale
     if (without_history[i] != 0) continue;

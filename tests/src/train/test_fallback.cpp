@@ -76,6 +76,8 @@ TEST_CASE("saturation names the operand that has most of it") {
   statistics[2].saturation_fraction = 0.03;
   statistics[1].saturation_fraction = 0.02;
   CHECK(says(reason_to_fall_back(when, {}, step), "operand 2"));
+  statistics[0] = OperandStatistics::absent();
+  CHECK(says(reason_to_fall_back(when, {}, step), "operand 2"));
   when.saturation = 0.0;
   CHECK_FALSE(reason_to_fall_back(when, {}, step));
 }

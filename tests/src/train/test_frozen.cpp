@@ -1,5 +1,6 @@
 // Frozen parameters: no gradient, no moments, no update; the others train as without them.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -160,6 +161,9 @@ TEST_CASE("a frozen layer measures all operands but those of wgrad") {
     INFO(layer << ", " << slot_name(slot));
     const bool is_made = layer != "layers.0.mlp.down" || gemm_role(slot) != GemmRole::wgrad;
     CHECK(frozen.statistics[i].hash == (is_made ? whole.statistics[i].hash : 0));
+    CHECK(frozen.statistics[i].is_absent() == !is_made);
+    CHECK(std::isnan(frozen.statistics[i].underflow_fraction) == !is_made);
+    CHECK((frozen.statistics[i].top_channel[0] == -1.0) == !is_made);
   }
 }
 
