@@ -125,7 +125,7 @@ TrainBench bench_train(const RunConfig& config, Backend& backend, int repeats) {
   bench.product_bound = bf16_product_bound(backend, repeats);
   bench.copy_bound = bf16_copy_bound(backend, repeats);
   time_steps(config, stage, recipe, backend, repeats, bench);
-  for (const auto& [key, kind] : time_step(plain, stage, recipe, backend)) {
+  for (const auto& [key, kind] : time_step(plain, stage, recipe, backend).mean) {
     const double rate = kind.seconds > 0 ? kind.work / kind.seconds : 0;
     const double bound = multiplies(kind.work_class) ? bench.product_bound : bench.copy_bound;
     bench.kinds.push_back({key, kind.work_class, kind.calls, kind.seconds, rate, rate / bound});

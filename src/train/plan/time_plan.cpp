@@ -20,7 +20,9 @@ namespace fp8lab {
 namespace {
 
 constexpr double kLongEnough = 0.1;  // seconds of a step
-constexpr double kSettled = 0.7;     // share of the estimate at half the size
+constexpr double kSettled = 0.7;     // ratio of the estimates of a size and its half
+constexpr double kGrows = 2;         // times that a step takes beside half the size
+constexpr double kPatience = 8;      // seconds after which rates need not have settled
 constexpr double kMostGrowth = 8;    // times that a size takes beside its half, at most
 constexpr double kSizes = 8;         // sizes among which a limited time is divided
 constexpr int kRepeats = 3;
@@ -179,8 +181,8 @@ WorkLog record_held_out(const RunConfig& config, const StageConfig& stage, const
                         [&](std::span<const Batch> batches) { step.take_losses(batches); });
 }
 
-WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                  Backend& backend, bool statistics, double seconds) {
+TimedStep time_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                    Backend& backend, bool statistics, double seconds) {
   const std::size_t mark = backend.memory_mark();
   const std::unique_ptr<Backend> own = backend_with_exact_sources(config, backend);
   TimingBackend timing(own ? *own : backend);
@@ -190,20 +192,22 @@ WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recip
     const std::vector<Batch> batches(static_cast<std::size_t>(config.parallel.shards),
                                      random_batch(stage, config.model.vocab_size));
     take(step, config, batches, statistics);
-    timing.clear_log();
+    TimedStep timed;
     int steps = 0;
-    for (; steps < kRepeats || (steps < kMostRepeats && seconds_of(timing.log()) < seconds);
+    for (; steps < kRepeats || (steps < kMostRepeats && seconds_of(timed.mean) < seconds);
          ++steps) {
+      timing.clear_log();
       take(step, config, batches, statistics);
+      if (steps == 0) timed.mean = timed.least = timing.log();
+      for (const auto& [key, kind] : timing.log()) {
+        if (steps > 0) timed.mean[key].seconds += kind.seconds;
+        double& least = timed.least[key].seconds;
+        least = std::min(least, kind.seconds);
+      }
     }
-    WorkLog log = timing.log();
-    for (auto& [key, kind] : log) {
-      kind.calls /= steps;
-      kind.work /= steps;
-      kind.seconds /= steps;
-    }
+    for (auto& [key, kind] : timed.mean) kind.seconds /= steps;
     backend.release_to(mark);
-    return log;
+    return timed;
   }
 }
 
@@ -216,6 +220,13 @@ TimePlan estimate(const WorkLog& step, const WorkLog& timed) {
   return plan;
 }
 
+void SizeGrowth::add(double seconds, double estimated) {
+  const bool is_alike = estimated >= kSettled * estimated_ && estimated_ >= kSettled * estimated;
+  if (estimated_ > 0 && seconds >= kGrows * seconds_ && is_alike) settled_ = true;
+  seconds_ = seconds;
+  estimated_ = estimated;
+}
+
 double seconds_of_next_size(double took, double half_took) {
   return half_took > 0 ? std::min(2.0 * took / half_took, kMostGrowth) * took : 0.0;
 }
@@ -226,7 +237,7 @@ StageTime plan_time(const RunConfig& config, const StageConfig& stage, const Rec
   const double timed_long = std::min(kTimedLong, within / kSizes);
   const WorkLog step = record_step(config, stage, recipe, backend);
   const std::int64_t largest = largest_extent(config.model, stage);
-  TimePlan before;
+  SizeGrowth growth;
   double half_took = 0;
   for (std::int64_t size = kSmallest;; size *= 2) {
     const bool whole = size >= largest;
@@ -239,24 +250,23 @@ StageTime plan_time(const RunConfig& config, const StageConfig& stage, const Rec
       continue;  // a transform or a range of K needs a larger size
     }
     const auto size_began = std::chrono::steady_clock::now();
-    WorkLog timed = time_step(run, scaled, recipe, backend, false, timed_long);
+    TimedStep timed = time_step(run, scaled, recipe, backend, false, timed_long);
     const double took = seconds_since(size_began);
     const bool is_late = seconds_since(began) + seconds_of_next_size(took, half_took) > within;
     half_took = took;
-    // The fixed cost of an operation loses weight as sizes grow. Rates are accepted if twice the
-    // size gives nearly the same rate.
-    StageTime time{estimate(step, timed)};
-    const bool settled = time.step.total() >= kSettled * before.total() && before.total() > 0;
-    before = time.step;
-    if (!whole && !is_late && !(settled && seconds_of(timed) >= kLongEnough)) continue;
-    time.held_out = estimate(record_held_out(config, stage, recipe, backend), timed).total();
+    const double took_fastest = seconds_of(timed.least);
+    growth.add(took_fastest, estimate(step, timed.least).total());
+    const bool settled = growth.has_settled() || seconds_since(began) > kPatience;
+    if (!whole && !is_late && !(settled && took_fastest >= kLongEnough)) continue;
+    StageTime time{estimate(step, timed.mean)};
+    time.held_out = estimate(record_held_out(config, stage, recipe, backend), timed.mean).total();
     const bool is_quantized =
         recipe.linear.slot(Slot::fprop_x).is_cast() || recipe.linear.slot(Slot::fprop_w).is_cast();
     if (stage.eval && stage.eval->weights_in_bf16 && is_quantized) time.in_bf16 = time.held_out;
     if (config.logging.statistics_every_steps > 0) {
-      timed.merge(time_step(run, scaled, recipe, backend, true, timed_long));
+      timed.mean.merge(time_step(run, scaled, recipe, backend, true, timed_long).mean);
       time.with_statistics =
-          estimate(record_step(config, stage, recipe, backend, true), timed).total();
+          estimate(record_step(config, stage, recipe, backend, true), timed.mean).total();
     }
     return time;
   }

@@ -46,12 +46,17 @@ void observe_step(const RunConfig& config, const StageConfig& stage, const Recip
 WorkLog record_held_out(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                         const Backend& backend);
 
-/// Times the operations of a step of one micro-batch a shard on `backend`: the mean of each kind
-/// over steps of `seconds` together, at least three, after one warm-up step. A mean, since
-/// other load on the machine slows the run down as well. Weights and tokens are random, with one
+/// The operations of a step, with their times over several steps.
+struct TimedStep {
+  WorkLog mean;   ///< as they are beside other load, which slows the run down as well
+  WorkLog least;  ///< the fastest step of each kind: almost without other load
+};
+
+/// Times the operations of a step of one micro-batch a shard on `backend`, in steps of `seconds`
+/// together, at least three, after one warm-up step. Weights and tokens are random, with one
 /// document a sequence. Frees its memory.
-WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                  Backend& backend, bool statistics = false, double seconds = kTimedLong);
+TimedStep time_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                    Backend& backend, bool statistics = false, double seconds = kTimedLong);
 
 /// Returns the seconds of the work of `step` at the rates of `timed`: the rate of the same kind,
 /// else of the same operation, else of its class.
@@ -65,13 +70,28 @@ struct StageTime {
   double in_bf16 = 0;  ///< seconds of the held-out loss in BF16 after the stage; 0 if there is none
 };
 
+/// Whether steps of growing size are long because of their work. A GPU launches kernels of any
+/// small size in the same time, and threads beside other load wait for each other as long.
+class SizeGrowth {
+ public:
+  /// Adds the fastest step of the next size, and the seconds of the whole step by its rates.
+  void add(double seconds, double estimated);
+  /// Returns true if a size took at least twice as long as the one before, at nearly its rates.
+  bool has_settled() const { return settled_; }
+
+ private:
+  double seconds_ = 0, estimated_ = 0;
+  bool settled_ = false;
+};
+
 /// Returns the seconds that timing twice a size takes at most, where the size took `took` and its
 /// half `half_took`: growth doubles at most, to eightfold. 0 if half_took is 0, after the first
 /// size: much of its time is that of a device that loads its code.
 double seconds_of_next_size(double took, double half_took);
 
-/// Estimates the recorded work at the rates of smaller steps. Their size grows until a step takes
-/// some tenths of a second or is a micro-batch of the stage itself. Generation, multiple choice,
+/// Estimates the recorded work at the rates of smaller steps. Their size grows until the fastest
+/// step takes some tenths of a second or is a micro-batch of the stage itself: beside other load,
+/// small steps wait long whatever their size. Generation, multiple choice,
 /// and the warm-up of delayed scales are not included. Assumes one document a sequence; attention
 /// within shorter documents takes less. The size also stops growing where the next one might exceed
 /// `within` seconds of timing: the estimate is then coarse, rather too high than too low, since the

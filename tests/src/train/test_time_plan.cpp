@@ -102,7 +102,7 @@ TEST_CASE("a step that cannot accumulate is recorded and timed with its one micr
   const Recipe recipe = load_recipe("infir2");
   const WorkLog log = record_step(c.config, c.stage, recipe, *c.backend);
   CHECK(named(log, "embedding_forward").calls == 1);
-  CHECK(work_of(time_step(c.config, c.stage, recipe, *c.backend), WorkClass::gemm) ==
+  CHECK(work_of(time_step(c.config, c.stage, recipe, *c.backend).mean, WorkClass::gemm) ==
         work_of(log, WorkClass::gemm));
 }
 
@@ -155,13 +155,17 @@ TEST_CASE("a timed step is the recorded one, and gives its memory back") {
   for (const char* name : {"infir2", "te_delayed"}) {
     const Recipe recipe = load_recipe(name);
     const WorkLog recorded = record_step(c.config, c.stage, recipe, *c.backend);
-    const WorkLog timed = time_step(c.config, c.stage, recipe, *c.backend);
+    const TimedStep both = time_step(c.config, c.stage, recipe, *c.backend);
+    const WorkLog& timed = both.mean;
     CHECK(c.backend->memory_bytes() == 0);
     REQUIRE(timed.size() == recorded.size());
     for (const auto& [key, kind] : recorded) {
       INFO(key);
       CHECK(timed.at(key).calls == kind.calls);
       CHECK(timed.at(key).work == kind.work);
+      CHECK(both.least.at(key).work == kind.work);
+      CHECK(both.least.at(key).seconds > 0);
+      CHECK(both.least.at(key).seconds <= timed.at(key).seconds);
     }
   }
 }
@@ -228,6 +232,26 @@ TEST_CASE("the first size does not say how long the next one takes") {
   CHECK(seconds_of_next_size(0.01, 0.01) == Approx(0.02));
   CHECK(seconds_of_next_size(0.04, 0.01) == Approx(0.32));
   CHECK(seconds_of_next_size(0.08, 0.01) == Approx(0.64));
+}
+
+TEST_CASE("rates are those of steps that grow with their work") {
+  SizeGrowth waits;  // beside other load: 32 and 64 wait as long, and then the work shows
+  waits.add(0.159, 600);
+  waits.add(0.223, 525);
+  CHECK_FALSE(waits.has_settled());
+  waits.add(0.25, 130);
+  CHECK_FALSE(waits.has_settled());
+  waits.add(0.7, 100);
+  CHECK(waits.has_settled());
+  waits.add(0.8, 50);  // a larger vocabulary alone adds little
+  CHECK(waits.has_settled());
+  SizeGrowth begins;  // the other load begins
+  begins.add(0.003, 20);
+  begins.add(0.16, 330);
+  CHECK_FALSE(begins.has_settled());
+  SizeGrowth launches;
+  for (const double estimated : {100.0, 20.0, 4.0}) launches.add(0.001, estimated);
+  CHECK_FALSE(launches.has_settled());
 }
 
 TEST_CASE("sizes that a transform does not fit are passed over") {
