@@ -293,8 +293,9 @@ fetch_model() {
 name_program() {
   echo "quickstart: the program is $build_dir/src/fp8lab; to call it fp8lab in this shell:"
   echo "  export PATH=\"$PWD/$build_dir/src:\$PATH\" PYTHONPATH=\"$PWD/src/python\""
-  # Reports and tokenizers take python3 in PATH, which may be another than the one checked here.
-  [ "$(command -v python3)" = "$python" ] || echo "  export FP8LAB_PYTHON=\"$python\""
+  # Reports and tokenizers take python3 in PATH, which may be another than the one used here.
+  [ "$(command -v python3)" = "${interpreter:-$python}" ] ||
+    echo "  export FP8LAB_PYTHON=\"${interpreter:-$python}\""
 }
 
 groups_of() {

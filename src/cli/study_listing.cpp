@@ -164,6 +164,7 @@ void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, 
   RunCheck check([&](const std::string& name) {
     return make_backend(name == "cuda" ? "cpu" : name, threads);
   });
+  if (!directory.empty()) check_runs_are_those_of(plan, directory, check);
   for (const std::vector<const RunConfig*>& runs : {shared, arms}) {
     for (const RunConfig* run : runs) {
       if (directory.empty() || !is_complete(directory, run->name)) check.check(*run);

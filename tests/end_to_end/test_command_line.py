@@ -166,6 +166,7 @@ def test_options_that_do_nothing_here_are_refused(tmp_path: Path) -> None:
         (*gemm, "--beta", 2): "--beta needs --c",
         ("train", "quickstart"): "comes without an option; accepted: --preset quickstart",
         ("train", "a.toml"): "comes without an option; accepted: --config a.toml",
+        ("ablate", "a.toml"): "comes without an option; accepted: --study a.toml",
         (*train, "--set", "steps=3"): "; in a table: stages.*.steps",
         ("--version", "more"): "too many arguments, 'more'",
         ("--help", "train"): "too many arguments, 'train'",

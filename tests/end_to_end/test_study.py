@@ -10,11 +10,13 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from datetime import datetime
 from pathlib import Path
 
 import h5py
 import pytest
+from program import run as run_program
 from studies import (
     ARMS,
     BASE,
@@ -96,6 +98,15 @@ def test_a_dry_run_says_what_the_runs_need(tmp_path: Path) -> None:
     text = study.planned("--threads", 1, "--out", study.out)
     assert f"plan: 3 runs, 2 complete in {study.out}\n" in text
     assert [row[0] for row in need.findall(text)] == ["fp32"]
+    # What ablate would refuse, and the folder that it takes without --out.
+    changed = ("--set", "stages.*.learning_rate.peak=2e-3")
+    result = run_program("ablate", "--study", study.file, "--dry-run", "--out", study.out, *changed)
+    assert result.returncode == 2 and "has other settings" in result.stderr
+    usual = tmp_path / "runs" / tomllib.loads(study.file.read_text())["name"]
+    usual.parent.mkdir()
+    study.out.rename(usual)
+    result = run_program("ablate", "--study", study.file, "--dry-run", cwd=tmp_path)
+    assert f"plan: 3 runs, 2 complete in runs/{usual.name}\n" in result.stdout
 
 
 def test_a_dry_run_gives_the_reason_once_for_all_runs_that_it_cannot_plan(tmp_path: Path) -> None:

@@ -66,6 +66,31 @@ def test_zero_and_exact_tensors_are_in_no_mean(tmp_path: Path, zero: float, exac
     assert row[names.index("of them all zero")] == rows
 
 
+def test_an_operand_that_is_never_made_is_in_no_mean(tmp_path: Path) -> None:
+    """Older versions wrote zeros for it, the hash too, which that of a zero tensor is not."""
+    make_example_run.make_example(tmp_path, [RECIPES["infir2"]], (1,))
+    path = tmp_path / "infir2-seed1" / "run.h5"
+    with h5py.File(path, "a") as file:
+        group = file["tensors"]
+        slots = [slot.decode() for slot in group["slot"][...]]
+        column, other = slots.index("wgrad.x"), slots.index("fprop.x")
+        hashes = np.ones(group["amax"].shape, np.uint64)
+        hashes[:, column] = 0
+        if "hash" in group:
+            del group["hash"]
+        group["hash"] = hashes
+        for name in ("amax", "underflow_fraction", "sqnr_db"):
+            group[name][:, column] = 0.0
+            group[name][:, other] = 0.0
+    tensors = load_run(path).tensors
+    for name in ("amax", "underflow_fraction", "sqnr_db"):
+        assert np.isnan(tensors.get(name)[:, column]).all(), name
+    assert (tensors.get("underflow_fraction")[:, other] == 0.0).all()
+    summary = compare.summarise(study.load_study([tmp_path]))[0]
+    kept = sum(1 for slot in slots if slot == "wgrad.x") - 1
+    assert summary.operands["wgrad.x"].logged == kept * tensors.step.size
+
+
 def verdict(gaps: list[float], diverged: list[bool]) -> str:
     """What is said of the gap of an arm."""
     arm = Evidence(gaps, diverged, [False] * len(gaps), range(len(gaps)))
@@ -76,5 +101,7 @@ def test_the_gap_of_a_diverged_arm_is_a_labelled_number() -> None:
     assert verdict([1.87, 1.9, 1.93], [True] * 3) == "+190 %, diverged"
     assert verdict([1.9, 0.001], [True, False]) == "+190 %, diverged"  # of the seed that diverged
     assert verdict([math.nan, math.nan], [True] * 2) == "loss not finite, diverged"
+    alone = Evidence([math.nan], [True], [False], [])  # its losses may well be finite
+    assert judge([alone], Design())[0].gap_text == "diverged"
     assert verdict([1334.0], [True]) == "loss 1.34e+03 times the baseline's, diverged"
     assert verdict([0.0051], [True]) == "+0.51 %, diverged"

@@ -127,6 +127,7 @@ class Verdict:
     rate: tuple[float, float]  # exact 1 - alpha interval of the rate of divergence
     twins_diverged: int = 0
     gap_seen: float = math.nan  # of a diverged arm: mean of the diverged seeds' finite gaps
+    has_pairs: bool = True  # some seed has a baseline
     noise: Noise = Noise()
     text: TextNoise = TextNoise()  # in addition to the noise between seeds; used in no test
     level: float = math.nan  # two-sided level of the intervals; alpha if there was no test
@@ -175,7 +176,9 @@ class Verdict:
         gap, which was not tested, and the word "diverged"."""
         if self.kind is Kind.DIVERGED:
             known = math.isfinite(self.gap_seen)
-            return f"{_ended(self.gap_seen)}, diverged" if known else "loss not finite, diverged"
+            if known:
+                return f"{_ended(self.gap_seen)}, diverged"
+            return "loss not finite, diverged" if self.has_pairs else "diverged"
         return ("+" if self.gap.mean > 0.0 else "") + measured(self.gap.mean, self.half_width)
 
     @property
@@ -389,6 +392,7 @@ def _untested(arm: Evidence, design: Design) -> Verdict:
     return Verdict(
         kind=arm.kind or Kind.INCONCLUSIVE,
         gap_seen=sum(ended) / len(ended) if ended else math.nan,
+        has_pairs=bool(arm.twins),
         design=design,
         seeds=arm.seeds,
         gap=spread_over_seeds(arm.gaps if not diverged else [math.nan] * arm.seeds),

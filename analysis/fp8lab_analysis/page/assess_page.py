@@ -86,7 +86,8 @@ def _gradients(assessment: Assessment) -> Figure:
     axes.set_xticks(range(0, len(names), step), names[::step], rotation=35, ha="right")
     style.log_y_axis(axes)
     axes.set_ylabel("error of the gradient")
-    axes.legend(ncols=4)
+    if recipes:
+        axes.legend(ncols=4)
     return figure
 
 

@@ -343,6 +343,8 @@ def choice_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Fin
             findings.append(Finding("caution", topic, text + left_out))
         elif not open_:
             text = f"None of {len(members)} recipes keeps up with {study.baseline_recipe}."
+            if not any(s.verdict.has_pairs for s in members):
+                text = f"Diverged: {joined([s.group.key.recipe for s in members])}."
             closest = _ranked(members)[:1]
             text += "".join(f" Closest: {s.group.key.recipe} ({gap_text(s)})." for s in closest)
             findings.append(Finding("bad", topic, text))

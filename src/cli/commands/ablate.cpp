@@ -20,6 +20,7 @@
 #include "src/cli/ranks.hpp"
 #include "src/cli/study_listing.hpp"
 #include "src/config/config.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/io/shell_word.hpp"
 #include "src/study/slurm.hpp"
 #include "src/study/study.hpp"
@@ -217,6 +218,12 @@ void check_combination(const Values& values) {
 }  // namespace
 
 int ablate(const std::vector<std::string>& arguments) {
+  if (!arguments.empty() && !arguments.front().starts_with('-')) {  // "ablate study.toml"
+    throw InputError({.where = "ablate",
+                      .found = quoted_word(arguments.front()),
+                      .reason = "comes without an option",
+                      .accepted = "--study " + arguments.front()});
+  }
   const Values values = parse_arguments("ablate", ablate_options(), arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const std::string file = required(values, "study", "ablate");
@@ -231,7 +238,8 @@ int ablate(const std::vector<std::string>& arguments) {
     const StudyPlan plan = plan_study(study);
     if (values.count("list") != 0) print_runs(plan);
     if (values.count("dry-run") == 0) return ExitCode::kSuccess;
-    print_needs(plan, text_of(values, "out"), at_once,
+    const std::string usual = "runs/" + study.name;
+    print_needs(plan, text_of(values, "out", is_folder(usual) ? usual : ""), at_once,
                 threads > 0 ? threads : std::max(1, processors / at_once),
                 values["stop-before"].as<int>());
     return ExitCode::kSuccess;

@@ -24,7 +24,7 @@ ReplaySource chosen_source(const RecordedRun& run, const Values& values, const s
   const int threads = threads_of(values, command);
   const bool graphs = values.count("no-graphs") == 0;
   const std::string backend = text_of(values, option);
-  const std::filesystem::path init_from = model_path(text_of(values, "init-from"));
+  const std::filesystem::path init_from = start_path(text_of(values, "init-from"));
   return replay_source(run, backend, init_from, [=, config = run.config](const std::string& name) {
     std::unique_ptr<Backend> made = make_backend(name, threads, "own", graphs);
     require_memory_of(config, *made);

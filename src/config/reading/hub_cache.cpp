@@ -141,6 +141,14 @@ std::string model_path(const std::string& name) {
   return snapshot.empty() ? name : snapshot.string();
 }
 
+std::string start_path(const std::string& name) {
+  const fs::path path = model_path(name);
+  const fs::path folder = path.filename() == "run.h5" ? path.parent_path() : path;
+  const fs::path checkpoint = folder / "checkpoint.safetensors";
+  return is_present(folder / "run.h5") && is_present(checkpoint) ? checkpoint.string()
+                                                                 : path.string();
+}
+
 std::string require_model_path(const std::string& name) {
   const std::string path = model_path(name);
   if (path != name || !can_be_of_hub(name)) return path;

@@ -16,6 +16,10 @@ std::string model_path(const std::string& name);
 /// Hub that is not in the cache: it is not an existing path and its folder does not exist.
 std::string require_model_path(const std::string& name);
 
+/// Returns the weights that `init_from` names: as model_path, and for the folder of a run or its
+/// run.h5 the run's checkpoint if it has one.
+std::string start_path(const std::string& name);
+
 /// What commands accept as a model, for messages.
 inline constexpr const char* kAcceptedModels =
     "a Hugging Face folder, the folder of a run, a checkpoint, a safetensors file, or "

@@ -103,15 +103,15 @@ std::string start_of(const toml::table& document, const std::vector<Assignment>&
     if (assignment.key == "init_from")
       start = parse_value(assignment)["value"].value_or(std::string());
   }
-  return model_path(start);
+  return start_path(start);
 }
 
-// Replaces the name of a Hub model by the snapshot it refers to, so that the
-// run records the snapshot.
+// Replaces the name of a Hub model by the snapshot it refers to, and the folder of
+// a run by its checkpoint, so that the run records these.
 void name_start(toml::table& document) {
   const auto start = document["init_from"].value<std::string>();
   if (!start) return;
-  std::string path = model_path(*start);
+  std::string path = start_path(*start);
   if (path != *start) document.insert_or_assign("init_from", std::move(path));
 }
 

@@ -186,6 +186,11 @@ void QuantWords::read_word(const std::string& word) {
           .reason = ": elements are rounded to nearest where no other rounding is given",
           .accepted = "for a power-of-two scale, scale_rounding:nearest"});
   }
+  if (word == "none") {
+    fail({.key = word,
+          .reason = ": what a quantizer does without has no word",
+          .accepted = "the other words alone; a format alone is a cast without scales"});
+  }
   if (take_source(word) || take_pair(word) || take_alone(word)) return;
   fail({.noun = "unknown word",
         .key = word,
