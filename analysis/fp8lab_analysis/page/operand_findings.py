@@ -73,7 +73,7 @@ def _ranked_error(summaries: Sequence[GroupSummary]) -> list[Finding]:
     if operand is not None:
         text += (
             f". Its weakest operand is {operand.slot} ({operand.sqnr_db.mean:.1f} dB, "
-            f"worst tensor {operand.worst_sqnr_db:.1f} dB)"
+            f"worst tensor of one seed {operand.worst_sqnr_db:.1f} dB)"
         )
     return [Finding("fact", "Quantization error", text + ".")]
 
@@ -117,7 +117,7 @@ def tensor_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
         whole = len(several) == len(worst_of)
         where = "study" if whole else "recipes with several seeds that did not diverge"
         where = "recipes with several seeds" if not broken and not whole else where
-        text = f"Lowest SQNR of the {where}, all in {label}: {listed}. "
+        text = f"Lowest SQNR of the {where}, means over seeds, all in {label}: {listed}. "
     if broken:
         listed = "; ".join(f"{n} {_tensor_name(worst_of[n][0])}" for n in worst_of if n in broken)
         text += f"Lowest SQNR within each recipe that diverged: {listed}. "
