@@ -48,8 +48,8 @@ WorkLog record_held_out(const RunConfig& config, const StageConfig& stage, const
 
 /// The operations of a step, with their times over several steps.
 struct TimedStep {
-  WorkLog mean;   ///< as they are beside other load, which slows the run down as well
-  WorkLog least;  ///< the fastest step of each kind: almost without other load
+  WorkLog mean;   ///< mean seconds of each kind; other load is included, as it is in a run
+  WorkLog least;  ///< least seconds of each kind
 };
 
 /// Times the operations of a step of one micro-batch a shard on `backend`, in steps of `seconds`
@@ -84,9 +84,10 @@ class SizeGrowth {
   bool settled_ = false;
 };
 
-/// Returns the seconds that timing twice a size takes at most, where the size took `took` and its
-/// half `half_took`: growth doubles at most, to eightfold. 0 if half_took is 0, after the first
-/// size: much of its time is that of a device that loads its code.
+/// Returns an upper estimate of the seconds that timing the next size takes, which is twice the
+/// last one. The last size took `took` seconds and its half `half_took`; the factor is twice their
+/// ratio, at most 8. Returns 0 after the first size (half_took = 0): a device may have loaded its
+/// code in that time, which says nothing about the next size.
 double seconds_of_next_size(double took, double half_took);
 
 /// Estimates the recorded work at the rates of smaller steps. Their size grows until the fastest
