@@ -203,5 +203,5 @@ def test_the_tensors_that_suffer_are_those_of_arms_that_did_not_break(tmp_path: 
     context = context_of(tmp_path)
     told = findings.make_findings(context.study, context.summaries)
     (text,) = [finding.text for finding in told if finding.topic == "Tensors that suffer"]
-    assert "that did not diverge, all in te_current: " in text
+    assert "that did not diverge, means over seeds, all in te_current: " in text
     assert f"Lowest SQNR within each recipe that diverged: {BROKEN} layers." in text
