@@ -40,6 +40,7 @@ AttentionShape draw_model_shape(CaseDraw& draw) {
   a.heads = draw.integer(1, 2);
   a.head_dim = 64 * draw.integer(1, 2);
   if (draw.one_in(3)) a.window = draw.integer(64, 192);
+  if (draw.one_in(4)) a.softmax_scale = 0.125f;
   return a;
 }
 
@@ -91,9 +92,10 @@ struct Forward {
         draw.output(dtype, tokens, q_cols),          draw.output(DType::f32, shape.heads, tokens)};
   }
   std::string what() const {
-    return fmt::format("{} batch {} sequence {} heads {}/{} dim {} tiles {}/{} window {}",
-                       name_of(dtype), shape.batch, shape.sequence, shape.heads, shape.kv_heads,
-                       shape.head_dim, shape.kv_tile, shape.q_tile, shape.window);
+    return fmt::format(
+        "{} batch {} sequence {} heads {}/{} dim {} tiles {}/{} window {} softmax scale {}",
+        name_of(dtype), shape.batch, shape.sequence, shape.heads, shape.kv_heads, shape.head_dim,
+        shape.kv_tile, shape.q_tile, shape.window, shape.softmax_scale);
   }
   void run(Backend& b, const Views& t) const {
     b.run(ops::AttentionForward{.shape = shape,

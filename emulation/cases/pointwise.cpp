@@ -75,35 +75,41 @@ void draw_cases<ops::RowCosines>(CaseDraw& draw) {
 }
 
 template <>
-void draw_cases<ops::SwigluForward>(CaseDraw& draw) {
-  for (const DType dtype : kActivationTypes) {
-    const MatrixShape s = draw.shape();
-    draw.add("swiglu_forward", dtype, s,
-             {draw.values(dtype, s.rows, 2 * s.cols, draw.one_in(2)),
-              draw.output(dtype, s.rows, s.cols)},
-             [](Backend& b, const Views& t) {
-               b.run(ops::SwigluForward{t[0], t[1]});
-             });
+void draw_cases<ops::GatedForward>(CaseDraw& draw) {
+  for (const Gate gate : kGates) {
+    for (const DType dtype : kActivationTypes) {
+      const MatrixShape s = draw.shape();
+      draw.add("gated_forward", dtype, s,
+               {draw.values(dtype, s.rows, 2 * s.cols, draw.one_in(2)),
+                draw.output(dtype, s.rows, s.cols)},
+               [gate](Backend& b, const Views& t) {
+                 b.run(ops::GatedForward{.gate = gate, .gate_up = t[0], .out = t[1]});
+               });
+    }
   }
 }
 
 template <>
-void draw_cases<ops::SwigluBackward>(CaseDraw& draw) {
-  for (const DType dtype : kActivationTypes) {
-    const MatrixShape s = draw.shape();
-    const bool wild = draw.one_in(2);
-    draw.add("swiglu_backward", dtype, s,
-             {draw.values(dtype, s.rows, 2 * s.cols, wild),
-              draw.values(dtype, s.rows, s.cols, wild), draw.output(dtype, s.rows, 2 * s.cols)},
-             [](Backend& b, const Views& t) {
-               b.run(ops::SwigluBackward{.gate_up = t[0], .dout = t[1], .dgate_up = t[2]});
-             });
-    draw.add("swiglu_backward", dtype, s,
-             {updated(draw.values(dtype, s.rows, 2 * s.cols, wild)),
-              draw.values(dtype, s.rows, s.cols, wild)},
-             [](Backend& b, const Views& t) {
-               b.run(ops::SwigluBackward{.gate_up = t[0], .dout = t[1], .dgate_up = t[0]});
-             });
+void draw_cases<ops::GatedBackward>(CaseDraw& draw) {
+  for (const Gate gate : kGates) {
+    for (const DType dtype : kActivationTypes) {
+      const MatrixShape s = draw.shape();
+      const bool wild = draw.one_in(2);
+      draw.add("gated_backward", dtype, s,
+               {draw.values(dtype, s.rows, 2 * s.cols, wild),
+                draw.values(dtype, s.rows, s.cols, wild), draw.output(dtype, s.rows, 2 * s.cols)},
+               [gate](Backend& b, const Views& t) {
+                 b.run(ops::GatedBackward{
+                     .gate = gate, .gate_up = t[0], .dout = t[1], .dgate_up = t[2]});
+               });
+      draw.add("gated_backward", dtype, s,
+               {updated(draw.values(dtype, s.rows, 2 * s.cols, wild)),
+                draw.values(dtype, s.rows, s.cols, wild)},
+               [gate](Backend& b, const Views& t) {
+                 b.run(ops::GatedBackward{
+                     .gate = gate, .gate_up = t[0], .dout = t[1], .dgate_up = t[0]});
+               });
+    }
   }
 }
 
@@ -147,6 +153,42 @@ void draw_cases<ops::ActivationBackward>(CaseDraw& draw) {
                  });
       }
     }
+  }
+}
+
+template <>
+void draw_cases<ops::XieluForward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const auto number = [&] { return draw.ordinary(dtype, 1, 1); };
+    draw.add("xielu_forward", dtype, s,
+             {draw.values(dtype, s.rows, s.cols, draw.one_in(2)), number(), number(),
+              draw.output(dtype, s.rows, s.cols)},
+             [](Backend& b, const Views& t) {
+               b.run(ops::XieluForward{.x = t[0], .p = t[1], .n = t[2], .out = t[3]});
+             });
+  }
+}
+
+template <>
+void draw_cases<ops::XieluBackward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const bool wild = draw.one_in(2);
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
+    const auto number = [&] { return draw.ordinary(dtype, 1, 1); };
+    draw.add("xielu_backward", dtype, s,
+             {input(), number(), number(), input(), draw.output(dtype, s.rows, s.cols),
+              draw.output(DType::f32, s.rows, 2)},
+             [](Backend& b, const Views& t) {
+               b.run(ops::XieluBackward{
+                   .x = t[0], .p = t[1], .n = t[2], .dout = t[3], .dx = t[4], .terms = t[5]});
+             });
+    draw.add("xielu_backward", dtype, s, {updated(input()), number(), number(), input()},
+             [](Backend& b, const Views& t) {
+               b.run(ops::XieluBackward{
+                   .x = t[0], .p = t[1], .n = t[2], .dout = t[3], .dx = t[0], .terms = {}});
+             });
   }
 }
 

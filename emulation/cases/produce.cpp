@@ -31,8 +31,9 @@ class Productions {
         epsilon_(draw.one_in(4) ? 0.0f : 1e-6f) {}
 
   std::vector<Production> all() {
-    return {rmsnorm(), layernorm(),       add_rmsnorm(), add_layernorm(),
-            swiglu(),  swiglu_backward(), activation(),  activation_backward()};
+    return {rmsnorm(), layernorm(),      add_rmsnorm(), add_layernorm(),
+            gated(),   gated_backward(), activation(),  activation_backward(),
+            xielu(),   xielu_backward()};
   }
 
  private:
@@ -97,28 +98,56 @@ class Productions {
                                                        .rstd = t[6]}};
             }};
   }
-  Production swiglu() {
-    return {"swiglu_quantize", false, {input(2 * s_.cols), output(s_.cols)}, 1, [](const Views& t) {
-              return ops::SwigluForward{t[0], t[1]};
+  HostTensor number() { return draw_.ordinary(dtype_, 1, 1); }
+  Production xielu() {
+    return {"xielu_quantize",
+            false,
+            {input(s_.cols), number(), number(), output(s_.cols)},
+            3,
+            [](const Views& t) {
+              return ops::XieluForward{.x = t[0], .p = t[1], .n = t[2], .out = t[3]};
+            }};
+  }
+  Production xielu_backward() {
+    return {"xielu_backward_quantize",
+            false,
+            {input(s_.cols), number(), number(), input(s_.cols), output(s_.cols),
+             draw_.output(DType::f32, s_.rows, 2)},
+            4,
+            [](const Views& t) {
+              return ops::XieluBackward{
+                  .x = t[0], .p = t[1], .n = t[2], .dout = t[3], .dx = t[4], .terms = t[5]};
+            }};
+  }
+  Gate gate() { return draw_.one_in(3) ? Gate::gelu_tanh : Gate::silu; }
+  Production gated() {
+    return {"gated_quantize",
+            false,
+            {input(2 * s_.cols), output(s_.cols)},
+            1,
+            [gate = gate()](const Views& t) {
+              return ops::GatedForward{.gate = gate, .gate_up = t[0], .out = t[1]};
             }};
   }
   /// A gradient often overwrites the tensor that it is the gradient of, as in training.
-  Production swiglu_backward() {
+  Production gated_backward() {
     if (draw_.one_in(2)) {
-      return {"swiglu_backward_quantize",
+      return {"gated_backward_quantize",
               true,
               {updated(input(2 * s_.cols)), input(s_.cols)},
               0,
-              [](const Views& t) {
-                return ops::SwigluBackward{.gate_up = t[0], .dout = t[1], .dgate_up = t[0]};
+              [gate = gate()](const Views& t) {
+                return ops::GatedBackward{
+                    .gate = gate, .gate_up = t[0], .dout = t[1], .dgate_up = t[0]};
               }};
     }
-    return {"swiglu_backward_quantize",
+    return {"gated_backward_quantize",
             true,
             {input(2 * s_.cols), input(s_.cols), output(2 * s_.cols)},
             2,
-            [](const Views& t) {
-              return ops::SwigluBackward{.gate_up = t[0], .dout = t[1], .dgate_up = t[2]};
+            [gate = gate()](const Views& t) {
+              return ops::GatedBackward{
+                  .gate = gate, .gate_up = t[0], .dout = t[1], .dgate_up = t[2]};
             }};
   }
   Activation kind() { return draw_.one_in(2) ? Activation::gelu_tanh : Activation::relu2; }

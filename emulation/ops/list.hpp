@@ -27,11 +27,12 @@
 #include "emulation/ops/pointwise/copy.hpp"
 #include "emulation/ops/pointwise/cross_entropy.hpp"
 #include "emulation/ops/pointwise/embedding.hpp"
+#include "emulation/ops/pointwise/gated.hpp"
 #include "emulation/ops/pointwise/layernorm.hpp"
 #include "emulation/ops/pointwise/rmsnorm.hpp"
 #include "emulation/ops/pointwise/row_cosines.hpp"
-#include "emulation/ops/pointwise/swiglu.hpp"
 #include "emulation/ops/pointwise/weighted_sum.hpp"
+#include "emulation/ops/pointwise/xielu.hpp"
 #include "emulation/ops/produce.hpp"
 #include "emulation/ops/quantize/delayed_scale.hpp"
 #include "emulation/ops/quantize/dequantize.hpp"
@@ -64,10 +65,12 @@
   X(AttentionForward)                \
   X(AttentionBackward)               \
   X(AttentionCached)                 \
-  X(SwigluForward)                   \
-  X(SwigluBackward)                  \
+  X(GatedForward)                    \
+  X(GatedBackward)                   \
   X(ActivationForward)               \
   X(ActivationBackward)              \
+  X(XieluForward)                    \
+  X(XieluBackward)                   \
   X(CrossEntropy)                    \
   X(Argmax)                          \
   X(AccumulateSquareSum)             \

@@ -6,17 +6,18 @@
 
 #include "emulation/ops/pointwise/activation.hpp"
 #include "emulation/ops/pointwise/add_norm.hpp"
+#include "emulation/ops/pointwise/gated.hpp"
 #include "emulation/ops/pointwise/layernorm.hpp"
 #include "emulation/ops/pointwise/rmsnorm.hpp"
-#include "emulation/ops/pointwise/swiglu.hpp"
+#include "emulation/ops/pointwise/xielu.hpp"
 #include "emulation/ops/quantize/quantize.hpp"
 
 namespace fp8lab::ops {
 
 /// Operations whose result can be quantized when it is stored.
-using Producer =
-    std::variant<RmsNormForward, LayerNormForward, AddRmsNormForward, AddLayerNormForward,
-                 SwigluForward, SwigluBackward, ActivationForward, ActivationBackward>;
+using Producer = std::variant<RmsNormForward, LayerNormForward, AddRmsNormForward,
+                              AddLayerNormForward, GatedForward, GatedBackward, ActivationForward,
+                              ActivationBackward, XieluForward, XieluBackward>;
 
 inline const TensorView& output_of(const Producer& producer) {
   return std::visit([](const auto& op) -> const TensorView& { return op.output(); }, producer);

@@ -59,7 +59,7 @@ AttentionProblem make_attention_problem(const char* operation, const AttentionSh
   problem.kv_tile = integer(std::min(shape.kv_tile, padded));
   problem.q_tile = integer(std::min(shape.q_tile, padded));
   problem.window = integer(shape.window > 0 ? std::min(shape.window, kMaxSequence) : kMaxSequence);
-  problem.factors = attention_factors(shape.head_dim);
+  problem.factors = attention_factors(shape);
   problem.document_start = document_start.row<const std::int32_t>(0);
   problem.block_start = block_start;
   return problem;

@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksPerSm<kWidth>)
     __syncwarp();
   }
   store_rows<kWidth>(problem, task.b, task.head, query + warp_id() * kChainGroup, task.column, dq,
-                     problem.factors.inverse_root, tensors.dq);
+                     problem.factors.r, tensors.dq);
 }
 
 /// Computes dK and dV of kTileRows keys of one kv head, with query heads of the group
@@ -227,8 +227,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
                                                Tiles::OperandTile::kStride, groups, columns, dk);
     }
   }
-  store_rows<kWidth>(problem, task.b, task.head, own_key, task.column, dk,
-                     problem.factors.inverse_root, tensors.dk);
+  store_rows<kWidth>(problem, task.b, task.head, own_key, task.column, dk, problem.factors.r,
+                     tensors.dk);
   store_rows<kWidth>(problem, task.b, task.head, own_key, task.column, dv, 1.0f, tensors.dv);
 }
 

@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     const int key = task.key + warpgroup * kTileRows;
     float dk[kDim / 2] = {}, dv[kDim / 2] = {};
     KeyGradients<kDim>(problem, shared, key, warpgroup).run(dk, dv);
-    store_tile<kDim>(problem, task.b, task.kv_head, key, dk, problem.factors.inverse_root, dk_rows);
+    store_tile<kDim>(problem, task.b, task.kv_head, key, dk, problem.factors.r, dk_rows);
     store_tile<kDim>(problem, task.b, task.kv_head, key, dv, 1.0f, dv_rows);
   }
 }

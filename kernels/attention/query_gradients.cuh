@@ -258,8 +258,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
       const int query = task.query + warpgroup * kTileRows;
       float dq[kDim / 2] = {};
       gradients.run(task, query, q, dout, facts, dq);
-      store_tile<kDim>(problem, task.b, task.head, query, dq, problem.factors.inverse_root,
-                       dq_rows);
+      store_tile<kDim>(problem, task.b, task.head, query, dq, problem.factors.r, dq_rows);
     }
   }
 }

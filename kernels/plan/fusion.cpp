@@ -18,11 +18,11 @@ constexpr std::array kFusions = {
     Fusion{ops::MeasureBoth::kName,        FusedWork::alone,          FusedTypes::any,         FusedKernel::one_reading},
     Fusion{ops::RmsNormForward::kName,     FusedWork::quantized,      FusedTypes::bf16_or_f32, FusedKernel::rows},
     Fusion{ops::AddRmsNormForward::kName,  FusedWork::quantized,      FusedTypes::bf16,        FusedKernel::rows},
-    Fusion{ops::SwigluForward::kName,      FusedWork::quantized,      FusedTypes::bf16_or_f32, FusedKernel::rows},
+    Fusion{ops::GatedForward::kName,       FusedWork::quantized,      FusedTypes::bf16_or_f32, FusedKernel::rows},
     Fusion{ops::RmsNormForward::kName,     FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::norm_blocks},
     Fusion{ops::AddRmsNormForward::kName,  FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::norm_blocks},
-    Fusion{ops::SwigluForward::kName,      FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::elements},
-    Fusion{ops::SwigluBackward::kName,     FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::elements, 2},
+    Fusion{ops::GatedForward::kName,       FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::elements},
+    Fusion{ops::GatedBackward::kName,      FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::elements, 2},
     Fusion{ops::ActivationForward::kName,  FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::elements},
     Fusion{ops::ActivationBackward::kName, FusedWork::quantized_both, FusedTypes::bf16,        FusedKernel::elements},
 };
@@ -57,14 +57,17 @@ bool fits(const ops::AddRmsNormForward& op, const Fusion& fusion) {
   return takes(fusion.types, op.norm.x.dtype) && has_held_rows(op, op.norm.x.dtype);
 }
 
-bool fits(const ops::SwigluForward& op, const Fusion& fusion) {
+// A fused kernel of a gate is SwiGLU.
+
+bool fits(const ops::GatedForward& op, const Fusion& fusion) {
+  if (op.gate != Gate::silu) return false;
   if (!takes(fusion.types, op.out.dtype) || !have_type(op.out.dtype, op.gate_up)) return false;
   return op.out.size() > 0 && (fusion.kernel != FusedKernel::rows || op.out.cols <= kLongestRow);
 }
 
-bool fits(const ops::SwigluBackward& op, const Fusion& fusion) {
-  return takes(fusion.types, op.dout.dtype) && have_type(op.dout.dtype, op.gate_up, op.dgate_up) &&
-         op.dout.size() > 0;
+bool fits(const ops::GatedBackward& op, const Fusion& fusion) {
+  return op.gate == Gate::silu && takes(fusion.types, op.dout.dtype) &&
+         have_type(op.dout.dtype, op.gate_up, op.dgate_up) && op.dout.size() > 0;
 }
 
 bool fits(const ops::ActivationForward& op, const Fusion& fusion) {

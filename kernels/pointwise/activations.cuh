@@ -1,11 +1,12 @@
-// SwiGLU, GELU, squared ReLU and their gradients on groups of elements. NaN results need not be
-// canonical.
+// SwiGLU, GEGLU, GELU, squared ReLU and their gradients on groups of elements. NaN results need not
+// be canonical.
 #pragma once
 
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/gelu.hpp"
 #include "emulation/numerics/relu2.hpp"
 #include "emulation/ops/pointwise/activation.hpp"
+#include "emulation/ops/pointwise/gated.hpp"
 #include "kernels/pointwise/reciprocal.cuh"
 #include "kernels/pointwise/rows.cuh"
 
@@ -72,6 +73,26 @@ __device__ inline void gelu_gradient(const float (&x)[kGroup], const float (&dou
   for (int i = 0; i < kGroup; ++i) dx[i] = dout[i] * numerics::gelu_slope(x[i], sig[i]);
 }
 
+__device__ inline void geglu(const float (&gate)[kGroup], const float (&up)[kGroup],
+                             float (&out)[kGroup]) {
+  float sig[kGroup];
+  gelu_sigmoid(gate, sig);
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) out[i] = (gate[i] * sig[i]) * up[i];
+}
+
+__device__ inline void geglu_gradient(const float (&gate)[kGroup], const float (&up)[kGroup],
+                                      const float (&dout)[kGroup], float (&dgate)[kGroup],
+                                      float (&dup)[kGroup]) {
+  float sig[kGroup];
+  gelu_sigmoid(gate, sig);
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) {
+    dgate[i] = (dout[i] * up[i]) * numerics::gelu_slope(gate[i], sig[i]);
+    dup[i] = dout[i] * (gate[i] * sig[i]);
+  }
+}
+
 template <Activation kKind>
 __device__ inline void activate(const float (&x)[kGroup], float (&out)[kGroup]) {
   if constexpr (kKind == Activation::gelu_tanh) {
@@ -90,6 +111,15 @@ __device__ inline void activate_gradient(const float (&x)[kGroup], const float (
   } else {
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) dx[i] = numerics::relu2_gradient(x[i], dout[i]);
+  }
+}
+
+/// Calls body.operator()<gate>() with the gate as a template argument.
+template <class Body>
+void with_gate(Gate gate, const Body& body) {
+  switch (gate) {
+    case Gate::silu: return body.template operator()<Gate::silu>();
+    case Gate::gelu_tanh: return body.template operator()<Gate::gelu_tanh>();
   }
 }
 

@@ -44,8 +44,8 @@ struct WeightedSum {
   }
 };
 
-template <class In, class Out>
-struct Swiglu {
+template <Gate kGate, class In, class Out>
+struct MultiplyGate {
   Rows<In> gate, up;
   Rows<Out> out;
 
@@ -53,13 +53,17 @@ struct Swiglu {
     float g[kGroup], u[kGroup], result[kGroup];
     gate.load_group(row, col, count, g);
     up.load_group(row, col, count, u);
-    swiglu(g, u, result);
+    if constexpr (kGate == Gate::silu) {
+      swiglu(g, u, result);
+    } else {
+      geglu(g, u, result);
+    }
     out.store_group(row, col, count, result);
   }
 };
 
-template <class In, class DOut, class DIn>
-struct SwigluGradient {
+template <Gate kGate, class In, class DOut, class DIn>
+struct GateGradient {
   Rows<In> gate, up;
   Rows<DOut> dout;
   Rows<DIn> dgate, dup;
@@ -69,7 +73,11 @@ struct SwigluGradient {
     gate.load_group(row, col, count, g);
     up.load_group(row, col, count, u);
     dout.load_group(row, col, count, d);
-    swiglu_gradient(g, u, d, gate_result, up_result);
+    if constexpr (kGate == Gate::silu) {
+      swiglu_gradient(g, u, d, gate_result, up_result);
+    } else {
+      geglu_gradient(g, u, d, gate_result, up_result);
+    }
     dgate.store_group(row, col, count, gate_result);
     dup.store_group(row, col, count, up_result);
   }
@@ -224,29 +232,33 @@ void run(Context& context, const ops::WeightedSum& op) {
       op.a, op.b, op.sum);
 }
 
-void run(Context& context, const ops::SwigluForward& op) {
+void run(Context& context, const ops::GatedForward& op) {
   op.check();
-  with_rows(
-      [&]<class In, class Out>(const Rows<In>& gate, const Rows<Out>& result) {
-        const Rows<In> up = rows_of<In>(op.gate_up.columns(op.out.cols, op.out.cols));
-        const Swiglu<In, Out> body{gate, up, result};
-        launch_groups(context, op.out.rows, op.out.cols, body, "swiglu_forward");
-      },
-      op.gate_up, op.out);
+  with_gate(op.gate, [&]<Gate kGate>() {
+    with_rows(
+        [&]<class In, class Out>(const Rows<In>& gate, const Rows<Out>& result) {
+          const Rows<In> up = rows_of<In>(op.gate_up.columns(op.out.cols, op.out.cols));
+          const MultiplyGate<kGate, In, Out> body{gate, up, result};
+          launch_groups(context, op.out.rows, op.out.cols, body, "gated_forward");
+        },
+        op.gate_up, op.out);
+  });
 }
 
-void run(Context& context, const ops::SwigluBackward& op) {
+void run(Context& context, const ops::GatedBackward& op) {
   op.check();
   const std::int64_t width = op.dout.cols;
-  with_rows(
-      [&]<class In, class DOut, class DIn>(const Rows<In>& gate, const Rows<DOut>& d,
-                                           const Rows<DIn>& dgate) {
-        const Rows<In> up = rows_of<In>(op.gate_up.columns(width, width));
-        const Rows<DIn> dup = rows_of<DIn>(op.dgate_up.columns(width, width));
-        const SwigluGradient<In, DOut, DIn> body{gate, up, d, dgate, dup};
-        launch_groups(context, op.dout.rows, width, body, "swiglu_backward");
-      },
-      op.gate_up, op.dout, op.dgate_up);
+  with_gate(op.gate, [&]<Gate kGate>() {
+    with_rows(
+        [&]<class In, class DOut, class DIn>(const Rows<In>& gate, const Rows<DOut>& d,
+                                             const Rows<DIn>& dgate) {
+          const Rows<In> up = rows_of<In>(op.gate_up.columns(width, width));
+          const Rows<DIn> dup = rows_of<DIn>(op.dgate_up.columns(width, width));
+          const GateGradient<kGate, In, DOut, DIn> body{gate, up, d, dgate, dup};
+          launch_groups(context, op.dout.rows, width, body, "gated_backward");
+        },
+        op.gate_up, op.dout, op.dgate_up);
+  });
 }
 
 void run(Context& context, const ops::ActivationForward& op) {

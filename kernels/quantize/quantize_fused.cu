@@ -79,7 +79,7 @@ void produce(Context& context, const ops::AddRmsNormForward& norm, const ops::Pr
   launch_source(context, source, y, source.shared_bytes(y.cols), op, plan);
 }
 
-void produce(Context& context, const ops::SwigluForward& swiglu, const ops::ProduceQuantize& op,
+void produce(Context& context, const ops::GatedForward& swiglu, const ops::ProduceQuantize& op,
              const QuantizePlan& plan) {
   const TensorView& out = swiglu.out;
   with_rows(

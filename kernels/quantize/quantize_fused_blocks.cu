@@ -233,7 +233,7 @@ void produce_norm(Context& context, const ops::ProduceQuantize& op, const Produc
       norm.x);
 }
 
-void produce(Context& context, const ops::SwigluForward& swiglu, const ops::ProduceQuantize& op,
+void produce(Context& context, const ops::GatedForward& swiglu, const ops::ProduceQuantize& op,
              const ProducePlan& plan) {
   const std::int64_t width = swiglu.out.cols;
   const TensorView& both = swiglu.gate_up;
@@ -241,7 +241,7 @@ void produce(Context& context, const ops::SwigluForward& swiglu, const ops::Prod
                        swiglu.out);
 }
 
-void produce(Context& context, const ops::SwigluBackward& swiglu, const ops::ProduceQuantize& op,
+void produce(Context& context, const ops::GatedBackward& swiglu, const ops::ProduceQuantize& op,
              const ProducePlan& plan) {
   const std::int64_t width = swiglu.dout.cols;
   const TensorView& both = swiglu.gate_up;

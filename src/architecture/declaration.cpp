@@ -97,6 +97,13 @@ ScratchId Declaration::scratch(const std::string& name, std::int64_t cols, LiveR
   return append<ScratchId>(scratch_, ScratchDeclaration{name, cols, live, in_training_only});
 }
 
+ScratchId Declaration::f32_scratch(const std::string& name, std::int64_t cols, LiveRange live) {
+  return append<ScratchId>(
+      scratch_,
+      ScratchDeclaration{
+          .name = name, .cols = cols, .live = live, .in_training_only = true, .is_f32 = true});
+}
+
 void Declaration::normed_linear(std::vector<ParameterId> norm, LinearId linear) {
   normed_linears_.push_back({std::move(norm), linear});
 }

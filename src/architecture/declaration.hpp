@@ -54,6 +54,7 @@ struct ParameterDeclaration {
   std::optional<std::int64_t> layer =
       std::nullopt;         ///< index of its layer, set by Declaration; empty: in no layer
   bool is_adapter = false;  ///< of a low-rank adapter
+  bool is_frozen = false;   ///< never trained
 
   std::int64_t size() const { return rows * cols; }
 };
@@ -93,13 +94,14 @@ struct SavedDeclaration {
   bool in_chunks = false;  ///< holds MemoryConfig::loss_chunk tokens at a time
 };
 
-/// Scratch memory (T, cols) in the activation type; its contents last until the next use of the
-/// name.
+/// Scratch memory (T, cols), in the activation type unless it says otherwise; its contents last
+/// until the next use of the name.
 struct ScratchDeclaration {
   std::string name;
   std::int64_t cols = 0;
   LiveRange live;  ///< the same for all of one name
   bool in_training_only = true;
+  bool is_f32 = false;  ///< whatever the activation type is
 };
 
 /// A norm, and the only linear layer that reads its output.
@@ -127,6 +129,8 @@ class Declaration {
   SavedId saved(const std::string& name, SavedDeclaration::Shape shape, std::int64_t extent);
   ScratchId scratch(const std::string& name, std::int64_t cols, LiveRange live,
                     bool in_training_only = true);
+  /// FP32 scratch memory of the training step.
+  ScratchId f32_scratch(const std::string& name, std::int64_t cols, LiveRange live);
   void normed_linear(std::vector<ParameterId> norm, LinearId linear);
   /// Multiplies the products of `linear` by `factor` of its inputs.
   void multiply_products(LinearId linear, ProductFactor factor);

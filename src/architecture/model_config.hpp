@@ -59,16 +59,24 @@ enum class QkNorm : std::uint8_t {
 };
 
 enum class FeedForwardKind : std::uint8_t {
-  swiglu,     ///< silu(gate) * up (Shazeer 2020, arXiv:2002.05202)
-  gelu_tanh,  ///< GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv:1606.08415)
-  relu2,      ///< the square of max(x, 0) (So et al. 2021, arXiv:2109.08668; Nemotron-4)
+  swiglu,      ///< silu(gate) * up (Shazeer 2020, arXiv:2002.05202)
+  geglu_tanh,  ///< gelu(gate) * up of the same paper, with GELU in its tanh form (Gemma)
+  gelu_tanh,   ///< GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv:1606.08415)
+  relu2,       ///< the square of max(x, 0) (So et al. 2021, arXiv:2109.08668; Nemotron-4)
+  xielu,  ///< xIELU (Huang and Schlag 2024, arXiv:2411.13010; FOG), two trained numbers a layer
 };
+/// Whether a feed-forward block multiplies two projections of its input.
+constexpr bool is_gated(FeedForwardKind kind) {
+  return kind == FeedForwardKind::swiglu || kind == FeedForwardKind::geglu_tanh;
+}
 
 /// Causal softmax attention.
 struct AttentionSpec {
   /// Keys that a query sees, its own included; 0: all keys up to its own.
   std::int64_t window = 0;
+  double softmax_scale = 0.0;  ///< factor of scores in front of the softmax; 0: 1 / sqrt(head_dim)
   QkNorm qk_norm = QkNorm::none;
+  bool qk_norm_frozen = false;  ///< the weights of these norms are not trained (FOG)
   bool qkv_bias = true;
   bool o_bias = false;
   bool operator==(const AttentionSpec&) const = default;
@@ -137,6 +145,7 @@ struct ModelConfig {
   PositionKind positions = PositionKind::rope;
   std::vector<LayerSpec> layers = std::vector<LayerSpec>(2);  ///< in order; never empty
   NormKind final_norm = NormKind::rmsnorm;                    ///< in front of the LM head
+  bool has_final_norm = true;
   double rms_norm_eps = 1e-6;
   double layer_norm_eps = 1e-5;
   double initializer_range = 0.02;
@@ -144,6 +153,8 @@ struct ModelConfig {
   ProductFactor linear_alpha = ProductFactor::one;  ///< of the linear layers within layers
   ProductFactor head_alpha = ProductFactor::one;    ///< of the LM head
   bool scaled_residual_init = false;                ///< smaller attention.o and mlp.down (GPT-2)
+  /// The weights of norms behind blocks begin with 1 / sqrt(layers) (FOG, arXiv:2505.20524).
+  bool scaled_norm_init = false;
   bool tie_word_embeddings = true;
   LoraSpec lora;
   bool operator==(const ModelConfig&) const = default;

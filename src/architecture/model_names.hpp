@@ -35,10 +35,12 @@ inline constexpr std::array<Named<QkNorm>, 2> kQkNormNames = {{
     {"all_heads", QkNorm::all_heads},
 }};
 
-inline constexpr std::array<Named<FeedForwardKind>, 3> kFeedForwardKindNames = {{
+inline constexpr std::array<Named<FeedForwardKind>, 5> kFeedForwardKindNames = {{
     {"swiglu", FeedForwardKind::swiglu},
+    {"geglu_tanh", FeedForwardKind::geglu_tanh},
     {"gelu_tanh", FeedForwardKind::gelu_tanh},
     {"relu2", FeedForwardKind::relu2},
+    {"xielu", FeedForwardKind::xielu},
 }};
 
 inline constexpr std::array<Named<ProductFactor>, 3> kProductFactorNames = {{

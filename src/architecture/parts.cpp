@@ -32,9 +32,10 @@ ParameterId table(Declaration& declaration, const ModelConfig& model, const char
       {name, rows, model.hidden_size, false, true, {0.0, model.initializer_range}, {}});
 }
 
-/// The weight of a norm.
-ParameterId norm_weight(Declaration& declaration, const std::string& name, std::int64_t width) {
-  return declaration.parameter({name + ".weight", 1, width, true, false, {1.0, 0.0}, {}});
+/// The weight of a norm, which begins with `value`.
+ParameterId norm_weight(Declaration& declaration, const std::string& name, std::int64_t width,
+                        double value = 1.0) {
+  return declaration.parameter({name + ".weight", 1, width, true, false, {value, 0.0}, {}});
 }
 
 /// A norm of the residual stream, or, without `keeps_y`, of what is added to it. `name` names its
@@ -46,7 +47,10 @@ NormParts declare_norm(Declaration& declaration, const ModelConfig& model, NormK
   NormParts parts;
   parts.kind = kind;
   parts.epsilon = static_cast<float>(is_layer_norm ? model.layer_norm_eps : model.rms_norm_eps);
-  parts.weight = norm_weight(declaration, name, width);
+  const bool is_scaled = model.scaled_norm_init && !keeps_y;
+  parts.weight =
+      norm_weight(declaration, name, width,
+                  is_scaled ? 1.0 / std::sqrt(static_cast<double>(model.layer_count())) : 1.0);
   if (is_layer_norm) {
     parts.bias = declaration.parameter({name + ".bias", 1, width, true, false, {}, {}});
   }
@@ -121,12 +125,22 @@ struct HeadWidths {
   std::int64_t q, kv;
 };
 
-QkNormParts declare_qk_norms(Declaration& declaration, const ModelConfig& model, QkNorm kind) {
+QkNormParts declare_qk_norms(Declaration& declaration, const ModelConfig& model,
+                             const AttentionSpec& spec) {
   const HeadWidths widths(model);
-  const bool is_of_head = kind == QkNorm::head;
+  const bool is_of_head = spec.qk_norm == QkNorm::head;
+  const auto weight = [&](const char* name, std::int64_t width) {
+    return declaration.parameter({.name = std::string(name) + ".weight",
+                                  .rows = 1,
+                                  .cols = is_of_head ? model.head_dim : width,
+                                  .is_vector = true,
+                                  .weight_decay = false,
+                                  .initialization = {1.0, 0.0},
+                                  .is_frozen = spec.qk_norm_frozen});
+  };
   QkNormParts parts;
-  parts.q = norm_weight(declaration, "attention.q_norm", is_of_head ? model.head_dim : widths.q);
-  parts.k = norm_weight(declaration, "attention.k_norm", is_of_head ? model.head_dim : widths.kv);
+  parts.q = weight("attention.q_norm", widths.q);
+  parts.k = weight("attention.k_norm", widths.kv);
   parts.qk = declaration.saved("attention.qk", Shape::activation, widths.q + widths.kv);
   parts.q_rstd =
       declaration.saved("attention.q_rstd", Shape::row, is_of_head ? model.num_attention_heads : 1);
@@ -144,13 +158,14 @@ AttentionParts declare_attention(Declaration& declaration, const ModelConfig& mo
   parts.kv_heads = model.num_key_value_heads;
   parts.head_dim = model.head_dim;
   parts.window = spec.window;
+  parts.softmax_scale = static_cast<float>(spec.softmax_scale);
   parts.is_rotated = model.positions == PositionKind::rope;
   parts.epsilon = static_cast<float>(model.rms_norm_eps);
   parts.qkv.base = declaration.linear("attention.qkv", model.hidden_size,
                                       {{"q", widths.q}, {"k", widths.kv}, {"v", widths.kv}},
                                       spec.qkv_bias, model.initializer_range);
   if (spec.qk_norm != QkNorm::none) {
-    parts.norms = declare_qk_norms(declaration, model, spec.qk_norm);
+    parts.norms = declare_qk_norms(declaration, model, spec);
   }
   parts.o.base = declaration.linear("attention.o", widths.q, {{"", model.hidden_size}}, spec.o_bias,
                                     residual_deviation(model));
@@ -175,10 +190,25 @@ LinearId declare_up(Declaration& declaration, const ModelConfig& model,
     return declaration.linear(name, model.hidden_size, std::move(outputs), spec.bias,
                               model.initializer_range);
   };
-  if (spec.kind != FeedForwardKind::swiglu) return linear("mlp.up", {{"", f}});
+  if (!is_gated(spec.kind)) return linear("mlp.up", {{"", f}});
   const LinearId up = linear("mlp.gate_up", {{"gate", f}, {"up", f}});
   declaration.gate_and_up(up, {0, f, f});
   return up;
+}
+
+/// Begins with alpha_p = alpha_n = 0.8 (FOG).
+XieluParts declare_xielu(Declaration& declaration) {
+  constexpr double kAlpha = 0.8, kBeta = 0.5;
+  const auto inverse_softplus = [](double y) { return std::log(std::expm1(y)); };
+  const auto number = [&](const char* name, double value) {
+    return declaration.parameter(
+        {std::string("mlp.") + name + ".weight", 1, 1, true, false, {value, 0.0}, {}});
+  };
+  XieluParts parts;
+  parts.p = number("xielu_p", inverse_softplus(kAlpha));
+  parts.n = number("xielu_n", inverse_softplus(kAlpha - kBeta));
+  parts.terms = declaration.f32_scratch("mlp.xielu_terms", 2, PassPhase::feed_forward_backward);
+  return parts;
 }
 
 FeedForwardParts declare_feed_forward(Declaration& declaration, const ModelConfig& model,
@@ -195,6 +225,7 @@ FeedForwardParts declare_feed_forward(Declaration& declaration, const ModelConfi
   declaration.writes_residual(parts.down.base);
   parts.d_activated = declaration.scratch("mlp.d_activated", model.intermediate_size,
                                           PassPhase::feed_forward_backward);
+  if (spec.kind == FeedForwardKind::xielu) parts.xielu = declare_xielu(declaration);
   declaration.recomputed_from(Recompute::none);  // what adapters save is small
   for (AdaptedLinear* linear : {&parts.up, &parts.down}) {
     *linear = adapted(declaration, model, linear->base, PassPhase::feed_forward,
@@ -271,7 +302,9 @@ DecoderParts declare_decoder(Declaration& declaration, const ModelConfig& model)
   const std::int64_t width = model.hidden_size;
   parts.final_input =
       declaration.in_block(Block::head).saved("final_input", Shape::activation, width);
-  parts.norm = declare_norm(declaration, model, model.final_norm, "norm", true);
+  if (model.has_final_norm) {
+    parts.norm = declare_norm(declaration, model, model.final_norm, "norm", true);
+  }
   parts.head = model.tie_word_embeddings
                    ? declaration.tied_linear("lm_head", parts.embedding.tokens)
                    : declaration.linear("lm_head", width, {{"", model.vocab_size}}, false,
@@ -281,7 +314,7 @@ DecoderParts declare_decoder(Declaration& declaration, const ModelConfig& model)
   parts.chosen = declaration.scratch("chosen", width, PassPhase::head, false);
   parts.d_hidden = declaration.scratch(kHiddenGradient, width, kGradientRange);
   parts.d_branch = declaration.scratch(kBranchGradient, width, kGradientRange);
-  declaration.own_x(parts.head, *parts.norm.y);
+  if (parts.norm) declaration.own_x(parts.head, *parts.norm->y);
   declaration.multiply_products(parts.head, model.head_alpha);
   declaration.in_chunks(parts.head, parts.logits);
   return parts;

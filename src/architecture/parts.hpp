@@ -1,6 +1,6 @@
 // The parts of a decoder, declared from its configuration:
 //   h = embedding(tokens);  each layer: attention, then feed-forward, by its LayerSpec;
-//   logits = lm_head(norm(h)).
+//   logits = lm_head(norm(h)), or lm_head(h).
 // The modules of src/model compute with these ids. The order of declaration is part of a run's
 // identity (src/architecture/README.md).
 #pragma once
@@ -59,7 +59,8 @@ struct AdaptedLinear {
 
 struct AttentionParts {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  std::int64_t window = 0;  ///< AttentionSpec::window
+  std::int64_t window = 0;     ///< AttentionSpec::window
+  float softmax_scale = 0.0f;  ///< AttentionSpec::softmax_scale
   bool is_rotated = false;
   float epsilon = 0.0f;  ///< of `norms`
   AdaptedLinear qkv;
@@ -69,13 +70,20 @@ struct AttentionParts {
   ScratchId d_qkv{}, d_attended{};
 };
 
+/// The trained numbers of xIELU.
+struct XieluParts {
+  ParameterId p{}, n{};  ///< (1, 1) each
+  ScratchId terms{};     ///< (tokens, 2) f32: the terms of their gradients
+};
+
 struct FeedForwardParts {
   FeedForwardKind kind{};
-  AdaptedLinear up;  ///< with swiglu gate and up, fused
+  AdaptedLinear up;  ///< gate and up, fused, if there is a gate
   SavedId inner{};   ///< output of `up`
   AdaptedLinear down;
   SavedId activated{};  ///< input of `down`
   ScratchId d_activated{};
+  std::optional<XieluParts> xielu;
 };
 
 /// The norms of a block, by NormPlace.
@@ -103,7 +111,7 @@ struct DecoderParts {
   EmbeddingParts embedding;
   std::vector<LayerParts> layers;
   SavedId final_input{};
-  NormParts norm;
+  std::optional<NormParts> norm;  ///< in front of the head
   LinearId head{};
   SavedId logits{}, token_losses{};
   ScratchId chosen{}, d_hidden{}, d_branch{};

@@ -306,12 +306,13 @@ class BackendBench {
     // A row's rstd requires the whole row, and a block of columns requires all rows.
     add("rmsnorm both", 4.0 * elements + of_both, in_both(norm, whole, turned), 2);
     add("add_rmsnorm both", 8.0 * elements + of_both, in_both(of_sum, whole, turned), 2);
-    const ops::SwigluForward swiglu{.gate_up = source_, .out = half};
+    const ops::GatedForward swiglu{.gate = Gate::silu, .gate_up = source_, .out = half};
     add("swiglu", 3.0 * elements + bytes_of(narrow), in_one(swiglu, narrow));
     QuantizedOperand narrow_turned = operand_for(spec, cols, rows, true);
     add("swiglu both", 2.0 * elements + bytes_of(narrow) + bytes_of(narrow_turned),
         in_both(swiglu, narrow, narrow_turned));
-    const ops::SwigluBackward swiglu_backward{.gate_up = source_, .dout = half, .dgate_up = copy_};
+    const ops::GatedBackward swiglu_backward{
+        .gate = Gate::silu, .gate_up = source_, .dout = half, .dgate_up = copy_};
     add("swiglu backward both", 3.0 * elements + of_both, in_both(swiglu_backward, whole, turned));
     backend_.release_to(mark);
     return results;

@@ -137,7 +137,7 @@ Decoder::Decoder(const ModelConfig& model)
     : parts_(declare_decoder(declaration_, model)),
       embedding_(parts_.embedding),
       layers_(make_layers(parts_)),
-      norm_(parts_.norm) {}
+      norm_(parts_.norm ? std::optional<Norm>(Norm(*parts_.norm)) : std::nullopt) {}
 
 std::vector<Decoder::Chunk> Decoder::chunks(const Work& work) const {
   std::vector<Chunk> all;
@@ -181,23 +181,28 @@ void Decoder::forward(Work& work) const {
 }
 
 void Decoder::head_forward(Work& work, const Chunk& chunk) const {
-  work.linear(parts_.head)
-      .forward(context_of(work, chunk),
-               norm_.forward(work, for_norm(work, head_input(work, chunk)), chunk.first),
+  const Residual input = head_input(work, chunk);
+  const StepContext context = context_of(work, chunk);
+  Linear& head = work.linear(parts_.head);
+  if (!norm_) return head.forward(context, added_up(work, input), logits(work, chunk));
+  head.forward(context, norm_->forward(work, for_norm(work, input), chunk.first),
                logits(work, chunk));
 }
 
 void Decoder::head_backward(Work& work, const Chunk& chunk) const {
+  const TensorView x = norm_ ? work.saved_x(norm_->output(), chunk.first, chunk.count)
+                             : work.saved(parts_.final_input, chunk.first, chunk.count);
+  const TensorView dx = work.scratch(norm_ ? parts_.d_branch : parts_.d_hidden);
   work.linear(parts_.head)
-      .backward(context_of(work, chunk), work.saved_x(norm_.output(), chunk.first, chunk.count),
-                logits(work, chunk),
-                work.scratch(parts_.d_branch).row_range(chunk.first, chunk.count));
+      .backward(context_of(work, chunk), x, logits(work, chunk),
+                dx.row_range(chunk.first, chunk.count));
 }
 
 void Decoder::backward(Work& work) const {
-  const TensorView d_hidden = work.scratch(parts_.d_hidden),
-                   d_branch = work.scratch(parts_.d_branch);
-  norm_.backward(work, d_branch, work.saved(parts_.final_input), d_hidden);
+  const TensorView d_hidden = work.scratch(parts_.d_hidden);
+  if (norm_) {
+    norm_->backward(work, work.scratch(parts_.d_branch), work.saved(parts_.final_input), d_hidden);
+  }
   for (std::size_t i = layers_.size(); i-- > 0;) {
     // The buffers of the last layer are still valid.
     if (i + 1 < layers_.size()) layers_[i].recompute(work);

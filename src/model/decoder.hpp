@@ -1,7 +1,7 @@
 // The tree of modules of a decoder-only transformer:
 //   h = embedding(tokens);  each layer, with norms as its LayerSpec says:
 //   h += norm(attention(norm(h))), h += norm(feed_forward(norm(h)));
-//   logits = lm_head(norm(h)).
+//   logits = lm_head(norm(h)), or lm_head(h).
 #pragma once
 
 #include <cstdint>
@@ -124,14 +124,14 @@ class Decoder {
   Residual output(const Work& work) const {
     return layers_.back().output(work, work.saved(parts_.final_input));
   }
-  /// The rows of a chunk that the last norm reads.
+  /// The rows of a chunk that the last norm, or without it the head, reads.
   Residual head_input(const Work& work, const Chunk& chunk) const;
 
   Declaration declaration_;
   DecoderParts parts_;
   Embedding embedding_;
   std::vector<DecoderLayer> layers_;
-  Norm norm_;
+  std::optional<Norm> norm_;  ///< in front of the head
 };
 
 }  // namespace fp8lab

@@ -90,9 +90,12 @@ void Work::allocate_activations(bool training) {
   const auto exists = [&](const ScratchDeclaration& scratch) {
     return training || !scratch.in_training_only;
   };
+  const auto type_of = [&](const ScratchDeclaration& scratch) {
+    return scratch.is_f32 ? backend_.storage(DType::f32) : activation_;
+  };
   for (const ScratchDeclaration& scratch : declaration_.scratch()) {
     if (exists(scratch)) {
-      workspace_.reserve(scratch.name, scratch.live, activation_, t, scratch.cols);
+      workspace_.reserve(scratch.name, scratch.live, type_of(scratch), t, scratch.cols);
     }
   }
   const std::size_t before = backend_.memory_bytes();
@@ -107,7 +110,7 @@ void Work::allocate_activations(bool training) {
   }
   for (const ScratchDeclaration& scratch : declaration_.scratch()) {
     scratch_.push_back(exists(scratch) ? Placed{workspace_.view(scratch.name, scratch.live,
-                                                                activation_, t, scratch.cols),
+                                                                type_of(scratch), t, scratch.cols),
                                                 scratch.live}
                                        : Placed{});
   }

@@ -54,7 +54,8 @@ TEST_CASE("cuda add") {
   });
 }
 
-TEST_CASE("cuda swiglu") {
+TEST_CASE("cuda gates") {
+  const Gate gate = GENERATE(from_range(kGates));
   cuda::Context* context = device_context();
   if (context == nullptr) return;
   for_all([&](Shape s, DType type, DType other, Layout layout, std::uint32_t seed) {
@@ -66,19 +67,52 @@ TEST_CASE("cuda swiglu") {
     compare(
         *context, {{"gate_up", &gate_up}, {"out", &out}},
         [&] {
-          cpu::run(ops::SwigluForward{gate_up.host(), out.host()});
+          cpu::run(ops::GatedForward{gate, gate_up.host(), out.host()});
         },
         [&] {
-          cuda::run(*context, ops::SwigluForward{gate_up.device(), out.device()});
+          cuda::run(*context, ops::GatedForward{gate, gate_up.device(), out.device()});
         });
     compare(
         *context, {{"gate_up", &gate_up}, {"dout", &dout}, {"dgate_up", &dgate_up}},
         [&] {
-          cpu::run(ops::SwigluBackward{gate_up.host(), dout.host(), dgate_up.host()});
+          cpu::run(ops::GatedBackward{gate, gate_up.host(), dout.host(), dgate_up.host()});
         },
         [&] {
           cuda::run(*context,
-                    ops::SwigluBackward{gate_up.device(), dout.device(), dgate_up.device()});
+                    ops::GatedBackward{gate, gate_up.device(), dout.device(), dgate_up.device()});
+        });
+  });
+}
+
+TEST_CASE("cuda xielu") {
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  for_all([&](Shape s, DType type, DType other, Layout layout, std::uint32_t seed) {
+    const Fill fill = seed % 20 == 1 ? Fill::any_bits : Fill::difficult;
+    Twin x(type, s.rows, s.cols, fill, seed, layout);
+    Twin dout(other, s.rows, s.cols, fill, seed + 1, layout);
+    Twin p(other, 1, 1, Fill::difficult, seed + 4), n(other, 1, 1, Fill::difficult, seed + 5);
+    Twin out(other, s.rows, s.cols, Fill::any_bits, seed + 2, layout);
+    Twin dx(type, s.rows, s.cols, Fill::any_bits, seed + 3);
+    Twin terms(DType::f32, s.rows, 2, Fill::any_bits, seed + 6);
+    compare(
+        *context, {{"x", &x}, {"p", &p}, {"n", &n}, {"out", &out}},
+        [&] {
+          cpu::run(ops::XieluForward{x.host(), p.host(), n.host(), out.host()});
+        },
+        [&] {
+          cuda::run(*context, ops::XieluForward{x.device(), p.device(), n.device(), out.device()});
+        });
+    compare(
+        *context,
+        {{"x", &x}, {"p", &p}, {"n", &n}, {"dout", &dout}, {"dx", &dx}, {"terms", &terms}},
+        [&] {
+          cpu::run(ops::XieluBackward{x.host(), p.host(), n.host(), dout.host(), dx.host(),
+                                      terms.host()});
+        },
+        [&] {
+          cuda::run(*context, ops::XieluBackward{x.device(), p.device(), n.device(), dout.device(),
+                                                 dx.device(), terms.device()});
         });
   });
 }

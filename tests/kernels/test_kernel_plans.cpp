@@ -138,11 +138,11 @@ TEST_CASE("a producer is fused by types, shapes and specs") {
                                .rstd = view(DType::f32, 1, 64)};
   };
   const auto swiglu = [](DType type, std::int64_t cols) {
-    return ops::SwigluForward{view(type, 64, 2 * cols), view(type, 64, cols)};
+    return ops::GatedForward{Gate::silu, view(type, 64, 2 * cols), view(type, 64, cols)};
   };
   const auto gradient = [](std::int64_t cols) {
-    return ops::SwigluBackward{view(DType::bf16, 64, 2 * cols), view(DType::bf16, 64, cols),
-                               view(DType::bf16, 64, 2 * cols)};
+    return ops::GatedBackward{Gate::silu, view(DType::bf16, 64, 2 * cols),
+                              view(DType::bf16, 64, cols), view(DType::bf16, 64, 2 * cols)};
   };
   const auto sum = [&](DType type) {
     return ops::AddRmsNormForward{view(type, 64, 256), view(type, 64, 256), norm(type, 256)};

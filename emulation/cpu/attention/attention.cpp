@@ -25,7 +25,7 @@ AttentionProblem make_attention_problem(std::string_view operation, const Attent
                              std::to_string(t % shape.sequence) + "]");
     }
   }
-  problem.factors = attention_factors(shape.head_dim);
+  problem.factors = attention_factors(shape);
   problem.kernels = &pointwise_kernels();
   return problem;
 }
@@ -246,7 +246,7 @@ void run(const ops::AttentionCached& op) {
   }
   AttentionProblem problem;
   problem.shape = op.shape;
-  problem.factors = attention_factors(op.shape.head_dim);
+  problem.factors = attention_factors(op.shape);
   problem.kernels = &pointwise_kernels();
   if (op.q.dtype == DType::f32) {
     forward_cached<float>(problem, tasks, op.q, op.k_cache, op.v_cache, op.out);

@@ -56,7 +56,7 @@ class BackwardPass {
         }
       }
       if (task.keys) {
-        store(dk_.data(), problem_.factors.inverse_root, t_.dk, task.b, task.kv_head, keys);
+        store(dk_.data(), problem_.factors.r, t_.dk, task.b, task.kv_head, keys);
         store(dv_.data(), 1.0f, t_.dv, task.b, task.kv_head, keys);
       }
     }
@@ -172,8 +172,8 @@ class BackwardPass {
     const Range positions{task.q_tiles.first * shape_.q_tile,
                           std::min(shape_.sequence, task.q_tiles.last * shape_.q_tile)};
     for (std::int64_t head = task.heads.first; head < task.heads.last; ++head) {
-      store(dq_.data() + (head - task.heads.first) * width * shape_.head_dim,
-            problem_.factors.inverse_root, t_.dq, task.b, head, positions);
+      store(dq_.data() + (head - task.heads.first) * width * shape_.head_dim, problem_.factors.r,
+            t_.dq, task.b, head, positions);
     }
   }
 

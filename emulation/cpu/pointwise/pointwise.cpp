@@ -3,6 +3,8 @@
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/row_access.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/exact_math.hpp"
+#include "emulation/numerics/xielu.hpp"
 
 namespace fp8lab::cpu {
 namespace {
@@ -75,27 +77,29 @@ void run(const ops::WeightedSum& op) {
   });
 }
 
-void run(const ops::SwigluForward& op) {
+void run(const ops::GatedForward& op) {
   op.check();
   const PointwiseKernels& kernels = pointwise_kernels();
+  const auto multiply_gate = op.gate == Gate::silu ? kernels.swiglu : kernels.geglu;
   const std::int64_t width = op.out.cols;
   for_each_row(op.out.rows, 3 * width, [&](std::int64_t row, float* scratch) {
     const float* gate = read_row(kernels, op.gate_up, row, scratch);
     float* result = scratch + 2 * width;
-    kernels.swiglu(gate, gate + width, width, result);
+    multiply_gate(gate, gate + width, width, result);
     write_row(kernels, result, width, op.out, row);
   });
 }
 
-void run(const ops::SwigluBackward& op) {
+void run(const ops::GatedBackward& op) {
   op.check();
   const PointwiseKernels& kernels = pointwise_kernels();
+  const auto gradient = op.gate == Gate::silu ? kernels.swiglu_gradient : kernels.geglu_gradient;
   const std::int64_t width = op.dout.cols;
   for_each_row(op.dout.rows, 5 * width, [&](std::int64_t row, float* scratch) {
     const float* gate = read_row(kernels, op.gate_up, row, scratch);
     const float* d = read_row(kernels, op.dout, row, scratch + 2 * width);
     float* result = scratch + 3 * width;
-    kernels.swiglu_gradient(gate, gate + width, d, width, result, result + width);
+    gradient(gate, gate + width, d, width, result, result + width);
     write_row(kernels, result, 2 * width, op.dgate_up, row);
   });
 }
@@ -122,6 +126,49 @@ void run(const ops::ActivationBackward& op) {
     const float* d = read_row(kernels, op.dout, row, scratch + width);
     gradient(x, d, width, scratch);
     write_row(kernels, scratch, width, op.dx, row);
+  });
+}
+
+namespace {
+
+numerics::XieluFactors xielu_factors(const PointwiseKernels& kernels, const TensorView& p,
+                                     const TensorView& n) {
+  return numerics::xielu_factors(values_of(kernels, p)[0], values_of(kernels, n)[0]);
+}
+
+}  // namespace
+
+void run(const ops::XieluForward& op) {
+  op.check();
+  const PointwiseKernels& kernels = pointwise_kernels();
+  const numerics::XieluFactors factors = xielu_factors(kernels, op.p, op.n);
+  const std::int64_t width = op.out.cols;
+  for_each_row(op.out.rows, width, [&](std::int64_t row, float* scratch) {
+    kernels.xielu(read_row(kernels, op.x, row, scratch), factors, width, scratch);
+    write_row(kernels, scratch, width, op.out, row);
+  });
+}
+
+void run(const ops::XieluBackward& op) {
+  op.check();
+  const PointwiseKernels& kernels = pointwise_kernels();
+  const numerics::XieluFactors factors = xielu_factors(kernels, op.p, op.n);
+  const float slope_p = numerics::sigmoid(values_of(kernels, op.p)[0]);
+  const float slope_n = numerics::sigmoid(values_of(kernels, op.n)[0]);
+  const std::int64_t width = op.dout.cols;
+  for_each_row(op.dout.rows, 4 * width, [&](std::int64_t row, float* scratch) {
+    const float* x = read_row(kernels, op.x, row, scratch);
+    const float* d = read_row(kernels, op.dout, row, scratch + width);
+    float* by_p = scratch + 2 * width;
+    float* by_n = scratch + 3 * width;
+    if (!op.terms.empty()) {
+      kernels.xielu_terms(x, d, width, by_p, by_n);
+      float* terms = op.terms.row<float>(row);
+      terms[0] = numerics::canonical_nan(kernels.sum(by_p, width) * slope_p);
+      terms[1] = numerics::canonical_nan(kernels.sum(by_n, width) * slope_n);
+    }
+    kernels.xielu_gradient(x, factors, d, width, by_p);
+    write_row(kernels, by_p, width, op.dx, row);
   });
 }
 

@@ -9,6 +9,7 @@
 #include "emulation/numerics/host_device.hpp"
 #include "emulation/numerics/relu2.hpp"
 #include "emulation/numerics/tree_sum.hpp"
+#include "emulation/numerics/xielu.hpp"
 
 namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
@@ -66,6 +67,22 @@ void swiglu_gradient(const float* gate, const float* up, const float* dout, std:
   }
 }
 
+void geglu(const float* gate, const float* up, std::int64_t n, float* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = numerics::gelu(gate[i]) * up[i];
+}
+
+void geglu_gradient(const float* gate, const float* up, const float* dout, std::int64_t n,
+                    float* dgate, float* dup) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float g = gate[i];
+    const float sig = numerics::sigmoid(numerics::gelu_argument(g));
+    const float d = dout[i];
+    const float u = up[i];
+    dup[i] = d * (g * sig);
+    dgate[i] = (d * u) * numerics::gelu_slope(g, sig);
+  }
+}
+
 void gelu(const float* x, std::int64_t n, float* out) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = numerics::gelu(x[i]);
 }
@@ -83,6 +100,23 @@ void relu2(const float* x, std::int64_t n, float* out) {
 
 void relu2_gradient(const float* x, const float* dout, std::int64_t n, float* dx) {
   for (std::int64_t i = 0; i < n; ++i) dx[i] = numerics::relu2_gradient(x[i], dout[i]);
+}
+
+void xielu(const float* x, numerics::XieluFactors factors, std::int64_t n, float* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = numerics::xielu(x[i], factors);
+}
+
+void xielu_gradient(const float* x, numerics::XieluFactors factors, const float* dout,
+                    std::int64_t n, float* dx) {
+  for (std::int64_t i = 0; i < n; ++i) dx[i] = dout[i] * numerics::xielu_slope(x[i], factors);
+}
+
+void xielu_terms(const float* x, const float* dout, std::int64_t n, float* by_p, float* by_n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const numerics::XieluTerms terms = numerics::xielu_terms(x[i], dout[i]);
+    by_p[i] = terms.p;
+    by_n[i] = terms.n;
+  }
 }
 
 void rotate(const float* cosine, const float* sine, bool inverse, std::int64_t n, float* lower,
@@ -331,10 +365,15 @@ const PointwiseKernels kPointwise = {
     .multiply = multiply,
     .swiglu = swiglu,
     .swiglu_gradient = swiglu_gradient,
+    .geglu = geglu,
+    .geglu_gradient = geglu_gradient,
     .gelu = gelu,
     .gelu_gradient = gelu_gradient,
     .relu2 = relu2,
     .relu2_gradient = relu2_gradient,
+    .xielu = xielu,
+    .xielu_gradient = xielu_gradient,
+    .xielu_terms = xielu_terms,
     .rotate = rotate,
     .rmsnorm = rmsnorm,
     .rmsnorm_gradient = rmsnorm_gradient,

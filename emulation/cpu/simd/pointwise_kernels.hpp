@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "emulation/numerics/xielu.hpp"
+
 namespace fp8lab::cpu {
 
 /// Per-call constants of the AdamW element update.
@@ -56,10 +58,18 @@ struct PointwiseKernels {
   void (*swiglu)(const float* gate, const float* up, std::int64_t n, float* out);
   void (*swiglu_gradient)(const float* gate, const float* up, const float* dout, std::int64_t n,
                           float* dgate, float* dup);
+  void (*geglu)(const float* gate, const float* up, std::int64_t n, float* out);
+  void (*geglu_gradient)(const float* gate, const float* up, const float* dout, std::int64_t n,
+                         float* dgate, float* dup);
   void (*gelu)(const float* x, std::int64_t n, float* out);
   void (*gelu_gradient)(const float* x, const float* dout, std::int64_t n, float* dx);
   void (*relu2)(const float* x, std::int64_t n, float* out);
   void (*relu2_gradient)(const float* x, const float* dout, std::int64_t n, float* dx);
+  void (*xielu)(const float* x, numerics::XieluFactors factors, std::int64_t n, float* out);
+  void (*xielu_gradient)(const float* x, numerics::XieluFactors factors, const float* dout,
+                         std::int64_t n, float* dx);
+  /// numerics::xielu_terms of every element.
+  void (*xielu_terms)(const float* x, const float* dout, std::int64_t n, float* by_p, float* by_n);
   void (*rotate)(const float* cosine, const float* sine, bool inverse, std::int64_t n, float* lower,
                  float* upper);
 

@@ -7,11 +7,11 @@
 
 namespace fp8lab {
 
-AttentionFactors attention_factors(std::int64_t head_dim) {
-  AttentionFactors factors;
-  factors.inverse_root = 1.0f / __builtin_sqrtf(static_cast<float>(head_dim));
-  factors.scale = factors.inverse_root * numerics::kLog2E;
-  return factors;
+AttentionFactors attention_factors(const AttentionShape& shape) {
+  const float r = shape.softmax_scale > 0.0f
+                      ? shape.softmax_scale
+                      : 1.0f / __builtin_sqrtf(static_cast<float>(shape.head_dim));
+  return {r, r * numerics::kLog2E};
 }
 
 }  // namespace fp8lab
@@ -32,6 +32,8 @@ void check_shape(const Checks& checks, const AttentionShape& shape) {
                  "kv_tile " + std::to_string(shape.kv_tile) + " and q_tile " +
                      std::to_string(shape.q_tile) + " must be positive multiples of 16");
   checks.require(shape.window >= 0, "window " + std::to_string(shape.window) + " is negative");
+  checks.require(shape.softmax_scale >= 0.0f && shape.softmax_scale < 1e30f,
+                 "softmax_scale " + std::to_string(shape.softmax_scale) + " is not in [0, 1e30)");
 }
 
 /// Checks that the forward pass and the gradient share.

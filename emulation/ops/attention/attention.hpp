@@ -1,10 +1,10 @@
 // Definition of attention: forward, backward and with a cache.
 //
-// D = head_dim; r = 1 / sqrt(D); scale = r * kLog2E. Tiles of kv_tile keys and q_tile queries
-// (multiples of 16) start at the sequence start; positions past the sequence end count as masked,
-// with zero operands. A key j is visible to query i if first_key(i) <= j <= i, all indices within
-// the sequence: first_key(i) = document_start[i], or i - window + 1 if that is larger and the shape
-// has a window.
+// D = head_dim; r = 1 / sqrt(D), or AttentionShape::softmax_scale; scale = r * kLog2E. Tiles of
+// kv_tile keys and q_tile queries (multiples of 16) start at the sequence start; positions past the
+// sequence end count as masked, with zero operands. A key j is visible to query i if first_key(i)
+// <= j <= i, all indices within the sequence: first_key(i) = document_start[i], or i - window + 1
+// if that is larger and the shape has a window.
 //
 // chain(c; a, b): accumulator c, then one tensor-core group for each consecutive 16 elements of the
 // summed index, ascending. bf16 storage: bf16 operands, specification.md, "The group", with F = 25.
@@ -40,6 +40,7 @@ struct AttentionShape {
   std::int64_t q_tile = 64;   ///< queries per accumulation step of the backward pass; recorded
   /// Keys that a query sees at most, its own included (sliding-window attention); 0: no limit.
   std::int64_t window = 0;
+  float softmax_scale = 0.0f;  ///< factor of scores; 0: 1 / sqrt(head_dim)
 
   /// Returns the first key that query `i` sees of a document that starts at `start`.
   FP8LAB_HD std::int64_t first_key(std::int64_t start, std::int64_t i) const {
@@ -55,12 +56,12 @@ struct AttentionShape {
   double work(double pairs) const { return pairs * static_cast<double>(heads * head_dim); }
 };
 
-/// Factors that depend on the head dimension D only.
+/// The factors of scores.
 struct AttentionFactors {
-  float inverse_root = 0.0f;  ///< 1 / sqrt(D)
-  float scale = 0.0f;         ///< inverse_root * log2(e)
+  float r = 0.0f;      ///< of gradients
+  float scale = 0.0f;  ///< r * log2(e), of distances to the largest score
 };
-AttentionFactors attention_factors(std::int64_t head_dim);
+AttentionFactors attention_factors(const AttentionShape& shape);
 
 namespace ops {
 

@@ -24,11 +24,16 @@ Head select(const AttentionShape& shape, std::int64_t b, std::int64_t h, const T
   return {part(q, shape, b, h), part(k, shape, b, kv_head), part(v, shape, b, kv_head)};
 }
 
+double scale_of(const AttentionShape& shape) {
+  const double scale = shape.softmax_scale;
+  return scale > 0.0 ? scale : 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
+}
+
 /// Returns the attention probabilities. The queries belong to the last keys. `starts` holds one
 /// document start per query; null: all keys are of one document.
 Matrix probabilities(const AttentionShape& shape, const Head& head, const std::int32_t* starts,
                      Eigen::VectorXd& log_sum) {
-  const double scale = 1.0 / std::sqrt(static_cast<double>(head.q.cols));
+  const double scale = scale_of(shape);
   Matrix p = matrix(head.q) * matrix(head.k).transpose() * scale;
   const std::int64_t before = p.cols() - p.rows();
   for (std::int64_t i = 0; i < p.rows(); ++i) {
@@ -66,7 +71,7 @@ void run(const ops::AttentionBackward& op) {
   matrix(op.dk).setZero();
   matrix(op.dv).setZero();
   const std::int64_t group = op.shape.heads / op.shape.kv_heads;
-  const double scale = 1.0 / std::sqrt(static_cast<double>(op.shape.head_dim));
+  const double scale = scale_of(op.shape);
   for (std::int64_t b = 0; b < op.shape.batch; ++b) {
     for (std::int64_t h = 0; h < op.shape.heads; ++h) {
       const Head head = select(op.shape, b, h, op.q, op.k, op.v);

@@ -124,7 +124,7 @@ bool has_names(const Family& family, const ModelConfig& model) {
 
 bool describes(const Family& family, const ModelConfig& model) {
   const ModelConfig plain;
-  if (model.embedding_factor != plain.embedding_factor ||
+  if (!model.has_final_norm || model.embedding_factor != plain.embedding_factor ||
       model.linear_alpha != plain.linear_alpha || model.head_alpha != plain.head_alpha) {
     return false;
   }
@@ -146,6 +146,7 @@ bool describes(const Family& family, const ModelConfig& model) {
   return std::all_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& layer) {
     LayerSpec spec = expected;
     spec.attention.window = window;
+    spec.attention.qk_norm_frozen = layer.attention.qk_norm_frozen;  // not of the function
     if (family.windows == Windows::any && layer.attention.window == 0) spec.attention.window = 0;
     return layer == spec;
   });

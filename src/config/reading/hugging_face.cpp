@@ -57,10 +57,14 @@ ModelConfig parse(const json& document, const std::string& origin) {
   return model;
 }
 
-/// The factors of a model that are not 1, none of which a family has.
+/// The factors of a model that are not 1, none of which a family has, and a missing last norm.
 std::string described_factors(const ModelConfig& model) {
-  const ResidualFactors& residual = model.layers.front().residual;
-  std::string text;
+  const LayerSpec& layer = model.layers.front();
+  const ResidualFactors& residual = layer.residual;
+  std::string text = model.has_final_norm ? "" : ", final_norm = false";
+  if (layer.attention.softmax_scale > 0.0) {
+    text += fmt::format(", softmax_scale = {}", layer.attention.softmax_scale);
+  }
   const auto add = [&](const char* key, double factor) {
     if (factor != 1.0) text += fmt::format(", {} = {}", key, factor);
   };

@@ -83,17 +83,23 @@ bool is_rotated(const ModelConfig& model) { return model.positions == PositionKi
 bool any_layer(const ModelConfig& model, bool (*holds)(const LayerSpec&)) {
   return std::any_of(model.layers.begin(), model.layers.end(), holds);
 }
-bool has_layer_norm(const ModelConfig& model) {
-  return model.final_norm == NormKind::layernorm ||
-         any_layer(model, [](const LayerSpec& layer) { return layer.norm == NormKind::layernorm; });
+/// Whether the model has a norm of this kind outside attention.
+bool has_norm(const ModelConfig& model, NormKind kind) {
+  return (model.has_final_norm && model.final_norm == kind) ||
+         std::any_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& layer) {
+           return layer.norm == kind && layer.norm_place != NormPlace::none;
+         });
+}
+bool has_layer_norm(const ModelConfig& model) { return has_norm(model, NormKind::layernorm); }
+bool has_post_norms(const ModelConfig& model) {
+  return any_layer(model, [](const LayerSpec& layer) { return is_after(layer.norm_place); });
 }
 bool normalises_heads(const ModelConfig& model) {
   return any_layer(model,
                    [](const LayerSpec& layer) { return layer.attention.qk_norm != QkNorm::none; });
 }
 bool has_rms_norm(const ModelConfig& model) {
-  return model.final_norm == NormKind::rmsnorm || normalises_heads(model) ||
-         any_layer(model, [](const LayerSpec& layer) { return layer.norm == NormKind::rmsnorm; });
+  return has_norm(model, NormKind::rmsnorm) || normalises_heads(model);
 }
 
 /// Returns the window of the layers that have one, which is the same for all of them; 0: none has.
@@ -305,6 +311,10 @@ Fields<ModelConfig> model_fields() {
       of_all_layers(choice("norm_place", &LayerSpec::norm_place, kNormPlaceNames,
                            "where blocks have norms: in front (Llama), behind (OLMo 2), both "
                            "(Gemma 2) or none")),
+      boolean("final_norm", &S::has_final_norm, "a norm in front of the output layer"),
+      boolean("scaled_norm_init", &S::scaled_norm_init,
+              "weights of norms behind blocks begin with 1 / sqrt(num_hidden_layers) (FOG)")
+          .when(has_post_norms, "norm_place = \"post\" or \"both\""),
       feed_forward_field(),
       choice("positions", &S::positions, kPositionKindNames,
              "rotation of queries and keys, or a learned table added to the embedding"),
@@ -335,8 +345,16 @@ Fields<ModelConfig> model_fields() {
       of_all_layers(
           lifted(boolean("mlp_bias", &FeedForwardSpec::bias, "the feed-forward layers have a bias"),
                  &LayerSpec::feed_forward)),
+      of_all_layers(
+          lifted(number("softmax_scale", &AttentionSpec::softmax_scale, 0.0, 1e6,
+                        "factor of scores in front of the softmax; 0: 1 / sqrt(head_dim)"),
+                 &LayerSpec::attention)),
       qk_norm_field(),
       qk_norm_over_field(),
+      of_all_layers(lifted(boolean("qk_norm_frozen", &AttentionSpec::qk_norm_frozen,
+                                   "the weights of these norms are not trained (FOG)"),
+                           &LayerSpec::attention))
+          .when(normalises_heads, "qk_norm = true"),
       boolean("tie_word_embeddings", &S::tie_word_embeddings,
               "the output layer has the weights of the embedding"),
       lifted(integer("lora_rank", &LoraSpec::rank, 0, 65536,

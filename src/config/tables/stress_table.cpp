@@ -53,7 +53,8 @@ void check_aligned(const TomlReader& reader, const StressConfig& stress, const M
                    const Declaration& declaration) {
   const std::vector<std::string> gated = gated_layers(declaration);
   if (gated.empty()) {
-    reader.fail("kind", {.accepted = "feed_forward = \"swiglu\", which has a gate"});
+    reader.fail("kind",
+                {.accepted = "feed_forward = \"swiglu\" or \"geglu_tanh\", which have a gate"});
   }
   const auto layers = static_cast<int>(model.layer_count());
   if (std::any_of(gated.begin(), gated.end(), [&](const std::string& name) {

@@ -4,8 +4,9 @@ namespace fp8lab {
 
 AttentionShape Attention::attention_shape(const Work& work) const {
   const BatchShape& shape = work.shape();
-  return {shape.sequences, shape.sequence_length,   parts_.heads,           parts_.kv_heads,
-          parts_.head_dim, shape.attention.kv_tile, shape.attention.q_tile, parts_.window};
+  return {shape.sequences,        shape.sequence_length, parts_.heads,
+          parts_.kv_heads,        parts_.head_dim,       shape.attention.kv_tile,
+          shape.attention.q_tile, parts_.window,         parts_.softmax_scale};
 }
 
 Attention::QkvViews Attention::split(const TensorView& qkv) const {

@@ -3,6 +3,10 @@
 namespace fp8lab {
 namespace {
 
+Gate gate_of(FeedForwardKind kind) {
+  return kind == FeedForwardKind::geglu_tanh ? Gate::gelu_tanh : Gate::silu;
+}
+
 /// The activation of a kind without a gate.
 Activation ungated(FeedForwardKind kind) {
   return kind == FeedForwardKind::relu2 ? Activation::relu2 : Activation::gelu_tanh;
@@ -12,14 +16,34 @@ Activation ungated(FeedForwardKind kind) {
 
 ops::Producer FeedForward::activation(const Work& work) const {
   const TensorView inner = work.saved(parts_.inner), activated = work.saved(parts_.activated);
-  if (parts_.kind == FeedForwardKind::swiglu) return ops::SwigluForward{inner, activated};
+  if (is_gated(parts_.kind)) {
+    return ops::GatedForward{.gate = gate_of(parts_.kind), .gate_up = inner, .out = activated};
+  }
+  if (parts_.xielu) {
+    return ops::XieluForward{.x = inner,
+                             .p = work.parameter(parts_.xielu->p).working(),
+                             .n = work.parameter(parts_.xielu->n).working(),
+                             .out = activated};
+  }
   return ops::ActivationForward{.kind = ungated(parts_.kind), .x = inner, .out = activated};
 }
 
 ops::Producer FeedForward::activation_backward(const Work& work) const {
   const TensorView inner = work.saved(parts_.inner), dout = work.scratch(parts_.d_activated);
-  if (parts_.kind == FeedForwardKind::swiglu) {
-    return ops::SwigluBackward{.gate_up = inner, .dout = dout, .dgate_up = inner};
+  if (is_gated(parts_.kind)) {
+    return ops::GatedBackward{
+        .gate = gate_of(parts_.kind), .gate_up = inner, .dout = dout, .dgate_up = inner};
+  }
+  if (parts_.xielu) {
+    const Parameter &p = work.parameter(parts_.xielu->p), &n = work.parameter(parts_.xielu->n);
+    const bool is_trained = p.is_trained() || n.is_trained();
+    return ops::XieluBackward{
+        .x = inner,
+        .p = p.working(),
+        .n = n.working(),
+        .dout = dout,
+        .dx = inner,
+        .terms = is_trained ? work.scratch(parts_.xielu->terms) : TensorView{}};
   }
   return ops::ActivationBackward{
       .kind = ungated(parts_.kind), .x = inner, .dout = dout, .dx = inner};
@@ -41,6 +65,15 @@ void FeedForward::backward(Work& work, const TensorView& x, const TensorView& do
   backward_linear(work, parts_.down, work.saved_x(parts_.activated), dout,
                   work.scratch(parts_.d_activated));
   backward_linear(work, parts_.up, x, activation_backward(work), dx);
+  if (!parts_.xielu) return;
+  const TensorView terms = work.scratch(parts_.xielu->terms);
+  std::int64_t column = 0;
+  for (const ParameterId id : {parts_.xielu->p, parts_.xielu->n}) {
+    const Parameter& number = work.parameter(id);
+    const TensorView of_number = terms.columns(column++, 1);
+    if (!number.is_trained()) continue;
+    work.run(number.name(), ops::BiasBackward{.dy = of_number, .dbias = number.gradient()});
+  }
 }
 
 }  // namespace fp8lab

@@ -223,6 +223,9 @@ void Parameters::assign_groups() {
                         .accepted = "narrower groups before wider ones"});
     }
   }
+  for (Parameter& parameter : parameters_) {
+    if (parameter.declaration.is_frozen) parameter.group.frozen = true;
+  }
   if (model_.lora.rank > 0) freeze_all_but_adapters();
   if (std::none_of(parameters_.begin(), parameters_.end(),
                    [](const Parameter& parameter) { return parameter.is_trained(); })) {

@@ -55,7 +55,7 @@ struct Parameter {
   const TensorView& gradient() const { return tensors.gradient; }
   /// Factor of the stage's learning rate.
   float rate_factor() const;
-  /// False if its group is frozen: nothing computes its gradient or updates it.
+  /// False if its group or the model freezes it: nothing computes its gradient or updates it.
   bool is_trained() const { return !group.frozen; }
 };
 

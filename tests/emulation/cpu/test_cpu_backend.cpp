@@ -112,7 +112,7 @@ TEST_CASE("an operation is refused with its reason before there is memory") {
             .reason == reason);
   CHECK(cpu->supports(ops::QuantizeBoth{.source = source, .first = unscaled, .second = values})
             .reason == reason);
-  const ops::SwigluForward swiglu{source, d};
+  const ops::GatedForward swiglu{Gate::silu, source, d};
   CHECK(cpu->supports(ops::ProduceQuantize{.producer = swiglu, .first = unscaled}).reason ==
         reason);
   CHECK(
@@ -272,15 +272,18 @@ TEST_CASE("produce_quantize is each producer, then quantize of its stored output
   const TensorView bias = random(1, cols, 5), out = empty(DType::bf16, rows, cols);
   const TensorView dwide = empty(DType::bf16, rows, 2 * cols), sum = empty(DType::bf16, rows, cols);
   const TensorView mean = empty(DType::f32, 1, rows), rstd = empty(DType::f32, 1, rows);
+  const TensorView number = random(1, 1, 6), terms = empty(DType::f32, rows, 2);
   const std::pair<ops::Producer, TensorView> producers[] = {
       {ops::RmsNormForward{x, weight, 1e-5f, out, rstd}, out},
       {ops::LayerNormForward{x, weight, bias, 1e-5f, out, mean, rstd}, out},
       {ops::AddRmsNormForward{x, dout, {sum, weight, 1e-5f, out, rstd}}, out},
       {ops::AddLayerNormForward{x, dout, {sum, weight, bias, 1e-5f, out, mean, rstd}}, out},
-      {ops::SwigluForward{wide, out}, out},
-      {ops::SwigluBackward{wide, dout, dwide}, dwide},
+      {ops::GatedForward{Gate::silu, wide, out}, out},
+      {ops::GatedBackward{Gate::silu, wide, dout, dwide}, dwide},
       {ops::ActivationForward{Activation::relu2, x, out}, out},
       {ops::ActivationBackward{Activation::gelu_tanh, x, dout, out}, out},
+      {ops::XieluForward{x, number, number, out}, out},
+      {ops::XieluBackward{x, number, number, dout, out, terms}, out},
   };
   static_assert(std::size(producers) == std::variant_size_v<ops::Producer>);
   QuantSpec spec;

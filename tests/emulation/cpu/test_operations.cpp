@@ -154,14 +154,45 @@ TEST_CASE("column sums add blocks of 128 rows and then the blocks") {
   REQUIRE(dbias.bytes() == expected.bytes());
 }
 
+TEST_CASE("GEGLU is the GELU of the gate times the other half, bit for bit") {
+  const DType dtype = GENERATE(DType::bf16, DType::f32);
+  const std::int64_t rows = 9, width = 77;
+  Matrix gate_up = Matrix::random(dtype, rows, 2 * width, 8, 12.0);
+  const Matrix dout = Matrix::random(DType::f32, rows, width, 9);
+  const TensorView gate = gate_up.view().columns(0, width);
+  Matrix out(DType::f32, rows, width), dgate_up(DType::f32, rows, 2 * width),
+      gelu = out, slope = out, times_up = out;
+  cpu::run(ops::GatedForward{Gate::gelu_tanh, gate_up.view(), out.view()});
+  cpu::run(ops::GatedBackward{Gate::gelu_tanh, gate_up.view(), dout.view(), dgate_up.view()});
+  for (std::int64_t t = 0; t < rows; ++t) {
+    for (std::int64_t c = 0; c < width; ++c) {
+      times_up.set(t * width + c,
+                   static_cast<double>(static_cast<float>(dout.at(t, c)) *
+                                       static_cast<float>(gate_up.at(t, width + c))));
+    }
+  }
+  cpu::run(ops::ActivationForward{Activation::gelu_tanh, gate, gelu.view()});
+  cpu::run(ops::ActivationBackward{Activation::gelu_tanh, gate, times_up.view(), slope.view()});
+  for (std::int64_t t = 0; t < rows; ++t) {
+    for (std::int64_t c = 0; c < width; ++c) {
+      const auto up = static_cast<float>(gate_up.at(t, width + c));
+      const auto value = static_cast<float>(gelu.at(t, c));
+      REQUIRE(static_cast<float>(out.at(t, c)) == value * up);
+      REQUIRE(static_cast<float>(dgate_up.at(t, width + c)) ==
+              static_cast<float>(dout.at(t, c)) * value);
+      REQUIRE(dgate_up.at(t, c) == slope.at(t, c));
+    }
+  }
+}
+
 TEST_CASE("add and swiglu follow the formula") {
   const DType dtype = GENERATE(DType::bf16, DType::f32);
   const std::int64_t rows = 9, width = 77;
   Matrix gate_up = Matrix::random(dtype, rows, 2 * width, 8, 12.0);
   Matrix dout = Matrix::random(dtype, rows, width, 9);
   Matrix out(dtype, rows, width), dgate_up(dtype, rows, 2 * width);
-  cpu::run(ops::SwigluForward{gate_up.view(), out.view()});
-  cpu::run(ops::SwigluBackward{gate_up.view(), dout.view(), dgate_up.view()});
+  cpu::run(ops::GatedForward{Gate::silu, gate_up.view(), out.view()});
+  cpu::run(ops::GatedBackward{Gate::silu, gate_up.view(), dout.view(), dgate_up.view()});
   Matrix total = out;
   cpu::run(ops::Add{total.view(), dout.view(), total.view()});
   Agreement forward, gate, up, added;

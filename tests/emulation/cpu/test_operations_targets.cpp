@@ -73,9 +73,19 @@ Bytes run_pointwise(DType dtype) {
     cpu::run(
         ops::ActivationBackward{kActivations[i], x.view(), dy.view(), activated[2 * i + 1].view()});
   }
+  Matrix number = Matrix::random(dtype, 1, 1, 5), curved = y, dcurved = y;
+  Matrix terms(DType::f32, rows, 2);
+  cpu::run(ops::XieluForward{x.view(), number.view(), number.view(), curved.view()});
+  cpu::run(ops::XieluBackward{x.view(), number.view(), number.view(), dy.view(), dcurved.view(),
+                              terms.view()});
+  for (const Matrix& m : {curved, dcurved, terms}) record.add(m);
   Matrix out(dtype, rows, cols), dgate_up(dtype, rows, 2 * cols), dout(dtype, rows, cols);
-  cpu::run(ops::SwigluForward{x.view(), out.view()});
-  cpu::run(ops::SwigluBackward{x.view(), out.view(), dgate_up.view()});
+  for (const Gate gate : kGates) {
+    cpu::run(ops::GatedForward{gate, x.view(), out.view()});
+    cpu::run(ops::GatedBackward{gate, x.view(), out.view(), dgate_up.view()});
+    record.add(out);
+    record.add(dgate_up);
+  }
   Matrix sum(dtype, rows, 2 * cols), dbias(DType::f32, 1, 2 * cols);
   cpu::run(ops::Add{x.view(), dy.view(), sum.view()});
   cpu::run(ops::BiasBackward{sum.view(), dbias.view()});
@@ -86,8 +96,7 @@ Bytes run_pointwise(DType dtype) {
   Matrix single(DType::f32, rows, 2 * cols), narrow(DType::bf16, rows, 2 * cols);
   cpu::run(ops::Copy{x.view(), single.view()});
   cpu::run(ops::Copy{single.view(), narrow.view()});
-  for (const Matrix& m :
-       {y, rstd, dx, dweight, out, dgate_up, sum, dbias, rotated, single, narrow}) {
+  for (const Matrix& m : {y, rstd, dx, dweight, sum, dbias, rotated, single, narrow}) {
     record.add(m);
   }
   for (const Matrix& m : {normed, mean, scale, dnormed, gain, shift}) record.add(m);

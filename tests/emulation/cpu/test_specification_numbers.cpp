@@ -18,6 +18,7 @@
 #include "emulation/numerics/philox.hpp"
 #include "emulation/numerics/relu2.hpp"
 #include "emulation/numerics/tree_sum.hpp"
+#include "emulation/numerics/xielu.hpp"
 #include "tests/emulation/cpu/matrix.hpp"
 
 namespace fp8lab {
@@ -150,6 +151,8 @@ const std::map<std::string, std::string (*)(const Words&)> kFunctions = {
     {"silu", function<numerics::silu>},
     {"gelu", function<numerics::gelu>},
     {"relu2", function<numerics::relu2>},
+    {"softplus", function<numerics::softplus>},
+    {"expm1_of_negative", function<numerics::expm1_of_negative>},
     {"attention_weight", function<numerics::attention_weight>},
     {"attention", attention},
 };

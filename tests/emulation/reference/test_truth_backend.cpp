@@ -142,6 +142,27 @@ TEST_CASE("the truth of gelu: values of its tanh form, and its gradient") {
   CHECK(values[2] == 0.0);
 }
 
+TEST_CASE("the truth of gates: GEGLU and SwiGLU with their gradients") {
+  const Gate gate = GENERATE(Gate::silu, Gate::gelu_tanh);
+  Truth truth;
+  const Values gate_up = waves(24, 0.7), dout = waves(12, 3.0);
+  const auto value = [&](const Values& z) {
+    const TensorView out = truth.tensor(3, 4);
+    truth.run(ops::GatedForward{gate, truth.tensor(3, 8, z), out});
+    return truth.read(out);
+  };
+  const TensorView dgate_up = truth.tensor(3, 8);
+  truth.run(
+      ops::GatedBackward{gate, truth.tensor(3, 8, gate_up), truth.tensor(3, 4, dout), dgate_up});
+  check_gradient(gate_up, truth.read(dgate_up),
+                 [&](const Values& z) { return dot(dout, value(z)); });
+  Values points(24, 0.0);
+  points[0] = 1.0;
+  points[4] = 3.0;
+  const double at_one = gate == Gate::silu ? 0.73105857863000487925 : 0.8411919906082767048;
+  CHECK(value(points)[0] == Approx(3.0 * at_one).epsilon(1e-14));
+}
+
 TEST_CASE("the truth of relu2: the square of the positive part, and its gradient") {
   Truth truth;
   const Values x = waves(12, 0.7), dout = waves(12, 3.0);
@@ -156,6 +177,34 @@ TEST_CASE("the truth of relu2: the square of the positive part, and its gradient
   check_gradient(x, truth.read(dx), [&](const Values& z) { return dot(dout, relu2(z)); });
   const Values values = relu2({3.0, -2.0, 0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0});
   CHECK((values[0] == 9.0 && values[1] == 0.0 && values[2] == 0.25 && values[3] == 0.0));
+}
+
+TEST_CASE("the truth of xIELU: values, and its gradients by x and by its two numbers") {
+  Truth truth;
+  const Values x = waves(12, 0.7), dout = waves(12, 3.0), p = {0.3}, n = {-0.4};
+  const auto value = [&](const Values& z, const Values& by_p, const Values& by_n) {
+    const TensorView out = truth.tensor(3, 4);
+    truth.run(ops::XieluForward{truth.tensor(3, 4, z), truth.tensor(1, 1, by_p),
+                                truth.tensor(1, 1, by_n), out});
+    return truth.read(out);
+  };
+  const TensorView dx = truth.tensor(3, 4), terms = truth.tensor(3, 2);
+  truth.run(ops::XieluBackward{truth.tensor(3, 4, x), truth.tensor(1, 1, p), truth.tensor(1, 1, n),
+                               truth.tensor(3, 4, dout), dx, terms});
+  check_gradient(x, truth.read(dx), [&](const Values& z) { return dot(dout, value(z, p, n)); });
+  const Values rows = truth.read(terms);
+  check_gradient(p, {rows[0] + rows[2] + rows[4]},
+                 [&](const Values& z) { return dot(dout, value(x, z, n)); });
+  check_gradient(n, {rows[1] + rows[3] + rows[5]},
+                 [&](const Values& z) { return dot(dout, value(x, p, z)); });
+  Values points(12, 0.0);
+  points[0] = 2.0;
+  points[1] = -1.0;
+  const double by_p = std::log1p(std::exp(0.3)), by_n = 0.5 + std::log1p(std::exp(-0.4));
+  const Values values = value(points, p, n);
+  CHECK(values[0] == Approx(4.0 * by_p + 1.0).epsilon(1e-14));
+  CHECK(values[1] == Approx(by_n * std::exp(-1.0) - 0.5).epsilon(1e-14));
+  CHECK(values[2] == 0.0);
 }
 
 TEST_CASE("the truth of the loss: hand-worked values, and nothing is read of a masked token") {

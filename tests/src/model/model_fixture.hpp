@@ -107,6 +107,25 @@ inline ModelConfig munit_model() {
   return model;
 }
 
+/// FOG's block (arXiv:2505.20524), and GEGLU in the second layer: small norms behind the blocks,
+/// norms of queries and keys under a fixed factor of scores, no norm in front of the head.
+inline ModelConfig fog_model() {
+  ModelConfig model = small_model();
+  model.edit_layers([](LayerSpec& layer) {
+    layer.norm_place = NormPlace::post;
+    layer.attention.qkv_bias = false;
+    layer.attention.qk_norm = QkNorm::head;
+    layer.attention.softmax_scale = 0.4;
+    layer.attention.qk_norm_frozen = true;
+    layer.feed_forward.kind = FeedForwardKind::xielu;
+  });
+  model.layers[1].feed_forward.kind = FeedForwardKind::geglu_tanh;
+  model.scaled_norm_init = true;
+  model.has_final_norm = false;
+  model.embedding_factor = 8.0;
+  return model;
+}
+
 /// Low-rank adapters of some outputs of fused and of whole layers.
 inline ModelConfig lora_model() {
   ModelConfig model = small_model();

@@ -49,9 +49,10 @@ class PlainModel {
     for (std::size_t t = 0; t < stream.size(); ++t) {
       const double weight = batch_[kTargetWeights][t];
       if (weight == 0) continue;
-      const Vector logits =
-          linear(model_.tie_word_embeddings ? "embed" : "lm_head",
-                 normalised(model_.final_norm, "norm", stream[t]), model_.head_alpha);
+      const Vector logits = linear(
+          model_.tie_word_embeddings ? "embed" : "lm_head",
+          model_.has_final_norm ? normalised(model_.final_norm, "norm", stream[t]) : stream[t],
+          model_.head_alpha);
       double exponentials = 0;
       for (const double logit : logits) exponentials += std::exp(logit);
       const auto target = static_cast<std::size_t>(batch_[kTargets][t]);
@@ -200,6 +201,8 @@ class PlainModel {
       qkv.push_back(one);
     }
     Rows out;
+    const double scale = spec.softmax_scale > 0 ? as_float(spec.softmax_scale)
+                                                : 1 / std::sqrt(static_cast<double>(d));
     const auto length = static_cast<std::size_t>(batch_.sequence_length);
     for (std::size_t t = 0; t < x.size(); ++t) {
       const std::size_t sequence = t / length * length;
@@ -214,7 +217,7 @@ class PlainModel {
         for (std::size_t s = first; s <= t; ++s) {
           double score = 0;
           for (std::size_t i = 0; i < d; ++i) score += qkv[t][h * d + i] * qkv[s][k + i];
-          const double share = std::exp(score / std::sqrt(static_cast<double>(d)));
+          const double share = std::exp(score * scale);
           sum += share;
           for (std::size_t i = 0; i < d; ++i) attended[h * d + i] += share * qkv[s][v + i];
         }
@@ -223,6 +226,11 @@ class PlainModel {
       out.push_back(linear(name + "o", attended));
     }
     return out;
+  }
+
+  static double gelu(double u) {
+    const double root = std::sqrt(2 / std::acos(-1.0));
+    return 0.5 * u * (1 + std::tanh(root * (u + 0.044715 * u * u * u)));
   }
 
   Rows feed_forward(const FeedForwardSpec& spec, const std::string& name, const Rows& x) const {
@@ -234,15 +242,25 @@ class PlainModel {
         for (std::size_t i = 0; i < both.size() / 2; ++i) {
           inner.push_back(both[i] / (1 + std::exp(-both[i])) * both[both.size() / 2 + i]);
         }
+      } else if (spec.kind == FeedForwardKind::geglu_tanh) {
+        const Vector both = linear(name + "gate_up", token);
+        for (std::size_t i = 0; i < both.size() / 2; ++i) {
+          inner.push_back(gelu(both[i]) * both[both.size() / 2 + i]);
+        }
+      } else if (spec.kind == FeedForwardKind::xielu) {
+        const auto softplus = [&](const std::string& number) {
+          return std::log1p(std::exp(weight(name + number + ".weight")[0]));
+        };
+        const double alpha_p = softplus("xielu_p"), alpha_n = 0.5 + softplus("xielu_n");
+        for (const double u : linear(name + "up", token)) {
+          inner.push_back((u > 0 ? alpha_p * u * u : alpha_n * (std::expm1(u) - u)) + 0.5 * u);
+        }
       } else if (spec.kind == FeedForwardKind::relu2) {
         for (const double u : linear(name + "up", token)) {
           inner.push_back(u > 0 ? u * u : 0.0);
         }
       } else {
-        const double root = std::sqrt(2 / std::acos(-1.0));
-        for (const double u : linear(name + "up", token)) {
-          inner.push_back(0.5 * u * (1 + std::tanh(root * (u + 0.044715 * u * u * u))));
-        }
+        for (const double u : linear(name + "up", token)) inner.push_back(gelu(u));
       }
       out.push_back(linear(name + "down", inner));
     }
@@ -262,7 +280,7 @@ TEST_CASE("the loss of a model is that of plain loops over its layers") {
   for (const ModelConfig& model :
        {test::with_norms(test::small_model(), place), test::with_norms(test::olmo2_model(), place),
         test::with_norms(test::mixed_model(), place), test::mixed_model(),
-        test::with_norms(test::munit_model(), place),
+        test::with_norms(test::munit_model(), place), test::with_norms(test::fog_model(), place),
         test::with_norms(test::lora_model(), place)}) {
     ModelAtWork work("truth", model, load_recipe("fp32"));
     const double plain = PlainModel(work, model).loss();
@@ -295,6 +313,44 @@ TEST_CASE("each part of a layer's specification changes the function") {
   gelu.layers[1].feed_forward.kind = FeedForwardKind::gelu_tanh;
   for (const ModelConfig& other : {stream, branch, embedding, products, head, gelu}) {
     CHECK(std::abs(loss_of(other) - loss_of(munit)) > 1e-6);
+  }
+}
+
+TEST_CASE("a model without a last norm, with small norms, xIELU, GEGLU and a factor of scores") {
+  const ModelConfig fog = test::fog_model();
+  ModelConfig normed = fog, large = fog, root = fog, silu = fog, gelu = fog;
+  normed.has_final_norm = true;
+  large.scaled_norm_init = false;
+  root.layers[0].attention.softmax_scale = 0.0;
+  silu.layers[1].feed_forward.kind = FeedForwardKind::swiglu;
+  gelu.layers[0].feed_forward.kind = FeedForwardKind::gelu_tanh;
+  for (const ModelConfig& other : {normed, large, root, silu, gelu}) {
+    CHECK(std::abs(loss_of(other) - loss_of(fog)) > 1e-6);
+  }
+  std::map<std::string, double> initial;
+  for (const ParameterDeclaration& parameter : declaration_of(fog).parameters()) {
+    initial[parameter.name] = parameter.initialization.value;
+  }
+  CHECK(initial.count("norm.weight") == 0);
+  CHECK(initial.at("layers.1.mlp.post_norm.weight") == 1.0 / std::sqrt(2.0));
+  CHECK(initial.at("layers.0.attention.q_norm.weight") == 1.0);
+  CHECK(std::log1p(std::exp(initial.at("layers.0.mlp.xielu_p.weight"))) == Approx(0.8));
+  CHECK(0.5 + std::log1p(std::exp(initial.at("layers.0.mlp.xielu_n.weight"))) == Approx(0.8));
+  CHECK(initial.count("layers.1.mlp.xielu_p.weight") == 0);
+  const std::unique_ptr<Backend> backend = make_backend("cpu", 1);
+  OptimizerConfig grouped;
+  grouped.groups.push_back({.match = "layers", .learning_rate = 2.0f});
+  const Parameters parameters(*backend, fog, grouped, DType::bf16);
+  for (const Parameter& parameter : parameters.all()) {
+    INFO(parameter.name());
+    const bool is_qk_norm = parameter.name().find("_norm.weight") != std::string::npos &&
+                            parameter.name().find("post_norm") == std::string::npos;
+    CHECK(parameter.is_trained() == !is_qk_norm);
+  }
+  const Declaration declaration = declaration_of(fog);
+  // The head reads the stream, which the last layer has written for no other reader.
+  for (const LinearDeclaration& linear : declaration.linears()) {
+    if (linear.name == "lm_head") CHECK_FALSE(linear.own_x.has_value());
   }
 }
 

@@ -102,6 +102,10 @@ TEST_CASE("double-precision gradients equal central differences, factors and squ
   check_against_differences(fp8lab::test::with_norms(fp8lab::test::munit_model(), place));
 }
 
+TEST_CASE("double-precision gradients equal central differences, no last norm and GEGLU") {
+  check_against_differences(fp8lab::test::fog_model());
+}
+
 TEST_CASE("double-precision gradients equal central differences, low-rank adapters") {
   check_against_differences(fp8lab::test::lora_model());
 }
@@ -121,7 +125,7 @@ TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
   const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
                                      fp8lab::test::biased_model(), fp8lab::test::gpt2_model(),
                                      fp8lab::test::olmo2_model(), fp8lab::test::munit_model(),
-                                     fp8lab::test::lora_model());
+                                     fp8lab::test::fog_model(), fp8lab::test::lora_model());
   ModelAtWork truth("truth", model, load_recipe("bf16"));
   ModelAtWork emulated("cpu", model, load_recipe("bf16"));
   const double true_loss = truth.loss_and_gradients();
@@ -142,9 +146,10 @@ TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
 // With FP32 storage the unit roundoff is 2^-24; sums of up to 272 terms add their own roundings,
 // which the fixed order bounds by their length.
 TEST_CASE("emulated FP32 gradients are as close to the truth as FP32 allows") {
-  const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
-                                     fp8lab::test::biased_model(), fp8lab::test::gpt2_model(),
-                                     fp8lab::test::olmo2_model(), fp8lab::test::munit_model());
+  const ModelConfig model =
+      GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
+               fp8lab::test::biased_model(), fp8lab::test::gpt2_model(),
+               fp8lab::test::olmo2_model(), fp8lab::test::munit_model(), fp8lab::test::fog_model());
   ModelAtWork truth("truth", model, load_recipe("bf16"));
   ModelAtWork emulated("cpu", model, load_recipe("fp32"));
   truth.loss_and_gradients();

@@ -365,6 +365,42 @@ TEST_CASE("a window has the bits of documents that start with its first key") {
   CHECK(with_window.visible_pairs() == pairs);
 }
 
+TEST_CASE("a factor of scores twice as large has the bits of queries twice as large") {
+  const DType dtype = GENERATE(DType::bf16, DType::f32);
+  const AttentionShape shape{.batch = 1,
+                             .sequence = 70,
+                             .heads = 2,
+                             .kv_heads = 1,
+                             .head_dim = 32,
+                             .kv_tile = 32,
+                             .q_tile = 32};
+  AttentionShape doubled = shape;
+  doubled.softmax_scale = 2.0f * (1.0f / std::sqrt(32.0f));
+  AttentionCase by_scale(doubled, dtype, dtype, 5), by_queries(shape, dtype, dtype, 5);
+  by_scale.pack({0, 30});
+  by_queries.pack({0, 30});
+  const std::int64_t q_cols = shape.heads * shape.head_dim;
+  const auto multiply_queries = [&](Matrix& m, double factor) {
+    for (std::int64_t t = 0; t < m.rows(); ++t) {
+      for (std::int64_t c = 0; c < q_cols; ++c) {
+        const std::int64_t at = t * m.cols() + c;
+        m.set(at, factor * m.at(t, c));
+      }
+    }
+  };
+  multiply_queries(by_queries.qkv, 2.0);
+  by_scale.run();
+  by_queries.run();
+  CHECK(by_scale.out.bytes() == by_queries.out.bytes());
+  CHECK(by_scale.lse.bytes() == by_queries.lse.bytes());
+  multiply_queries(by_queries.dqkv, 2.0);
+  CHECK(by_scale.dqkv.bytes() == by_queries.dqkv.bytes());
+  AttentionCase plain(shape, dtype, dtype, 5);
+  plain.pack({0, 30});
+  plain.run();
+  CHECK(plain.out.bytes() != by_scale.out.bytes());
+}
+
 TEST_CASE("attention refuses shapes that do not fit") {
   AttentionCase a({.batch = 1, .sequence = 8, .heads = 3, .kv_heads = 2, .head_dim = 16},
                   DType::f32, DType::f32, 17);
@@ -373,6 +409,14 @@ TEST_CASE("attention refuses shapes that do not fit") {
       {.batch = 1, .sequence = 8, .heads = 2, .kv_heads = 2, .head_dim = 16, .kv_tile = 24},
       DType::f32, DType::f32, 17);
   REQUIRE_THROWS_WITH(tile.run(), Catch::Contains("multiples of 16"));
+  AttentionCase negative({.batch = 1,
+                          .sequence = 8,
+                          .heads = 2,
+                          .kv_heads = 2,
+                          .head_dim = 16,
+                          .softmax_scale = -0.5f},
+                         DType::f32, DType::f32, 17);
+  REQUIRE_THROWS_WITH(negative.run(), Catch::Contains("softmax_scale -0.5"));
   AttentionCase start({.batch = 1, .sequence = 8, .heads = 2, .kv_heads = 2, .head_dim = 16},
                       DType::f32, DType::f32, 17);
   start.starts.set(3, 4.0);
