@@ -66,20 +66,22 @@ std::string run_tokens(std::vector<std::string> words) {
     path += (path.empty() ? "" : ":") + before;
   }
   const std::string accepted =
-      "; accepted: python3 or FP8LAB_PYTHON=INTERPRETER with numpy, tokenizers and xxhash";
+      "python3 or FP8LAB_PYTHON=INTERPRETER with numpy, tokenizers and xxhash";
   CommandOutput output;
   try {
     output = run_command(words, {"PYTHONPATH=" + path, "PYTHONDONTWRITEBYTECODE=1"});
   } catch (const Error& error) {
-    throw Error(error.what() + accepted);
+    ErrorFields fields = fields_of(error);
+    fields.accepted = accepted;
+    throw InputError(fields);
   }
   if (output.status == 0) return output.error;
   std::string said = output.error.substr(output.error.rfind('\n') + 1);
   constexpr std::string_view kName = "fp8lab.tokens: ";
   if (said.starts_with(kName)) said.erase(0, kName.size());
   if (output.status == 2) throw Error(said);
-  throw RuntimeFailure(fmt::format("{} -m fp8lab.tokens ended with status {}: {}{}", words[0],
-                                   output.status, said.empty() ? "it said nothing" : said,
+  throw RuntimeFailure(fmt::format("{} -m fp8lab.tokens ended with status {}: {}; accepted: {}",
+                                   words[0], output.status, said.empty() ? "it said nothing" : said,
                                    accepted));
 }
 
@@ -284,7 +286,9 @@ PromptIds prompt_ids(const std::vector<GivenPrompt>& prompts, const PromptTokeni
   try {
     read.notes = notes_of(run_tokens(words));
   } catch (const Error& error) {
-    throw Error(named_as_given(error.what(), file, prompts));
+    ErrorFields fields = fields_of(error);
+    fields.reason = named_as_given(fields.reason, file, prompts);
+    throw InputError(fields);
   }
   for (std::string& note : read.notes) note = named_as_given(note, file, prompts);
   const std::string written = read_file(out / "prompts.jsonl");
