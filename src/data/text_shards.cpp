@@ -16,7 +16,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/base/input_error.hpp"
 #include "src/config/config_names.hpp"
-#include "src/config/reading/experiments.hpp"
+#include "src/config/reading/python_package.hpp"
 #include "src/data/token_shard.hpp"
 #include "src/io/command_output.hpp"
 #include "src/io/files/atomic_file.hpp"
@@ -43,17 +43,6 @@ std::string variable(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-/// Returns the folder with the Python package: beside the experiments of an installed program,
-/// else in the source tree. Empty for a program in that package: the interpreter has it.
-fs::path package_folder() {
-  const fs::path beside = experiments_directory().parent_path();
-  for (const fs::path& folder : {beside / "python", beside / "src/python"}) {
-    if (is_file(folder / "fp8lab/tokens/__main__.py")) return folder;
-  }
-  if (is_file(beside / "tokens/__main__.py")) return {};
-  throw InputError({.where = beside.string(), .reason = "the Python package fp8lab is missing"});
-}
-
 /// What precedes a note of fp8lab.tokens on standard error.
 constexpr std::string_view kNote = "fp8lab.tokens: note: ";
 
@@ -61,7 +50,7 @@ constexpr std::string_view kNote = "fp8lab.tokens: note: ";
 /// with its line for status 2, RuntimeFailure for any other.
 std::string run_tokens(std::vector<std::string> words) {
   words.insert(words.begin(), {python_interpreter(), "-m", "fp8lab.tokens"});
-  std::string path = package_folder().string();
+  std::string path = python_package_folder().string();
   if (const std::string before = variable("PYTHONPATH"); !before.empty()) {
     path += (path.empty() ? "" : ":") + before;
   }
