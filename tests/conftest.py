@@ -1,11 +1,18 @@
-"""Gives a run of skipped tests alone an exit status of its own, which ctest shows as a skip. A run
-in which any test passed or failed has the usual status."""
+"""Finds the packages. Gives a run of skipped tests alone an exit status of its own, which ctest
+shows as a skip; a run in which any test passed or failed has the usual status."""
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import pytest
 
 ALL_SKIPPED = 77  # SKIP_RETURN_CODE of tests/CMakeLists.txt
+
+# The analysis opens run files by the package fp8lab; one with the shared library comes first, if
+# PYTHONPATH names it.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "src/python"))
 
 
 @pytest.hookimpl(trylast=True)

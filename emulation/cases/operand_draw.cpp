@@ -94,15 +94,6 @@ void add_scale_sources(std::vector<QuantSpec>& specs) {
 
 }  // namespace
 
-QuantSpec quantized(const FormatSpec& format, TileShape tile, ScaleFormat scale) {
-  QuantSpec spec;
-  spec.format = format;
-  spec.tile = tile;
-  spec.scale.format = scale;
-  spec.scale_source = ScaleSource::current;
-  return spec;
-}
-
 QuantSpec quantized_behind(const char* transform, const FormatSpec& format, TileShape tile) {
   QuantSpec spec = quantized(format, tile);
   spec.transform = transform_from_name(transform).value();

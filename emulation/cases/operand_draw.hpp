@@ -5,13 +5,11 @@
 #include <vector>
 
 #include "emulation/cases/case_draw.hpp"
+#include "emulation/spec/current_scaling.hpp"
 
 namespace fp8lab {
 
-/// Returns a quantizer with current scaling of `tile`, by the default rule of `scale`.
-QuantSpec quantized(const numerics::FormatSpec& format, TileShape tile,
-                    numerics::ScaleFormat scale = numerics::ScaleFormat::fp32);
-/// As above, after the transform of this name.
+/// Returns quantized(format, tile) after the transform of this name.
 QuantSpec quantized_behind(const char* transform, const numerics::FormatSpec& format,
                            TileShape tile);
 

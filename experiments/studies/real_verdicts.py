@@ -1,6 +1,6 @@
 """Verdicts on a study real_*.toml from the losses that real_summary.py has gathered, as Markdown.
 
-PYTHONPATH=analysis python3 experiments/studies/real_verdicts.py \
+PYTHONPATH=analysis:src/python python3 experiments/studies/real_verdicts.py \
     experiments/results/real_checkpoint/losses.csv [--study real_rate]
 
 Gaps are relative to the run of the same seed in `--baseline` (bf16), of real_10m where the study

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "emulation/spec/current_scaling.hpp"
 #include "emulation/spec/slot.hpp"
 #include "kernels/library/gemm_cublaslt.hpp"
 #include "kernels/runtime/operations.hpp"
@@ -31,15 +32,6 @@ struct Mode {
   /// Second orientations are read with contiguous rows, as in training without quantizers.
   bool as_stored = false;
 };
-
-QuantSpec quantized(const numerics::FormatSpec& format, TileShape tile) {
-  QuantSpec spec;
-  spec.format = format;
-  spec.tile = tile;
-  spec.scale.format = numerics::ScaleFormat::fp32;
-  spec.scale_source = ScaleSource::current;
-  return spec;
-}
 
 QuantSpec e4m3(TileShape tile) { return quantized(numerics::kE4M3, tile); }
 

@@ -13,6 +13,7 @@
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/simd/aligned_buffer.hpp"
 #include "emulation/cpu/simd/target.hpp"
+#include "emulation/spec/current_scaling.hpp"
 #include "src/bench/bell_values.hpp"
 #include "src/bench/simd/peer_transpose.hpp"
 
@@ -28,12 +29,8 @@ double seconds_of(const Action& action) {
 
 QuantSpec spec_of(const numerics::FormatSpec& format, TileShape tile,
                   numerics::ScaleFormat scale_format) {
-  QuantSpec spec;
-  spec.format = format;
-  spec.tile = tile;
-  spec.scale.format = scale_format;
+  QuantSpec spec = quantized(format, tile, scale_format);
   spec.scale.rounding = numerics::ScaleRounding::enc_floor;
-  spec.scale_source = ScaleSource::current;
   return spec;
 }
 
@@ -407,10 +404,7 @@ std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows
   using numerics::ScaleFormat;
   QuantSpec delayed = spec_of(numerics::kE4M3, {}, ScaleFormat::fp32);
   delayed.scale_source = ScaleSource::delayed;
-  QuantSpec expanded;
-  expanded.format = numerics::kE4M3;
-  expanded.tile = {1, 128};
-  expanded.scale_source = ScaleSource::current;
+  QuantSpec expanded = quantized(numerics::kE4M3, {1, 128});
   expanded.transform.kind = RangeExpansion{};
   QuantSpec estimated = spec_of(numerics::kE2M1, {1, 32}, ScaleFormat::e8m0);
   QuantSpec deviations = estimated, rotated = estimated;

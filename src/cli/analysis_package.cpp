@@ -14,6 +14,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/base/input_error.hpp"
 #include "src/config/reading/experiments.hpp"
+#include "src/config/reading/python_package.hpp"
 #include "src/io/files/file_descriptor.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/python_interpreter.hpp"
@@ -83,6 +84,7 @@ void add_python(Options& options, const std::string& needs) {
 void set_python_path() {
   std::string path = analysis_directory();
   if (path.empty()) return;
+  path += ":" + python_package_folder().string();
   const char* before = std::getenv("PYTHONPATH");
   if (before != nullptr && *before != '\0') path += std::string(":") + before;
   setenv("PYTHONPATH", path.c_str(), 1);

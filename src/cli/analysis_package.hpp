@@ -12,7 +12,8 @@ namespace fp8lab::cli {
 /// Adds --python, the interpreter of the package; `needs` describes the packages it requires.
 void add_python(Options& options, const std::string& needs);
 
-/// Puts the package first in the interpreter's search path. Throws Error if the package is missing.
+/// Puts the analysis and the package fp8lab, by which it opens run files, first in the
+/// interpreter's search path. Throws Error if one is missing.
 void set_python_path();
 
 /// The processes that Ctrl-C ends: program and interpreter, or only the interpreter, which

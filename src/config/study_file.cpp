@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/error_context.hpp"
 #include "emulation/base/input_error.hpp"
 #include "src/config/config.hpp"
 #include "src/config/reading/experiments.hpp"
@@ -406,11 +407,8 @@ RunConfig configure(const StudyConfig& study, const std::string& what,
                     const std::vector<Assignment>& assignments) {
   std::vector<Assignment> all = study.assignments;
   all.insert(all.end(), assignments.begin(), assignments.end());
-  try {
-    return load_run_config(study.base, all, study.scale);
-  } catch (const Error& error) {
-    throw InputError(in_place(fmt::format("study '{}', {}", study.name, what), error));
-  }
+  return at_place(fmt::format("study '{}', {}", study.name, what),
+                  [&] { return load_run_config(study.base, all, study.scale); });
 }
 
 RunConfig configure_as_baseline(const StudyConfig& study, const StudyArm& arm) {

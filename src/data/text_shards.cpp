@@ -16,7 +16,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/base/input_error.hpp"
 #include "src/config/config_names.hpp"
-#include "src/config/reading/experiments.hpp"
+#include "src/config/reading/python_package.hpp"
 #include "src/data/token_shard.hpp"
 #include "src/io/command_output.hpp"
 #include "src/io/files/atomic_file.hpp"
@@ -43,17 +43,6 @@ std::string variable(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-/// Returns the folder with the Python package: beside the experiments of an installed program,
-/// else in the source tree. Empty for a program in that package: the interpreter has it.
-fs::path package_folder() {
-  const fs::path beside = experiments_directory().parent_path();
-  for (const fs::path& folder : {beside / "python", beside / "src/python"}) {
-    if (is_file(folder / "fp8lab/tokens/__main__.py")) return folder;
-  }
-  if (is_file(beside / "tokens/__main__.py")) return {};
-  throw InputError({.where = beside.string(), .reason = "the Python package fp8lab is missing"});
-}
-
 /// What precedes a note of fp8lab.tokens on standard error.
 constexpr std::string_view kNote = "fp8lab.tokens: note: ";
 
@@ -61,25 +50,27 @@ constexpr std::string_view kNote = "fp8lab.tokens: note: ";
 /// with its line for status 2, RuntimeFailure for any other.
 std::string run_tokens(std::vector<std::string> words) {
   words.insert(words.begin(), {python_interpreter(), "-m", "fp8lab.tokens"});
-  std::string path = package_folder().string();
+  std::string path = python_package_folder().string();
   if (const std::string before = variable("PYTHONPATH"); !before.empty()) {
     path += (path.empty() ? "" : ":") + before;
   }
   const std::string accepted =
-      "; accepted: python3 or FP8LAB_PYTHON=INTERPRETER with numpy, tokenizers and xxhash";
+      "python3 or FP8LAB_PYTHON=INTERPRETER with numpy, tokenizers and xxhash";
   CommandOutput output;
   try {
     output = run_command(words, {"PYTHONPATH=" + path, "PYTHONDONTWRITEBYTECODE=1"});
   } catch (const Error& error) {
-    throw Error(error.what() + accepted);
+    ErrorFields fields = fields_of(error);
+    fields.accepted = accepted;
+    throw InputError(fields);
   }
   if (output.status == 0) return output.error;
   std::string said = output.error.substr(output.error.rfind('\n') + 1);
   constexpr std::string_view kName = "fp8lab.tokens: ";
   if (said.starts_with(kName)) said.erase(0, kName.size());
   if (output.status == 2) throw Error(said);
-  throw RuntimeFailure(fmt::format("{} -m fp8lab.tokens ended with status {}: {}{}", words[0],
-                                   output.status, said.empty() ? "it said nothing" : said,
+  throw RuntimeFailure(fmt::format("{} -m fp8lab.tokens ended with status {}: {}; accepted: {}",
+                                   words[0], output.status, said.empty() ? "it said nothing" : said,
                                    accepted));
 }
 
@@ -284,7 +275,9 @@ PromptIds prompt_ids(const std::vector<GivenPrompt>& prompts, const PromptTokeni
   try {
     read.notes = notes_of(run_tokens(words));
   } catch (const Error& error) {
-    throw Error(named_as_given(error.what(), file, prompts));
+    ErrorFields fields = fields_of(error);
+    fields.reason = named_as_given(fields.reason, file, prompts);
+    throw InputError(fields);
   }
   for (std::string& note : read.notes) note = named_as_given(note, file, prompts);
   const std::string written = read_file(out / "prompts.jsonl");

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/error_context.hpp"
 #include "emulation/base/input_error.hpp"
 
 namespace fp8lab {
@@ -99,7 +100,7 @@ std::unique_ptr<Transformer> make_rollout_model(Backend& backend, const Paramete
                       .reason = fmt::format("its activations are {}, those of training {}",
                                             name_of(own), name_of(of_training))});
   }
-  auto model = in_context(fmt::format("rollout recipe {}", recipe.name), [&] {
+  auto model = at_place(fmt::format("rollout recipe {}", recipe.name), [&] {
     return std::make_unique<Transformer>(backend, parameters, parameters.model(), recipe,
                                          trained.shape(), Purpose::inference);
   });

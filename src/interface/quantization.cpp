@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/error_context.hpp"
 #include "emulation/base/input_error.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/spec_fields.hpp"
@@ -37,7 +38,7 @@ std::vector<const Field<QuantSpec>*> operand_fields() {
 QuantSpec spec_of_keys(const fp8lab_key* keys, std::size_t count) {
   std::vector<SpecKey> words;
   for (std::size_t i = 0; i < count; ++i) {
-    const FieldValue value = in_context("QuantSpec", [&] { return field_value(keys[i]); });
+    const FieldValue value = at_place("QuantSpec", [&] { return field_value(keys[i]); });
     SpecKey& word = words.emplace_back();
     word.first = keys[i].name;
     if (const auto* text = std::get_if<std::string>(&value)) {

@@ -185,16 +185,21 @@ class Converter {
   void check_source() const {
     for (const StoredWeight& weight : source_.weights) {
       if (is_readable(weight)) continue;
-      throw Error(fmt::format(
-          "{}: tensor '{}': its scales are missing or do not fit; `fp8lab doctor "
-          "{}` says why",
-          source_.path.string(), weight.codes->name, shell_path(source_.path.string())));
+      throw InputError({.where = source_.path.string(),
+                        .noun = "tensor",
+                        .key = weight.codes->name,
+                        .verb = ":",
+                        .reason = "its scales are missing or do not fit",
+                        .remedy = fmt::format("`fp8lab doctor {}` says why",
+                                              shell_path(source_.path.string()))});
     }
     if (source_.orphans.empty()) return;
-    throw Error(fmt::format(
-        "{}: tensor '{}' is the scale of no quantized weight; `fp8lab doctor {}` "
-        "says more",
-        source_.path.string(), source_.orphans.front()->name, shell_path(source_.path.string())));
+    throw InputError(
+        {.where = source_.path.string(),
+         .noun = "tensor",
+         .key = source_.orphans.front()->name,
+         .reason = "is the scale of no quantized weight",
+         .remedy = fmt::format("`fp8lab doctor {}` says more", shell_path(source_.path.string()))});
   }
 
   /// A pattern that names nothing is a typing mistake, which would quantize what it meant to keep.
@@ -251,18 +256,23 @@ class Converter {
 
   void plan_quantized(std::size_t index, const TensorHeader& header) {
     if (is_stored_transposed(header.name)) {
-      throw Error(
-          fmt::format("{}: tensor '{}': files of this family hold it as (in, out), for which "
-                      "no dialect has scales; accepted: --to bf16, f16 or f32",
-                      source_.path.string(), header.name));
+      throw InputError({.where = source_.path.string(),
+                        .noun = "tensor",
+                        .key = header.name,
+                        .verb = ":",
+                        .reason = "files of this family hold it as (in, out), for which no dialect "
+                                  "has scales",
+                        .accepted = "--to bf16, f16 or f32"});
     }
     Content content = Content::codes;
     std::vector<TensorHeader> parts;
     try {
       parts = layout_headers(*options_.target.layout, header.name, header.shape);
     } catch (const Error& error) {
-      throw Error(fmt::format("{}: {}; accepted: --ignore '{}', which keeps it as it is",
-                              source_.path.string(), error.what(), module_of_tensor(header.name)));
+      ErrorFields fields = in_place(source_.path.string(), error);
+      fields.accepted =
+          fmt::format("--ignore '{}', which keeps it as it is", module_of_tensor(header.name));
+      throw InputError(fields);
     }
     for (TensorHeader& part : parts) {
       planned_.push_back({std::move(part), index, content, nullptr});

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/error_context.hpp"
 #include "emulation/base/input_error.hpp"
 #include "src/config/config_difference.hpp"
 #include "src/io/files/file_kind.hpp"
@@ -245,11 +246,8 @@ UnfinishedRuns find_unfinished_runs(const StudyPlan& plan, const StudyOptions& o
     }
   }
   const auto check = [&](const RunConfig& config, bool start_is_to_come) {
-    try {
-      run_check.check(config, start_is_to_come);
-    } catch (const Error& error) {
-      throw InputError(in_place(fmt::format("run '{}'", config.name), error));
-    }
+    at_place(fmt::format("run '{}'", config.name),
+             [&] { run_check.check(config, start_is_to_come); });
   };
   for (const RunConfig* config : found.shared) check(*config, false);
   for (const PlannedArm* arm : found.arms) check(arm->config, !arm->shared_run.empty());

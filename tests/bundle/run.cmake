@@ -22,7 +22,7 @@ expect("${bundle}/share/fp8lab/experiments" "${output}")
 run(env -i "${bundle}/bin/fp8lab" recipes list)
 expect("infir2" "${output}")
 run(env -i "${bundle}/bin/fp8lab" train --preset quickstart --dry-run)
-run(env -i PYTHONPATH=${bundle}/share/fp8lab/analysis PYTHONDONTWRITEBYTECODE=1
+run(env -i PYTHONPATH=${bundle}/share/fp8lab/analysis:${bundle}/share/fp8lab/python PYTHONDONTWRITEBYTECODE=1
   /usr/bin/python3 -m fp8lab_analysis.report --help)
 run(env -i PYTHONPATH=${bundle}/share/fp8lab/python PYTHONDONTWRITEBYTECODE=1
   /usr/bin/python3 -m fp8lab.tokens --help)

@@ -22,8 +22,8 @@ if(found EQUAL -1)
 endif()
 run("${prefix}/bin/fp8lab" recipes show infir2)
 run("${prefix}/bin/fp8lab" train --preset quickstart --dry-run)
-run("${CMAKE_COMMAND}" -E env "PYTHONPATH=${prefix}/share/fp8lab/analysis" PYTHONDONTWRITEBYTECODE=1
-  /usr/bin/python3 -m fp8lab_analysis.report --help)
+run("${CMAKE_COMMAND}" -E env "PYTHONPATH=${prefix}/share/fp8lab/analysis:${prefix}/share/fp8lab/python"
+  PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m fp8lab_analysis.report --help)
 # Python's package has its library, and that finds the installed recipes.
 run("${CMAKE_COMMAND}" -E env --unset=FP8LAB_LIBRARY "PYTHONPATH=${prefix}/share/fp8lab/python"
   PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -c

@@ -20,7 +20,7 @@ from test_provenance import (
     write_config,
 )
 
-ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def doctor(directory: Path, *extra: str) -> tuple[int, dict[str, tuple[str, str]]]:
@@ -212,7 +212,7 @@ def test_rows_of_other_files_are_not_read(tmp_path: Path) -> None:
         assert status == 3 and found["run.h5"][0] == "damaged", kind
         assert "another" in found["run.h5"][1], (kind, found)
         report = [sys.executable, "-m", "fp8lab_analysis.report", out, "--out", tmp_path / "page"]
-        path = {**os.environ, "PYTHONPATH": str(ANALYSIS)}
+        path = {**os.environ, "PYTHONPATH": f"{ROOT / 'analysis'}:{ROOT / 'src/python'}"}
         result = subprocess.run(report, capture_output=True, text=True, env=path)
         assert result.returncode == 2 and result.stderr.count("\n") == 1, (kind, result.stderr)
         assert "another" in result.stderr and "/metrics/loss" in result.stderr, (kind, result)

@@ -168,7 +168,7 @@ def load(path: Path) -> tuple[str, str]:
 
 def _load(path: Path) -> tuple[str, str]:
     os.chdir(path.parent)
-    sys.path.insert(0, str(SOURCE / "analysis"))
+    sys.path[:0] = [str(SOURCE / "analysis"), str(SOURCE / "src/python")]
     from fp8lab_analysis.read.hdf5 import InputError
     from fp8lab_analysis.read.run_reader import load_run
     from fp8lab_analysis.read.study import load_study

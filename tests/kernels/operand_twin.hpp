@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "emulation/cpu/operations.hpp"
+#include "emulation/spec/current_scaling.hpp"
 #include "tests/kernels/device_test.hpp"
 
 namespace fp8lab::test {
@@ -44,15 +45,6 @@ class OperandTwin {
   std::unique_ptr<Twin> scales_;
   QuantizedOperand host_, device_;
 };
-
-inline QuantSpec quantized(const numerics::FormatSpec& format, TileShape tile) {
-  QuantSpec spec;
-  spec.format = format;
-  spec.tile = tile;
-  spec.scale.format = numerics::ScaleFormat::fp32;
-  spec.scale_source = ScaleSource::current;
-  return spec;
-}
 
 inline GemmSpec fp8_gemm(Schedule schedule, DType output,
                          ScaleOrder order = ScaleOrder::automatic) {

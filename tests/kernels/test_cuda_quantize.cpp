@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "emulation/cpu/operations.hpp"
+#include "emulation/spec/current_scaling.hpp"
 #include "kernels/cuda_backend.hpp"
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/runtime/operations.hpp"
@@ -27,11 +28,8 @@ constexpr Layout kLayouts[] = {{0, 0}, {32, 16}, {3, 0}, {16, 1}};
 
 QuantSpec spec_of(const numerics::FormatSpec& format, TileShape tile, ScaleSource source,
                   numerics::ScaleFormat scale = numerics::ScaleFormat::fp32) {
-  QuantSpec spec;
-  spec.format = format;
-  spec.tile = tile;
+  QuantSpec spec = quantized(format, tile, scale);
   spec.scale_source = source;
-  spec.scale.format = scale;
   spec.scale.rounding = numerics::ScaleRounding::rceil;
   spec.history_length = 4;
   return spec;

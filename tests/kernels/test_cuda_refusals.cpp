@@ -3,20 +3,13 @@
 
 #include "emulation/cpu/operations.hpp"
 #include "emulation/ops/gemm/gemm_plan.hpp"
+#include "emulation/spec/current_scaling.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/runtime/operations.hpp"
 
 using namespace fp8lab;
 
 namespace {
-
-QuantSpec spec_of(const numerics::FormatSpec& format, TileShape tile) {
-  QuantSpec spec;
-  spec.format = format;
-  spec.scale_source = ScaleSource::current;
-  spec.tile = tile;
-  return spec;
-}
 
 GemmSpec promoted(Accumulator accumulator, int interval) {
   GemmSpec spec;
@@ -30,9 +23,9 @@ GemmSpec promoted(Accumulator accumulator, int interval) {
 
 TEST_CASE("cuda takes BF16 GEMMs with scales inside the sum") {
   const GemmSpec spec = promoted(Accumulator::sm90_bf16, 16);
-  const QuantSpec group = spec_of(numerics::kE2M1, {1, 16});
-  const QuantSpec block = spec_of(numerics::kE2M1, {16, 16});
-  const QuantSpec row = spec_of(numerics::kE2M1, {1, 0});
+  const QuantSpec group = quantized(numerics::kE2M1, {1, 16});
+  const QuantSpec block = quantized(numerics::kE2M1, {16, 16});
+  const QuantSpec row = quantized(numerics::kE2M1, {1, 0});
   for (const QuantSpec& b : {group, block, row, QuantSpec{}}) {
     CHECK(cuda::device_gemm_refusal(spec, group, b).empty());
   }

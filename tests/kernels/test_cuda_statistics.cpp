@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "emulation/cpu/operations.hpp"
+#include "emulation/spec/current_scaling.hpp"
 #include "kernels/cuda_backend.hpp"
 #include "kernels/plan/statistics_plan.hpp"
 #include "kernels/quantize/statistics/operand_statistics.hpp"
@@ -26,13 +27,8 @@ namespace {
 
 constexpr std::int64_t kRecordBytes = sizeof(OperandStatistics);
 
-QuantSpec spec_of(TileShape tile, numerics::ScaleFormat scale) {
-  QuantSpec spec;
-  spec.format = numerics::kE4M3;
-  spec.tile = tile;
-  spec.scale_source = ScaleSource::current;
-  spec.scale.format = scale;
-  return spec;
+QuantSpec e4m3(TileShape tile, numerics::ScaleFormat scale = numerics::ScaleFormat::fp32) {
+  return quantized(numerics::kE4M3, tile, scale);
 }
 
 QuantizedOperand shaped(const QuantSpec& spec, std::int64_t rows, std::int64_t cols,
@@ -182,7 +178,7 @@ void check_source(cuda::Context& context, Twin& source, const std::string& what)
                                TileShape{128, 128}, TileShape{3, 7}}) {
     for (const auto scale : {numerics::ScaleFormat::fp32, numerics::ScaleFormat::e8m0}) {
       for (const bool transpose : {false, true}) {
-        const QuantSpec spec = spec_of(tile, scale);
+        const QuantSpec spec = e4m3(tile, scale);
         Measured measured(spec, source, transpose, seed, seed % 8);
         seed += 3;
         check_record(context, measured,
@@ -222,7 +218,7 @@ class Turns {
   void add_small(int count) {
     constexpr TileShape kTiles[] = {{1, 128}, {128, 128}, {0, 0}, {1, 0}, {3, 7}};
     for (int i = 0; i < count; ++i) {
-      const QuantSpec spec = spec_of(kTiles[i % 5], numerics::ScaleFormat::fp32);
+      const QuantSpec spec = e4m3(kTiles[i % 5]);
       if (i % 4 == 1) {
         add_both(spec, 8 + i * 8 % 48, 8 + i * 32 % 288);
       } else {
@@ -429,16 +425,16 @@ TEST_CASE("cuda statistics of both orientations in one reading") {
   struct Shape {
     std::int64_t rows, cols;
   };
-  const QuantSpec rows = spec_of({1, 128}, numerics::ScaleFormat::pow2);
-  const QuantSpec blocks = spec_of({128, 128}, numerics::ScaleFormat::fp32);
-  const QuantSpec tensor = spec_of({0, 0}, numerics::ScaleFormat::fp32);
+  const QuantSpec rows = e4m3({1, 128}, numerics::ScaleFormat::pow2);
+  const QuantSpec blocks = e4m3({128, 128});
+  const QuantSpec tensor = e4m3({0, 0});
   const std::pair<QuantSpec, QuantSpec> kinds[] = {
       {rows, rows},
       {blocks, blocks},
       {tensor, rows},
-      {spec_of({1, 0}, numerics::ScaleFormat::fp32), tensor},
-      {spec_of({1, 48}, numerics::ScaleFormat::e8m0), spec_of({16, 16}, {})},
-      {spec_of({8, 8}, numerics::ScaleFormat::fp32), spec_of({5, 8}, {})}};
+      {e4m3({1, 0}), tensor},
+      {e4m3({1, 48}, numerics::ScaleFormat::e8m0), e4m3({16, 16})},
+      {e4m3({8, 8}), e4m3({5, 8})}};
   std::uint32_t seed = 7;
   for (const Shape shape :
        {Shape{8, 8}, Shape{8, 264}, Shape{128, 256}, Shape{136, 24}, Shape{168, 528}}) {
@@ -458,7 +454,7 @@ TEST_CASE("cuda statistics of both orientations in one reading") {
 TEST_CASE("cuda statistics of both orientations, one of which is not finite or not ordinary") {
   cuda::Context* context = device_context();
   if (context == nullptr) return;
-  const QuantSpec rows = spec_of({1, 128}, numerics::ScaleFormat::fp32);
+  const QuantSpec rows = e4m3({1, 128});
   const auto check = [&](const std::string& name, const auto& change) {
     for (const int which : {0, 1}) {
       Twin source(DType::bf16, 160, 272, Fill::ordinary, 91);
@@ -540,7 +536,7 @@ TEST_CASE("cuda statistics of values in either order of storage") {
 TEST_CASE("cuda statistics are enqueued behind what the stream still has to do", "[asynchronous]") {
   cuda::Context* context = device_context();
   if (context == nullptr) return;
-  const QuantSpec spec = spec_of({1, 128}, numerics::ScaleFormat::fp32);
+  const QuantSpec spec = e4m3({1, 128});
   Twin first_source(DType::bf16, 300, 1001, Fill::difficult, 1);
   Twin second_source(DType::f32, 70, 5000, Fill::ordinary, 2);
   // The first time loads kernels and gives the workspace its size.
@@ -614,7 +610,7 @@ TEST_CASE("cuda statistics of a recording that is broken off are forgotten") {
   Turns turns, never;
   turns.add_small(5);
   turns.change();
-  never.add(spec_of({0, 0}, numerics::ScaleFormat::fp32), 1, 300'000, false);
+  never.add(e4m3({0, 0}), 1, 300'000, false);
   never.add_small(2);  // which get memory that holds zeros
   never.upload();
   std::unique_ptr<Recorded> recorded;
@@ -686,7 +682,7 @@ TEST_CASE("cuda statistics of operands that fill the memory for what is found", 
   cuda::CudaBackend backend(0);
   Turns turns;
   for (const std::int64_t cols : {300, 4'500'000, 4'500'001, 300, 8'900'001, 301}) {
-    turns.add(spec_of({0, 0}, numerics::ScaleFormat::fp32), 1, cols, false);
+    turns.add(e4m3({0, 0}), 1, cols, false);
   }
   std::unique_ptr<Recorded> recorded;
   for (int round = 0; round < 3; ++round) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "emulation/spec/current_scaling.hpp"
 #include "kernels/plan/fusion.hpp"
 #include "kernels/plan/limits.hpp"
 #include "kernels/plan/statistics_plan.hpp"
@@ -13,18 +14,8 @@ using namespace fp8lab::cuda;
 
 namespace {
 
-QuantSpec spec_of(const numerics::FormatSpec& format, TileShape tile,
-                  numerics::ScaleFormat scale = numerics::ScaleFormat::fp32) {
-  QuantSpec spec;
-  spec.format = format;
-  spec.tile = tile;
-  spec.scale.format = scale;
-  spec.scale_source = ScaleSource::current;
-  return spec;
-}
-
 QuantSpec delayed() {
-  QuantSpec spec = spec_of(numerics::kE4M3, {0, 0});
+  QuantSpec spec = quantized(numerics::kE4M3, {0, 0});
   spec.scale_source = ScaleSource::delayed;
   return spec;
 }
@@ -51,21 +42,22 @@ TensorView view(DType type, std::int64_t rows, std::int64_t cols) {
 }  // namespace
 
 TEST_CASE("the plan of a quantization follows its format, tile, scale and shape") {
-  const QuantSpec tensor = spec_of(numerics::kE4M3, {0, 0}), row = spec_of(numerics::kE4M3, {1, 0});
+  const QuantSpec tensor = quantized(numerics::kE4M3, {0, 0}),
+                  row = quantized(numerics::kE4M3, {1, 0});
   CHECK(plan_of(tensor, 64, 64) ==
         "amax of the tensor, scale_kernel, block_kernel with the e4m3 instruction");
-  CHECK(plan_of(spec_of(numerics::kE4M3, {1, 128}), 64, 256) ==
+  CHECK(plan_of(quantized(numerics::kE4M3, {1, 128}), 64, 256) ==
         "block_kernel with the e4m3 instruction");
-  CHECK(plan_of(spec_of(numerics::kE4M3, {1, 96}), 64, 256) ==
+  CHECK(plan_of(quantized(numerics::kE4M3, {1, 96}), 64, 256) ==
         "amaxes of tiles, scale_kernel, encode_kernel with the e4m3 instruction");
   CHECK(plan_of(row, 64, kLongestRow) == "row_kernel with the e4m3 instruction");
   CHECK(plan_of(row, 64, kLongestRow + 8) ==
         "amaxes of rows, scale_kernel, block_kernel with the e4m3 instruction");
   CHECK(plan_of(row, 64, 256, true) ==
         "amaxes of columns, scale_kernel, block_kernel with the e4m3 instruction");
-  CHECK(plan_of(spec_of(numerics::kE2M1, {1, 16}, numerics::ScaleFormat::nv_two_level), 64, 64) ==
+  CHECK(plan_of(quantized(numerics::kE2M1, {1, 16}, numerics::ScaleFormat::nv_two_level), 64, 64) ==
         "amax of the tensor, two_level_kernel, block_kernel with e2m1 by additions");
-  CHECK(plan_of(spec_of(numerics::kInt8, {1, 0}), 3, 5) == "row_kernel with int8 by an addition");
+  CHECK(plan_of(quantized(numerics::kInt8, {1, 0}), 3, 5) == "row_kernel with int8 by an addition");
   CHECK(plan_of({}, 64, 64) == "cast_kernel");
 }
 
@@ -80,14 +72,15 @@ TEST_CASE("a delayed amax is raised by the kernel that writes the codes, or by a
 }
 
 TEST_CASE("random bits come from a block of words for four neighbours, or one by one") {
-  const QuantSpec spec = stochastic(spec_of(numerics::kE2M1, {1, 32}, numerics::ScaleFormat::e8m0));
+  const QuantSpec spec =
+      stochastic(quantized(numerics::kE2M1, {1, 32}, numerics::ScaleFormat::e8m0));
   CHECK(plan_of(spec, 64, 64) == "block_kernel with StochasticCodec");
   CHECK(plan_of(spec, 64, 66) ==
         "amaxes of tiles, scale_kernel, encode_kernel with the general codec");
 }
 
 TEST_CASE("transforms come first, and codebooks have a kernel of their own") {
-  const QuantSpec tiles = spec_of(numerics::kE4M3, {1, 128});
+  const QuantSpec tiles = quantized(numerics::kE4M3, {1, 128});
   CHECK(plan_of(transformed(tiles, "hadamard:16"), 64, 128) ==
         "Hadamard transform, block_kernel with the e4m3 instruction");
   CHECK(plan_of(transformed(tiles, "smooth:0.5"), 64, 128) ==
@@ -98,23 +91,24 @@ TEST_CASE("transforms come first, and codebooks have a kernel of their own") {
 }
 
 TEST_CASE("both orientations share the passes, and one launch writes the codes") {
-  const QuantSpec row = spec_of(numerics::kE4M3, {1, 0}), tensor = spec_of(numerics::kE4M3, {0, 0});
+  const QuantSpec row = quantized(numerics::kE4M3, {1, 0}),
+                  tensor = quantized(numerics::kE4M3, {0, 0});
   const auto plan = plan_quantize_both(row, row);
   REQUIRE(plan);
   CHECK(plan->amaxes() == AmaxPasses{.rows = true, .cols = true});
   CHECK(describe(*plan) ==
         "amaxes of rows and columns, scale_kernel, scale_kernel, block_kernel with the e4m3 "
         "instruction, both orientations");
-  CHECK(plan_quantize_both(tensor, spec_of(numerics::kE4M3, {128, 128})));
-  CHECK_FALSE(plan_quantize_both(row, spec_of(numerics::kE5M2, {1, 0})));
+  CHECK(plan_quantize_both(tensor, quantized(numerics::kE4M3, {128, 128})));
+  CHECK_FALSE(plan_quantize_both(row, quantized(numerics::kE5M2, {1, 0})));
   CHECK_FALSE(plan_quantize_both(row, stochastic(row)));
   CHECK_FALSE(plan_quantize_both(row, transformed(row, "hadamard:16")));
-  CHECK_FALSE(plan_quantize_both(row, spec_of(numerics::kE4M3, {1, 96})));
+  CHECK_FALSE(plan_quantize_both(row, quantized(numerics::kE4M3, {1, 96})));
 }
 
 TEST_CASE("a producer is fused by types, shapes and specs") {
-  const QuantSpec tiles = spec_of(numerics::kE4M3, {1, 128});
-  const QuantSpec of_tensor = spec_of(numerics::kE4M3, {0, 0});
+  const QuantSpec tiles = quantized(numerics::kE4M3, {1, 128});
+  const QuantSpec of_tensor = quantized(numerics::kE4M3, {0, 0});
   const auto operand = [](const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
     return QuantizedOperand::without_memory(spec, rows, k);
   };
@@ -210,7 +204,7 @@ TEST_CASE("sums with norms, their gradients and pairs of operands are fused by t
   CHECK(gradient(DType::bf16, 252).empty());  // rows do not begin on 16 bytes
   CHECK(gradient(DType::bf16, 0).empty());
   CHECK(gradient(DType::f32, 256).empty());
-  const QuantSpec row = spec_of(numerics::kE4M3, {1, 0});
+  const QuantSpec row = quantized(numerics::kE4M3, {1, 0});
   const QuantizedOperand first = QuantizedOperand::without_memory(row, 64, 256);
   const QuantizedOperand second = QuantizedOperand::without_memory(row, 256, 64);
   const Fusion* const both = fusion_of(
@@ -221,7 +215,7 @@ TEST_CASE("sums with norms, their gradients and pairs of operands are fused by t
 
 TEST_CASE(
     "operands are measured together from a source in rows and in columns, if it has elements") {
-  const QuantSpec tiles = spec_of(numerics::kE4M3, {1, 128});
+  const QuantSpec tiles = quantized(numerics::kE4M3, {1, 128});
   const auto is_fused = [&](std::int64_t rows, std::int64_t cols, const QuantSpec& second) {
     const QuantizedOperand a = QuantizedOperand::without_memory(tiles, rows, cols);
     const QuantizedOperand b = QuantizedOperand::without_memory(second, cols, rows);
@@ -231,7 +225,7 @@ TEST_CASE(
   CHECK(is_fused(128, 256, tiles));
   CHECK_FALSE(is_fused(128, 250, tiles));
   CHECK_FALSE(is_fused(0, 256, tiles));
-  CHECK_FALSE(is_fused(128, 256, spec_of(numerics::kE5M2, {1, 128})));
+  CHECK_FALSE(is_fused(128, 256, quantized(numerics::kE5M2, {1, 128})));
   CHECK_FALSE(is_fused(128, 256, transformed(tiles, "hadamard:16")));
 }
 

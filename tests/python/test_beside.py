@@ -139,7 +139,7 @@ def wait_for(condition: object, seconds: float = 60.0) -> None:
 
 def start(folder: Path, out: Path) -> subprocess.Popen[str]:
     """A report that follows a study."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "analysis")}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'analysis'}:{ROOT / 'src/python'}"}
     words = [str(folder), "--out", str(out), "--follow", "1"]
     return subprocess.Popen(
         [sys.executable, "-c", FOLLOW, *words],

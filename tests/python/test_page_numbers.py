@@ -274,7 +274,7 @@ def test_the_verdicts_after_training() -> None:
     page = (RESULTS / "real_checkpoint" / "README.md").read_text(encoding="utf-8")
     script = ROOT / "experiments/studies/real_verdicts.py"
     words = [sys.executable, str(script), str(RESULTS / "real_checkpoint/losses.csv")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "analysis")}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'analysis'}:{ROOT / 'src/python'}"}
 
     def rows(*more: str) -> list[tuple[str, str, str, str]]:
         """Stage, arm, mean and verdict."""
@@ -319,7 +319,7 @@ def test_the_verdicts_of_tokens_rate_and_hybrid() -> None:
     """Each row of the page's table is what the script says of its study."""
     page = (RESULTS / "real_checkpoint" / "README.md").read_text(encoding="utf-8")
     script = ROOT / "experiments/studies/real_verdicts.py"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "analysis")}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'analysis'}:{ROOT / 'src/python'}"}
     said: dict[tuple[str, str], str] = {}
     for study in ("real_tokens", "real_rate", "real_hybrid"):
         command = [sys.executable, str(script), str(RESULTS / "real_checkpoint/losses.csv")]

@@ -210,7 +210,7 @@ def summaries_like(folder: Path) -> list[str]:
 
 
 def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "analysis")}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'analysis'}:{ROOT / 'src/python'}"}
     command = [sys.executable, "-m", "fp8lab_analysis.planted", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 

@@ -69,7 +69,7 @@ def test_study_with_runs_still_to_come(example: Path, tmp_path: Path) -> None:
 
 
 def test_command_line_of_the_module(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "analysis")}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'analysis'}:{ROOT / 'src/python'}"}
     command = [sys.executable, "-m", "fp8lab_analysis.report"]
     usage = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert usage.returncode == 2 and "give a study directory" in usage.stderr

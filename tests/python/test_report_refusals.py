@@ -381,7 +381,7 @@ def test_usage_errors_of_every_tool_are_one_line(tool: str, words: tuple[str, ..
 def run_module(path: Path, before: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """The report in an interpreter that did `before` first."""
     code = f"import sys; {before}; from fp8lab_analysis import report; sys.exit(report.main())"
-    environment = {**os.environ, "PYTHONPATH": f"{path}:{ROOT / 'analysis'}"}
+    environment = {**os.environ, "PYTHONPATH": f"{path}:{ROOT / 'analysis'}:{ROOT / 'src/python'}"}
     command = [sys.executable, "-c", code, *map(str, words)]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=120
@@ -449,7 +449,7 @@ def test_nobody_reads_standard_output(tmp_path: Path, example: Path) -> None:
     code = "import sys; from fp8lab_analysis import report; "
     code += "from fp8lab_analysis.draw import figures; figures.FIGURES = (); "
     code += "sys.exit(report.main())"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "analysis")}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'analysis'}:{ROOT / 'src/python'}"}
     with open("/dev/full", "w", encoding="utf-8") as full:
         result = subprocess.run(
             [sys.executable, "-c", code, str(example), "--out", str(tmp_path)],

@@ -6,11 +6,9 @@ although it is not damaged. `h5py.File(path, "r", libver="latest", swmr=True)` o
 
 from __future__ import annotations
 
-import ctypes
-import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +16,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-# A compressed dataset can be larger than its bytes in the file: deflate reaches 1032 to 1. A larger
-# extent is damaged, and reading it would exhaust the memory.
-LARGEST_COMPRESSION = 1100
-SMALL_DATASET = 16 << 20  # bytes; a dataset up to this size is always accepted
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
-SUPERBLOCK = 48  # bytes of one of version 2 or 3
-READ_ATTEMPTS = 28  # as in src/io/hdf5/hdf5.cpp
+from fp8lab.hdf5 import lack_of_bytes, open_unclosed, truncation
+
 DEEPEST_GROUP = 16  # limits recursion: a damaged link may lead to a parent group
 
 
@@ -53,39 +46,6 @@ class Damage(Exception):
     """Damaged contents of a file; becomes an InputError that names the file."""
 
 
-def require_whole(path: Path) -> None:
-    """Raises InputError if the file is shorter than its superblock (version 2 or 3) says: an SWMR
-    reader takes the missing rows for zeros. A run makes its file longer before it says so, and the
-    size is taken after the superblock was read: no run in progress is refused."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(SUPERBLOCK)
-            size = os.fstat(file.fileno()).st_size
-    except OSError:
-        return  # opening it says more
-    if not start.startswith(SIGNATURE) or start[8:10] not in (b"\x02\x08", b"\x03\x08"):
-        return  # another version, or addresses that are not of 8 bytes
-    end = int.from_bytes(start[28:36], "little") if len(start) == SUPERBLOCK else SUPERBLOCK
-    if size < end:
-        reason = f"truncated: {size} of {end} bytes are there"
-        raise damaged(path, reason, "study" if path.name == "study.h5" else "run")
-
-
-def _open_unclosed(path: Path) -> h5py.File:
-    """Opens a file that a run has open or left behind, as an SWMR reader. HDF5 waits before it
-    reads a damaged block again, each time twice as long, and its 100 attempts never end; 28 take
-    half a second. h5py has no name for their number, the library that it is linked with has."""
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
-    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
-    with suppress(OSError, AttributeError):  # of an h5py that is linked in another way
-        set_attempts = ctypes.CDLL(h5py.h5p.__file__).H5Pset_metadata_read_attempts
-        set_attempts.argtypes = [ctypes.c_int64, ctypes.c_uint]
-        set_attempts(access.id, READ_ATTEMPTS)
-    flags = h5py.h5f.ACC_RDONLY | h5py.h5f.ACC_SWMR_READ
-    return h5py.File(h5py.h5f.open(os.fsencode(path), flags, fapl=access))
-
-
 def open_hdf5(path: Path) -> h5py.File:
     """Opens `path` for reading, as an SWMR reader if a writer has it open or was killed. Raises
     InputError. Tries the plain way first, which does not wait for a damaged block."""
@@ -97,14 +57,15 @@ def open_hdf5(path: Path) -> h5py.File:
         raise InputError(f"{path}: is no regular file (expected an fp8lab run file, *.h5)")
     if path.stat().st_size == 0:
         raise InputError(f"{path}: is empty (expected an fp8lab run file, *.h5)")
-    require_whole(path)
+    if reason := truncation(path):
+        raise damaged(path, reason, "study" if path.name == "study.h5" else "run")
     try:
         return h5py.File(path, "r", libver="latest")
     except Exception as error:
         reason = one_line(error)
     if re.search(r"open for write|consistency flags|\block", reason):
         try:
-            return _open_unclosed(path)
+            return open_unclosed(path)
         except Exception as error:
             raise InputError(
                 f"{path}: not readable, neither as it is nor as a file that a run has open or left "
@@ -175,14 +136,8 @@ def text_list(values: Any) -> list[str]:
 
 def read_dataset(dataset: h5py.Dataset) -> npt.NDArray[Any]:
     """Returns a whole dataset. Raises Damage if its stored bytes cannot fill its extent."""
-    stored = dataset.id.get_storage_size()
-    size = dataset.dtype.itemsize
-    for extent in dataset.shape or ():
-        size *= int(extent)
-    if size > SMALL_DATASET + LARGEST_COMPRESSION * stored:
-        raise Damage(
-            f"{dataset.name} has shape {dataset.shape}, but {stored} bytes of it are there"
-        )
+    if reason := lack_of_bytes(dataset):
+        raise Damage(f"{dataset.name} {reason}")
     return np.asarray(dataset[...])
 
 

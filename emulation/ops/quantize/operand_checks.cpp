@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/error_context.hpp"
+#include "emulation/base/input_error.hpp"
 #include "emulation/spec/quant_rules.hpp"
 
 namespace fp8lab {
@@ -42,9 +44,11 @@ void check_matrix(const char* where, const char* name, const TensorView& view, s
 }
 
 void check_operand(const char* where, const QuantizedOperand& operand) {
-  if (const Support support = supports_quantization(operand.spec); !support) {
-    throw Error(fmt::format("{}: {}", where, support.reason));
-  }
+  at_place(where, [&] {
+    if (std::optional<ErrorFields> refusal = refuse_quantizer(operand.spec)) {
+      throw InputError(*std::move(refusal));
+    }
+  });
   if (operand.rows < 1 || operand.k < 1) {
     throw Error(fmt::format("{}: the operand ({}, {}) is empty", where, operand.rows, operand.k));
   }

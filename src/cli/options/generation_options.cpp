@@ -213,8 +213,11 @@ Vocabulary run_vocabulary(const Values& values, const ModelSource& source, const
     const auto folder = tokenizer_in(folders_to_look_in(values, command), source);
     if (folder) return folder_vocabulary(*folder, run.model.vocab_size);
     if (source.vocabulary.tokenizer.empty()) throw;
-    throw Error(fmt::format("{}, or a folder with its tokenizer.json ({})", missing.what(),
-                            source.vocabulary.tokenizer));
+    ErrorFields fields = fields_of(missing);
+    fields.remedy +=
+        fmt::format("{}a folder with its tokenizer.json ({})",
+                    fields.remedy.empty() ? "give " : ", or ", source.vocabulary.tokenizer);
+    throw InputError(fields);
   }
   return open_sources(data, source.vocabulary, command).vocabulary();
 }

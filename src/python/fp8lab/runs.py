@@ -7,13 +7,11 @@ every dataset.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -27,11 +25,6 @@ from fp8lab.packages import how_to_install
 
 SCHEMAS = ("fp8lab-run-1", "fp8lab-run-2")
 NO_STEP = -1  # `step` of a row that was never written
-LARGEST_COMPRESSION = 1100  # deflate reaches 1032 to 1
-SMALL_DATASET = 16 << 20  # bytes; a dataset up to this size is always accepted
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
-SUPERBLOCK = 48  # bytes of one of version 2 or 3
-READ_ATTEMPTS = 28  # as in src/io/hdf5/hdf5.cpp
 
 # Columns of the groups of rows; a group has as many rows as its shortest column.
 COLUMNS = {
@@ -122,38 +115,11 @@ class _Damage(Exception):
     """Damaged contents of a file; becomes an Error that names the file."""
 
 
-def _require_whole(path: Path) -> None:
-    """Raises Error if the file is shorter than its superblock (version 2 or 3) says: an SWMR reader
-    takes the missing rows for zeros. A run makes its file longer before it says so, and the size is
-    taken after the superblock was read: no run in progress is refused."""
-    with path.open("rb") as file:
-        start = file.read(SUPERBLOCK)
-        size = os.fstat(file.fileno()).st_size
-    if not start.startswith(SIGNATURE) or start[8:10] not in (b"\x02\x08", b"\x03\x08"):
-        return  # another version, or addresses that are not of 8 bytes
-    end = int.from_bytes(start[28:36], "little") if len(start) == SUPERBLOCK else SUPERBLOCK
-    if size < end:
-        raise Error(
-            f"{path}: damaged run file (truncated: {size} of {end} bytes are there); "
-            f"'fp8lab doctor {path.parent}' tells what can be saved"
-        )
-
-
-def _open_unclosed(path: Path) -> Any:
-    """Opens a file that a run has open or left behind, as an SWMR reader. HDF5 waits before it
-    reads a damaged block again, each time twice as long, and its 100 attempts never end; 28 take
-    half a second. h5py has no name for their number, the library that it is linked with has."""
-    import h5py
-
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
-    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
-    with suppress(OSError, AttributeError):  # of an h5py that is linked in another way
-        set_attempts = ctypes.CDLL(h5py.h5p.__file__).H5Pset_metadata_read_attempts
-        set_attempts.argtypes = [ctypes.c_int64, ctypes.c_uint]
-        set_attempts(access.id, READ_ATTEMPTS)
-    flags = h5py.h5f.ACC_RDONLY | h5py.h5f.ACC_SWMR_READ
-    return h5py.File(h5py.h5f.open(os.fsencode(path), flags, fapl=access))
+def _damaged(path: Path, reason: str) -> Error:
+    return Error(
+        f"{path}: damaged run file ({reason}); 'fp8lab doctor {path.parent}' tells what can be "
+        "saved"
+    )
 
 
 def _open(path: Path) -> Any:
@@ -166,14 +132,17 @@ def _open(path: Path) -> Any:
     if not path.is_file():
         reason = "is no regular file" if path.exists() else "no such file"
         raise Error(f"{path}: {reason}; expected a run file of fp8lab")
-    _require_whole(path)
+    from fp8lab.hdf5 import open_unclosed, truncation
+
+    if reason := truncation(path):
+        raise _damaged(path, reason)
     try:
         return h5py.File(path, "r", libver="latest")
     except OSError as error:
         reason = str(error)
     if not re.search(r"open for write|consistency flags|\block", reason):
         raise Error(f"{path}: not a readable HDF5 file ({' '.join(reason.split())})")
-    return _open_unclosed(path)
+    return open_unclosed(path)
 
 
 @contextmanager
@@ -192,16 +161,15 @@ def _reading(path: str | PathLike[str]) -> Iterator[Any]:
         raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise Error(
-            f"{path}: damaged run file ({reason}); 'fp8lab doctor {path.parent}' tells what "
-            "can be saved"
-        ) from None
+        raise _damaged(path, reason) from None
 
 
 def _dataset(file: Any, path: str) -> Any:
     """Returns a dataset whose data are in this file. Raises _Damage if its stored bytes cannot fill
     its extent: reading it would fill the memory."""
     import h5py
+
+    from fp8lab.hdf5 import lack_of_bytes
 
     group, _, name = path.rpartition("/")
     link = file[group].get(name, getlink=True) if group else file.get(name, getlink=True)
@@ -210,12 +178,8 @@ def _dataset(file: Any, path: str) -> Any:
         raise _Damage(f"there is no dataset /{path}")
     if item.id.get_create_plist().get_external_count() != 0:
         raise _Damage(f"/{path} lies in another file")
-    stored = item.id.get_storage_size()
-    size = item.dtype.itemsize
-    for extent in item.shape:
-        size *= int(extent)
-    if size > SMALL_DATASET + LARGEST_COMPRESSION * stored:
-        raise _Damage(f"/{path} has shape {item.shape}, but {stored} bytes of it are there")
+    if reason := lack_of_bytes(item):
+        raise _Damage(f"/{path} {reason}")
     return item
 
 

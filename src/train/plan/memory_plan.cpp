@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "emulation/base/error_context.hpp"
 #include "emulation/base/input_error.hpp"
 #include "emulation/recording/recording_backend.hpp"
 #include "src/config/recipe/stage_recipes.hpp"
@@ -34,8 +35,8 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
     if (!parameter.is_trained()) plan.frozen_weights += parameter.declaration.size();
   }
   const auto transformer =
-      in_context(fmt::format("stage {}, recipe {}", stage.name, recipe.name),
-                 [&] { return make_transformer(memory, run.parameters, config, stage, recipe); });
+      at_place(fmt::format("stage {}, recipe {}", stage.name, recipe.name),
+               [&] { return make_transformer(memory, run.parameters, config, stage, recipe); });
   plan.operands = static_cast<std::int64_t>(transformer->operand_bytes());
   plan.buffers = static_cast<std::int64_t>(transformer->buffer_bytes());
   plan.activations = held() - plan.parameters - plan.operands - plan.buffers;
@@ -44,7 +45,7 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
                    plan.checkpoint += view.size() * static_cast<std::int64_t>(size_of(view.dtype));
                  });
   if (!stage.eval) return plan;
-  in_context(fmt::format("stage {}", stage.name), [&] {
+  at_place(fmt::format("stage {}", stage.name), [&] {
     std::optional<Recipe> rollout;
     if (stage.eval->rollout && !stage.eval->rollout->recipe.empty()) {
       rollout = load_recipe(stage.eval->rollout->recipe, config.recorded);

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "emulation/base/error_context.hpp"
 #include "emulation/base/input_error.hpp"
 
 namespace fp8lab {
@@ -83,6 +84,29 @@ TEST_CASE("an error keeps its fields where it is caught as an Error, and gets an
   const Error sentence("the file has changed");
   CHECK(fields_of(sentence) == ErrorFields{.reason = "the file has changed"});
   CHECK(render(in_place("arm 'a'", sentence)) == "arm 'a': the file has changed");
+}
+
+TEST_CASE("an error keeps its fields through contexts, which add places to its where") {
+  const ErrorFields fields = {
+      .where = "layers.0", .key = "tile", .found = "'x'", .accepted = "1x128"};
+  ErrorFields expected = fields;
+  expected.where = "stage s, recipe r: layers.0";
+  try {
+    at_place("stage s, recipe r", [&] { throw InputError(fields); });
+    FAIL("accepted");
+  } catch (const Error& error) {
+    CHECK(fields_of(error) == expected);
+    CHECK(error.what() == render(expected));
+  }
+  expected = {.where = "run 'a': stage s", .reason = "a sentence"};
+  try {
+    at_place("run 'a'", [] { at_place("stage s", [] { throw Error("a sentence"); }); });
+    FAIL("accepted");
+  } catch (const Error& error) {
+    CHECK(fields_of(error) == expected);
+  }
+  CHECK(at_place("stage s", [] { return 7; }) == 7);
+  CHECK_THROWS_AS(at_place("stage s", [] { throw RuntimeFailure("disk full"); }), RuntimeFailure);
 }
 
 }  // namespace

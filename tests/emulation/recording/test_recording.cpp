@@ -10,18 +10,13 @@
 #include "emulation/recording/recording_backend.hpp"
 #include "emulation/recording/timing_backend.hpp"
 #include "emulation/reference/truth_backend.hpp"
+#include "emulation/spec/current_scaling.hpp"
 
 using namespace fp8lab;
 
 namespace {
 
-QuantSpec blocks() {
-  QuantSpec spec;
-  spec.format = numerics::kE4M3;
-  spec.tile = {1, 128};
-  spec.scale_source = ScaleSource::current;
-  return spec;
-}
+const QuantSpec kBlocks = quantized(numerics::kE4M3, {1, 128});
 
 QuantizedOperand allocate(Backend& backend, const QuantSpec& spec, std::int64_t rows,
                           std::int64_t k) {
@@ -42,8 +37,8 @@ TensorView run_some(Backend& backend) {
   const TensorView rstd = backend.allocate(DType::f32, 1, kRows);
   backend.upload(x, values.data());
   backend.upload(weight, values.data());
-  QuantizedOperand first = allocate(backend, blocks(), kRows, kCols);
-  QuantizedOperand second = allocate(backend, blocks(), kCols, kRows);
+  QuantizedOperand first = allocate(backend, kBlocks, kRows, kCols);
+  QuantizedOperand second = allocate(backend, kBlocks, kCols, kRows);
   backend.run(ops::ProduceQuantize{.producer = ops::RmsNormForward{x, weight, 1e-6f, y, rstd},
                                    .first = first,
                                    .second = &second});
@@ -123,7 +118,7 @@ TEST_CASE("operations are recorded with their work, composites as themselves") {
 TEST_CASE("kinds differ by quantizers and accumulators, not by shapes") {
   const TensorView x = TensorView::without_memory(DType::f32, 128, 128);
   const TensorView wide = TensorView::without_memory(DType::f32, 128, 256);
-  QuantizedOperand a = QuantizedOperand::without_memory(blocks(), 128, 128);
+  QuantizedOperand a = QuantizedOperand::without_memory(kBlocks, 128, 128);
   QuantizedOperand b = QuantizedOperand::without_memory(QuantSpec{}, 128, 128);
   const auto kind = [](const TensorView& source, QuantizedOperand& operand, bool transpose) {
     return kind_of(ops::Quantize{.source = source, .transpose = transpose, .operand = operand});
@@ -151,13 +146,13 @@ TEST_CASE("a recording refuses what the backend would, and has no values") {
   CHECK_THROWS_WITH(recording.download(&value, a.columns(0, 1).row_range(0, 1)),
                     Catch::Contains("no values"));
   recording.upload(a, nullptr);
-  QuantSpec impossible = blocks();
+  QuantSpec impossible = kBlocks;
   impossible.scale_source = ScaleSource::delayed;
   QuantizedOperand operand = QuantizedOperand::without_memory(impossible, 4, 8);
   const ops::Quantize quantize{.source = a, .operand = operand};
   CHECK_FALSE(recording.supports(quantize));
   CHECK(recording.supports(quantize).reason == backend->supports(quantize).reason);
-  QuantizedOperand values = allocate(recording, blocks(), 4, 8);
+  QuantizedOperand values = allocate(recording, kBlocks, 4, 8);
   CHECK_THROWS_WITH(recording.run(ops::Gemm{GemmSpec{}, values, values, {}, false, a}),
                     Catch::StartsWith("GEMM"));
   CHECK(recording.log().empty());
@@ -166,7 +161,7 @@ TEST_CASE("a recording refuses what the backend would, and has no values") {
 TEST_CASE("scales of a block-scaled instruction are not looked at in a recording") {
   const auto backend = cpu::make_cpu_backend(1);
   RecordingBackend recording(*backend);
-  QuantSpec spec = blocks();
+  QuantSpec spec = kBlocks;
   spec.tile = {1, 32};
   spec.scale.format = numerics::ScaleFormat::e8m0;
   const QuantizedOperand a = allocate(recording, spec, 16, 64);

@@ -15,6 +15,7 @@
 #include "emulation/ops/gemm/product.hpp"
 #include "emulation/reference/clamp.hpp"
 #include "emulation/reference/transform.hpp"
+#include "emulation/spec/current_scaling.hpp"
 #include "emulation/spec/gemm_rules.hpp"
 #include "tests/emulation/cpu/quantize/measure.hpp"
 #include "tests/emulation/reference/transform_case.hpp"
@@ -37,10 +38,7 @@ struct Clamped : Operand {
 
 QuantSpec quantizer(const numerics::FormatSpec& format, const std::string& transform,
                     TileShape tile = {}) {
-  QuantSpec spec;
-  spec.format = format;
-  spec.tile = tile;
-  spec.scale_source = ScaleSource::current;
+  QuantSpec spec = quantized(format, tile);
   spec.transform = named(transform);
   return spec;
 }

@@ -8,6 +8,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/cpu_backend.hpp"
 #include "emulation/cpu/operations.hpp"
+#include "emulation/spec/current_scaling.hpp"
 #include "emulation/spec/estimator.hpp"
 #include "tests/emulation/reference/transform_case.hpp"
 
@@ -18,10 +19,7 @@ using namespace test;
 
 QuantSpec quantizer(const numerics::FormatSpec& format, TileShape tile,
                     const std::string& estimator, const std::string& transform = "none") {
-  QuantSpec spec;
-  spec.format = format;
-  spec.tile = tile;
-  spec.scale_source = ScaleSource::current;
+  QuantSpec spec = quantized(format, tile);
   spec.transform = named(transform);
   spec.estimator = estimator_from_name(estimator).value();
   return spec;

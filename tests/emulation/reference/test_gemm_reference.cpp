@@ -8,6 +8,7 @@
 
 #include "emulation/ops/gemm/gemm_plan.hpp"
 #include "emulation/reference/gemm_reference.hpp"
+#include "emulation/spec/current_scaling.hpp"
 #include "emulation/spec/gemm_rules.hpp"
 #include "emulation/spec/recipe.hpp"
 
@@ -18,13 +19,7 @@ using numerics::decode;
 using numerics::float_bits;
 using numerics::to_bf16;
 
-QuantSpec quantized(TileShape tile, numerics::FormatSpec format = numerics::kE4M3) {
-  QuantSpec spec;
-  spec.format = format;
-  spec.tile = tile;
-  spec.scale_source = ScaleSource::current;
-  return spec;
-}
+QuantSpec e4m3(TileShape tile) { return quantized(numerics::kE4M3, tile); }
 
 GemmSpec fp8_gemm(int promote_interval, DType output = DType::f32) {
   GemmSpec spec;
@@ -87,7 +82,7 @@ void randomize(Operand& operand, std::uint32_t seed) {
 
 TEST_CASE("automatic scale order follows the tiles") {
   const auto order = [](TileShape a, TileShape b, int interval) {
-    return plan_gemm(fp8_gemm(interval), quantized(a), quantized(b), 256).order;
+    return plan_gemm(fp8_gemm(interval), e4m3(a), e4m3(b), 256).order;
   };
   CHECK(order({0, 0}, {0, 0}, 0) == ScaleOrder::epilogue);
   CHECK(order({1, 0}, {1, 0}, 128) == ScaleOrder::epilogue);
@@ -96,15 +91,15 @@ TEST_CASE("automatic scale order follows the tiles") {
   CHECK(order({128, 128}, {1, 128}, 128) == ScaleOrder::product_first);
   CHECK(order({1, 32}, {1, 32}, 32) == ScaleOrder::b_then_a);
   CHECK(order({1, 128}, {0, 0}, 128) == ScaleOrder::b_then_a);
-  CHECK(plan_gemm(fp8_gemm(0), quantized({0, 0}), quantized({0, 0}), 256).scalar_scales);
-  CHECK_FALSE(plan_gemm(fp8_gemm(0), quantized({1, 0}), quantized({0, 0}), 256).scalar_scales);
+  CHECK(plan_gemm(fp8_gemm(0), e4m3({0, 0}), e4m3({0, 0}), 256).scalar_scales);
+  CHECK_FALSE(plan_gemm(fp8_gemm(0), e4m3({1, 0}), e4m3({0, 0}), 256).scalar_scales);
 }
 
 TEST_CASE("split-K ranges of a plan") {
   GemmSpec spec = fp8_gemm(128);
   spec.split_k = 4;
   const auto ranges = [&](TileShape b, std::int64_t k) {
-    return plan_gemm(spec, quantized({1, 128}), quantized(b), k).ranges;
+    return plan_gemm(spec, e4m3({1, 128}), e4m3(b), k).ranges;
   };
   CHECK(ranges({1, 128}, 18944) ==
         std::vector<KRange>{{0, 4736}, {4736, 9472}, {9472, 14208}, {14208, 18944}});
@@ -120,8 +115,8 @@ TEST_CASE("split-K ranges of a plan") {
 }
 
 TEST_CASE("impossible combinations are refused with a reason") {
-  const QuantSpec tile = quantized({1, 128});
-  const QuantSpec tensor = quantized({0, 0});
+  const QuantSpec tile = e4m3({1, 128});
+  const QuantSpec tensor = e4m3({0, 0});
   const auto refusal = [](const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
     const std::string reason = gemm_refusal(spec, a, b);
     if (!reason.empty()) CHECK_THROWS_AS(plan_gemm(spec, a, b, 256), Error);
@@ -129,7 +124,7 @@ TEST_CASE("impossible combinations are refused with a reason") {
   };
   using Catch::Contains;
   CHECK_THAT(refusal(fp8_gemm(128), QuantSpec{}, tensor), Contains("cannot multiply a, which is"));
-  CHECK_THAT(refusal(fp8_gemm(128), tensor, quantized({0, 0}, numerics::kE3M4)),
+  CHECK_THAT(refusal(fp8_gemm(128), tensor, quantized(numerics::kE3M4, {0, 0})),
              Contains("cannot multiply b"));
   GemmSpec spec;
   QuantSpec fp16;
@@ -155,7 +150,7 @@ TEST_CASE("impossible combinations are refused with a reason") {
   CHECK_THAT(refusal(spec, tensor, clamped),
              Contains("transform of b") && Contains("multiplies by 0.5"));
   CHECK(refusal(fp8_gemm(128), tile, tile).empty());
-  CHECK(refusal(fp8_gemm(128), quantized({0, 0}, numerics::kE2M1), tensor).empty());
+  CHECK(refusal(fp8_gemm(128), quantized(numerics::kE2M1, {0, 0}), tensor).empty());
 }
 
 TEST_CASE("a promotion interval divides every tile and is whole instructions: recipe and GEMM") {
@@ -183,7 +178,7 @@ TEST_CASE("a promotion interval divides every tile and is whole instructions: re
   };
   for (const Row& row : rows) {
     CAPTURE(row.interval, row.width_a, row.width_b);
-    const auto operand = [](std::int64_t width) { return quantized({width > 0 ? 1 : 0, width}); };
+    const auto operand = [](std::int64_t width) { return e4m3({width > 0 ? 1 : 0, width}); };
     const QuantSpec a = operand(row.width_a), b = operand(row.width_b);
     const GemmSpec spec = fp8_gemm(row.interval);
     const std::string reason = gemm_refusal(spec, a, b);
@@ -231,8 +226,8 @@ TEST_CASE("formats are carried only where they fit") {
 }
 
 TEST_CASE("scalar, row and block scales reach the right elements") {
-  Operand a(quantized({1, 128}), 2, 256);
-  Operand b(quantized({128, 128}), 130, 256);
+  Operand a(e4m3({1, 128}), 2, 256);
+  Operand b(e4m3({128, 128}), 130, 256);
   for (std::uint8_t& code : a.codes.values) code = kOne;
   for (std::uint8_t& code : b.codes.values) code = kOne;
   a.scales.values = {1.0f, 2.0f, 4.0f, 8.0f};     // (row, block)
@@ -244,8 +239,8 @@ TEST_CASE("scalar, row and block scales reach the right elements") {
   CHECK(d.at(0, 128) == 128.0f * (1 * 32 + 2 * 64));
   CHECK(d.at(1, 129) == 128.0f * (4 * 32 + 8 * 64));
 
-  Operand row(quantized({1, 0}), 2, 40);
-  Operand tensor(quantized({0, 0}), 3, 40, 5);
+  Operand row(e4m3({1, 0}), 2, 40);
+  Operand tensor(e4m3({0, 0}), 3, 40, 5);
   for (std::uint8_t& code : row.codes.values) code = kOne;
   for (std::uint8_t& code : tensor.codes.values) code = kOne;
   row.scales.values = {3.0f, 5.0f};
@@ -262,8 +257,8 @@ TEST_CASE("the reference is one element of schedule.hpp each, in every schedule 
   for (const TileShape tile : {TileShape{0, 0}, TileShape{1, 0}, TileShape{1, 128}}) {
     for (const int interval : {0, 32, 64, 128}) {
       if (tile.cols > 0 && interval == 0) continue;
-      Operand a(quantized(tile), 3, k, 7);
-      Operand b(quantized(tile, numerics::kE5M2), 2, k);
+      Operand a(e4m3(tile), 3, k, 7);
+      Operand b(quantized(numerics::kE5M2, tile), 2, k);
       randomize(a, 1);
       randomize(b, 2);
       GemmSpec spec = fp8_gemm(interval);
@@ -302,8 +297,8 @@ TEST_CASE("the reference is one element of schedule.hpp each, in every schedule 
 }
 
 TEST_CASE("bias and accumulation round where the epilogue says") {
-  Operand a(quantized({0, 0}), 1, 32);
-  Operand b(quantized({0, 0}), 2, 32);
+  Operand a(e4m3({0, 0}), 1, 32);
+  Operand b(e4m3({0, 0}), 2, 32);
   a.codes.at(0, 0) = b.codes.at(0, 0) = b.codes.at(1, 0) = kOne;
   a.scales.values = {1.0f + 0x1p-12f};
   b.scales.values = {1.0f + 0x1p-12f};
@@ -329,8 +324,8 @@ TEST_CASE("bias and accumulation round where the epilogue says") {
 }
 
 TEST_CASE("split-K has the epilogue of the reduction kernel") {
-  Operand a(quantized({0, 0}), 1, 256);  // all zero
-  Operand b(quantized({0, 0}), 1, 256);
+  Operand a(e4m3({0, 0}), 1, 256);  // all zero
+  Operand b(e4m3({0, 0}), 1, 256);
   a.scales.values = {-1.0f};
   Matrix<float> d(DType::f32, 1, 1);
   GemmSpec spec = fp8_gemm(128);
@@ -343,9 +338,9 @@ TEST_CASE("split-K has the epilogue of the reduction kernel") {
 
 TEST_CASE("narrow formats and mixed operands are carried exactly") {
   const std::int64_t k = 64;
-  Operand narrow(quantized({0, 0}, numerics::kE2M1), 16, k);
-  Operand same(quantized({0, 0}), 16, k);  // the same values as e4m3 codes
-  Operand other(quantized({0, 0}), 3, k);
+  Operand narrow(quantized(numerics::kE2M1, {0, 0}), 16, k);
+  Operand same(e4m3({0, 0}), 16, k);  // the same values as e4m3 codes
+  Operand other(e4m3({0, 0}), 3, k);
   randomize(other, 3);
   Matrix<std::uint16_t> wide(DType::bf16, 3, k);  // the same values as bf16
   for (std::int64_t r = 0; r < 16; ++r) {
@@ -409,8 +404,8 @@ TEST_CASE("ideal accumulators take FP32 values") {
 }
 
 TEST_CASE("mma.sync accumulates C with a rounding of its own") {
-  Operand a(quantized({0, 0}), 1, 64);
-  Operand b(quantized({0, 0}), 1, 64);
+  Operand a(e4m3({0, 0}), 1, 64);
+  Operand b(e4m3({0, 0}), 1, 64);
   for (std::uint8_t& code : b.codes.values) code = kOne;
   a.codes.at(0, 0) = 0x78;   // 256: the first instruction
   a.codes.at(0, 32) = 0x01;  // 2^-9 * 1: cut by wgmma next to 2^8, kept here
@@ -424,9 +419,9 @@ TEST_CASE("mma.sync accumulates C with a rounding of its own") {
 }
 
 TEST_CASE("operands that do not fit are refused") {
-  Operand a(quantized({0, 0}), 2, 32);
-  Operand b(quantized({0, 0}), 3, 32);
-  Operand longer(quantized({0, 0}), 3, 64);
+  Operand a(e4m3({0, 0}), 2, 32);
+  Operand b(e4m3({0, 0}), 3, 32);
+  Operand longer(e4m3({0, 0}), 3, 64);
   Matrix<float> d(DType::f32, 2, 3);
   Matrix<float> wrong(DType::f32, 3, 2);
   Matrix<std::uint16_t> half(DType::bf16, 2, 3);

@@ -19,6 +19,7 @@
 #include "src/train/plan/plan.hpp"
 #include "src/train/step/run_memory.hpp"
 #include "src/train/step/training_step.hpp"
+#include "tests/error_fields.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;
@@ -311,24 +312,29 @@ TEST_CASE("a stage that cannot run names itself, the recipe, the layer and the s
   RunConfig config = run_of(fp8lab::test::small_model());
   StageConfig stage = small_stage();
   validate_stage(config, stage, load_recipe("infir2"), *cpu);
-  CHECK_THROWS_WITH(
-      validate_stage(config, stage, load_recipe("bf16"), *truth),
-      Catch::Contains("quantizes nothing") && Catch::Contains("logging.statistics_every_steps=0"));
+  check_fields(
+      fields_thrown_by([&] { validate_stage(config, stage, load_recipe("bf16"), *truth); }),
+      {.reason = "quantizes nothing", .remedy = "logging.statistics_every_steps=0"});
   config.logging.statistics_every_steps = 0;
   validate_stage(config, stage, load_recipe("bf16"), *truth);
 
   Recipe recipe = load_recipe("bf16");
   recipe.linear.slot(Slot::dgrad_dy).tile = {0, 5};
   recipe.linear.slot(Slot::dgrad_dy).scale_source = ScaleSource::current;
-  CHECK_THROWS_WITH(validate_stage(config, stage, recipe, *cpu),
-                    Catch::StartsWith("stage s, recipe bf16, layers.0.attention.qkv: "));
+  const auto refused = [&](const Recipe& wrong) {
+    return fields_thrown_by([&] { validate_stage(config, stage, wrong, *cpu); });
+  };
+  CHECK(refused(recipe).where.starts_with("stage s, recipe bf16: layers.0.attention.qkv"));
   stage.sequence_length = 8192;
-  CHECK_THROWS_WITH(validate_stage(config, stage, load_recipe("bf16"), *cpu),
-                    Catch::StartsWith("stage s, recipe bf16, 'sequence_length' is 8192; "));
+  const ErrorFields long_sequence = refused(load_recipe("bf16"));
+  CHECK(long_sequence.where == "stage s, recipe bf16");
+  check_fields(long_sequence,
+               {.key = "sequence_length", .found = "8192", .accepted = "at most 256"});
   stage.sequence_length = 128;
   stage.eval = generation("te_delayed");
-  CHECK_THROWS_WITH(validate_stage(config, stage, load_recipe("bf16"), *cpu),
-                    Catch::Contains("stage s, rollout recipe te_delayed: delayed scaling needs"));
+  const ErrorFields delayed = refused(load_recipe("bf16"));
+  CHECK(delayed.where == "stage s: rollout recipe te_delayed");
+  check_fields(delayed, {.reason = "delayed scaling needs"});
 }
 
 TEST_CASE("the layout of parameters counts what they hold") {
@@ -355,12 +361,14 @@ TEST_CASE("what a backend refuses is told with its slot or GEMM") {
   const RunConfig config = run_of(fp8lab::test::small_model());
   const StageConfig stage = small_stage();
   const Recipe recipe = load_recipe("infir2");
-  CHECK_THROWS_WITH(validate_stage(config, stage, recipe, backend),
-                    "stage s, recipe infir2, layers.0.attention.qkv: dgrad.w: no transposed right "
-                    "operand");
+  const auto refused = [&] {
+    return fields_thrown_by([&] { validate_stage(config, stage, recipe, backend); });
+  };
+  CHECK(refused() == ErrorFields{.where = "stage s, recipe infir2: layers.0.attention.qkv: dgrad.w",
+                                 .reason = "no transposed right operand"});
   backend.accept_quantizers();
-  CHECK_THROWS_WITH(validate_stage(config, stage, recipe, backend),
-                    "stage s, recipe infir2, layers.0.attention.qkv: wgrad: no accumulation");
+  CHECK(refused() == ErrorFields{.where = "stage s, recipe infir2: layers.0.attention.qkv: wgrad",
+                                 .reason = "no accumulation"});
 }
 
 TEST_CASE("without data, planned caches are as long as sequences") {

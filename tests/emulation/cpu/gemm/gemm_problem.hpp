@@ -18,6 +18,7 @@
 #include "emulation/cpu/simd/target.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/reference/gemm_reference.hpp"
+#include "emulation/spec/current_scaling.hpp"
 
 namespace fp8lab::test {
 
@@ -98,20 +99,11 @@ class TestOperand {
   std::vector<float> scales_;
 };
 
-inline QuantSpec quantized(const numerics::FormatSpec& format, TileShape tile,
-                           bool with_scale = true) {
-  QuantSpec spec;
-  spec.format = format;
-  spec.tile = tile;
-  spec.scale_source = with_scale ? ScaleSource::current : ScaleSource::none;
-  return spec;
-}
-
 /// Rows of contiguous codes or values without scales.
 inline QuantizedOperand unscaled(const numerics::FormatSpec& format, const void* codes,
                                  std::int64_t rows, std::int64_t k) {
   QuantizedOperand operand;
-  operand.spec = quantized(format, {}, false);
+  operand.spec.format = format;
   operand.rows = rows;
   operand.k = k;
   operand.codes = {const_cast<void*>(codes), operand.spec.storage(), rows, k, k};

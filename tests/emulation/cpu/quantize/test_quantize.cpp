@@ -7,6 +7,7 @@
 
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/quantize/tile_scales.hpp"
+#include "emulation/spec/current_scaling.hpp"
 #include "tests/emulation/cpu/quantize/quantize_reference.hpp"
 
 namespace fp8lab {
@@ -24,14 +25,6 @@ using test::Matrix;
 using test::Operand;
 
 constexpr RandomKey kKey{11, 22, 33, 0};
-
-QuantSpec spec_of(const FormatSpec& format, TileShape tile) {
-  QuantSpec spec;
-  spec.format = format;
-  spec.tile = tile;
-  spec.scale_source = ScaleSource::current;
-  return spec;
-}
 
 /// Quantizes and returns the number of codes and scales that differ from the reference.
 std::int64_t mismatches(Matrix& source, bool transpose, const QuantSpec& spec) {
@@ -75,7 +68,7 @@ TEST_CASE("every tile shape in both orientations equals the naive loop") {
     for (const bool transpose : {false, true}) {
       INFO(name_of(dtype) << " (" << rows << ", " << cols << ") tile " << tile_name(tile)
                           << (transpose ? " transposed" : ""));
-      CHECK(mismatches(source, transpose, spec_of(numerics::kE4M3, tile)) == 0);
+      CHECK(mismatches(source, transpose, quantized(numerics::kE4M3, tile)) == 0);
     }
   }
 }
@@ -89,7 +82,7 @@ TEST_CASE("every scale rule equals the naive loop") {
                                 ScaleRounding::rceil, ScaleRounding::even, ScaleRounding::floor}) {
       for (const auto arithmetic :
            {ScaleArithmetic::enc_div, ScaleArithmetic::dec_div_recip, ScaleArithmetic::dec_div}) {
-        QuantSpec spec = spec_of(numerics::kE4M3, {1, 128});
+        QuantSpec spec = quantized(numerics::kE4M3, {1, 128});
         spec.scale = {format, rounding, arithmetic, 1e-4f, 1};
         INFO(label(spec) << " rounding " << static_cast<int>(rounding) << " arithmetic "
                          << static_cast<int>(arithmetic));
@@ -113,7 +106,7 @@ TEST_CASE("scales from standard deviations equal the naive loop") {
   }
   for (const TileShape tile : {TileShape{1, 32}, {32, 32}, {1, 1}, {3, 7}, {1024, 1}, {1, 1024}}) {
     for (const auto format : {ScaleFormat::fp32, ScaleFormat::pow2, ScaleFormat::e8m0}) {
-      QuantSpec spec = spec_of(numerics::kE2M1, tile);
+      QuantSpec spec = quantized(numerics::kE2M1, tile);
       spec.scale.format = format;
       spec.scale.deviations = 2.92247856f;
       spec.rounding = tile.rows == 3 ? Rounding::stochastic : Rounding::nearest;
@@ -128,7 +121,7 @@ TEST_CASE("scales with a factor equal the naive loop") {
   Matrix source(DType::bf16, 37, 300);
   test::fill_wide(source, 6);
   for (const TileShape tile : {TileShape{1, 32}, {1, 0}, {}}) {
-    QuantSpec spec = spec_of(numerics::kE2M1, tile);
+    QuantSpec spec = quantized(numerics::kE2M1, tile);
     spec.scale.format = ScaleFormat::pow2;
     spec.scale.rounding = ScaleRounding::ocp_floor;
     spec.scale.factor = 1.3333334f;
@@ -151,7 +144,7 @@ TEST_CASE("scales of many tiles are those of each") {
                                                     {1e-3f, numerics::EpsilonMode::floor},
                                                     {1e-3f, numerics::EpsilonMode::add}}));
   for (const auto format : {ScaleFormat::fp32, ScaleFormat::pow2, ScaleFormat::e8m0}) {
-    QuantSpec spec = spec_of(numerics::kE4M3, {1, 128});
+    QuantSpec spec = quantized(numerics::kE4M3, {1, 128});
     spec.scale.format = format;
     spec.scale.arithmetic = arithmetic;
     spec.scale.amax_epsilon = epsilon;
@@ -187,7 +180,7 @@ TEST_CASE("every narrow format, rounding and overflow equals the naive loop") {
     for (const auto rounding : {Rounding::nearest, Rounding::toward_zero, Rounding::stochastic}) {
       for (const auto overflow : {Overflow::saturate, Overflow::special}) {
         for (const auto source_kind : {ScaleSource::current, ScaleSource::none}) {
-          QuantSpec spec = spec_of(*format, {1, 32});
+          QuantSpec spec = quantized(*format, {1, 32});
           spec.rounding = rounding;
           spec.overflow = overflow;
           spec.scale_source = source_kind;
@@ -207,7 +200,7 @@ TEST_CASE("vector encoders equal the codec on every bf16 value") {
   }
   for (const char* name : {"e4m3fn", "e5m2", "e3m4", "e2m3", "e3m2", "e2m1"}) {
     for (const auto overflow : {Overflow::saturate, Overflow::special}) {
-      QuantSpec spec = spec_of(*format_by_name(name), {});
+      QuantSpec spec = quantized(*format_by_name(name), {});
       spec.scale_source = ScaleSource::none;
       spec.overflow = overflow;
       Operand operand(spec, 256, 256);
@@ -233,7 +226,7 @@ TEST_CASE("infinity and NaN in a tile give it scale 1 and leave the others alone
       Matrix source(DType::bf16, 130, 260);
       test::fill_wide(source, 8);
       source.set(5, 131, special);
-      QuantSpec spec = spec_of(numerics::kE4M3, {1, 128});
+      QuantSpec spec = quantized(numerics::kE4M3, {1, 128});
       spec.scale.format = format;
       CHECK(mismatches(source, transpose, spec) == 0);
       if (transpose || format == ScaleFormat::e8m0) continue;
@@ -253,7 +246,7 @@ TEST_CASE("an all-zero tile has zero codes and a finite scale") {
   Matrix source(DType::bf16, 4, 256);
   source.set(1, 200, 3.0f);
   source.set(2, 7, -0.0f);
-  Operand operand(spec_of(numerics::kE4M3, {1, 128}), 4, 256);
+  Operand operand(quantized(numerics::kE4M3, {1, 128}), 4, 256);
   operand.key = kKey;
   cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
   CHECK(operand.scale(0, 0) == 1.0f);
@@ -267,7 +260,7 @@ TEST_CASE("square tiles: the codes of the transpose are the transposed codes") {
   const std::int64_t size = GENERATE(16, 32, 128);
   Matrix source(DType::bf16, 200, 333);
   test::fill_wide(source, 9);
-  QuantSpec spec = spec_of(numerics::kE4M3, {size, size});
+  QuantSpec spec = quantized(numerics::kE4M3, {size, size});
   Operand straight(spec, 200, 333), transposed(spec, 333, 200);
   straight.key = kKey;
   cpu::run(ops::Quantize{.source = source.view(), .operand = straight});
@@ -288,7 +281,7 @@ TEST_CASE("stochastic rounding is reproducible, keyed and unbiased") {
   const float value = 1.03f;  // between the e4m3 neighbours 1 and 1.125
   Matrix source(DType::f32, kRows, kCols);
   for (std::int64_t i = 0; i < kRows * kCols; ++i) source.set(i / kCols, i % kCols, value);
-  QuantSpec spec = spec_of(numerics::kE4M3, {});
+  QuantSpec spec = quantized(numerics::kE4M3, {});
   spec.scale_source = ScaleSource::none;
   spec.rounding = Rounding::stochastic;
   const auto codes = [&](RandomKey key, bool transpose) {
@@ -335,9 +328,9 @@ TEST_CASE("stochastic codes of tiles with codebooks follow the number of the ste
   constexpr std::int64_t kRows = 8, kCols = 64;
   Matrix source(DType::f32, kRows, kCols);
   test::fill_wide(source, 10);
-  QuantSpec expanded = spec_of(numerics::kE4M3, {1, 32});
+  QuantSpec expanded = quantized(numerics::kE4M3, {1, 32});
   expanded.transform.kind = RangeExpansion{};
-  for (QuantSpec spec : {spec_of(numerics::kLogFmt8, {1, 32}), expanded}) {
+  for (QuantSpec spec : {quantized(numerics::kLogFmt8, {1, 32}), expanded}) {
     spec.rounding = Rounding::stochastic;
     const auto codes = [&](const RandomKey& key) {
       Operand operand(spec, kRows, kCols);
@@ -363,7 +356,7 @@ TEST_CASE("stochastic codes of tiles with codebooks follow the number of the ste
 TEST_CASE("static scale: the decode factor is given") {
   Matrix source(DType::f32, 3, 40);
   test::fill_wide(source, 10);
-  QuantSpec spec = spec_of(numerics::kE5M2, {});
+  QuantSpec spec = quantized(numerics::kE5M2, {});
   spec.scale_source = ScaleSource::static_scale;
   spec.static_scale = 0.37f;
   for (const auto arithmetic : {ScaleArithmetic::enc_div, ScaleArithmetic::dec_div}) {
@@ -386,7 +379,7 @@ TEST_CASE("dequantize is the FP32 product, rounded to the destination") {
   Matrix source(DType::bf16, 67, 200);
   test::fill_wide(source, 11);
   for (const TileShape& tile : {TileShape{0, 0}, TileShape{1, 128}, TileShape{32, 32}}) {
-    Operand operand(spec_of(numerics::kE4M3, tile), 67, 200);
+    Operand operand(quantized(numerics::kE4M3, tile), 67, 200);
     operand.key = kKey;
     cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
     Matrix f32(DType::f32, 67, 200), bf16(DType::bf16, 200, 67);
@@ -456,8 +449,8 @@ TEST_CASE("what cannot be quantized is refused by name") {
   spec.format = numerics::kBF16;
   spec.scale_source = ScaleSource::current;
   refused(spec, "bf16");
-  refused(spec_of(numerics::kE8M0, {}), "e8m0");
-  spec = spec_of(numerics::kE4M3, {1, 4});
+  refused(quantized(numerics::kE8M0, {}), "e8m0");
+  spec = quantized(numerics::kE4M3, {1, 4});
   spec.scale_source = ScaleSource::delayed;
   refused(spec, "1x4");
   spec.tile = {};
@@ -466,7 +459,7 @@ TEST_CASE("what cannot be quantized is refused by name") {
   spec.static_scale = 0.0f;
   refused(spec, "above 0");
 
-  Operand transposed(spec_of(numerics::kE4M3, {}), 8, 4);
+  Operand transposed(quantized(numerics::kE4M3, {}), 8, 4);
   transposed.key = kKey;
   CHECK_THROWS_WITH(cpu::run(ops::Quantize{.source = source.view(), .operand = transposed}),
                     Catch::Contains("(8, 4)"));

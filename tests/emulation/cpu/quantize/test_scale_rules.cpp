@@ -10,6 +10,7 @@
 #include "emulation/cpu/operations.hpp"
 #include "emulation/numerics/scaling.hpp"
 #include "emulation/reference/gemm_reference.hpp"
+#include "emulation/spec/current_scaling.hpp"
 #include "tests/emulation/cpu/quantize/measure.hpp"
 #include "tests/emulation/cpu/quantize/quantize_reference.hpp"
 
@@ -35,12 +36,7 @@ float rounded_to(float x, int bits, int lowest) {
 float nearest_e4m3(float x) { return std::min(448.0f, rounded_to(x, 3, -6)); }
 
 QuantSpec nv_spec(TileShape tile = {1, 16}) {
-  QuantSpec spec;
-  spec.format = kE2M1;
-  spec.tile = tile;
-  spec.scale.format = ScaleFormat::nv_two_level;
-  spec.scale_source = ScaleSource::current;
-  return spec;
+  return quantized(kE2M1, tile, ScaleFormat::nv_two_level);
 }
 
 /// True when quantize gives the codes and scales of the reference.

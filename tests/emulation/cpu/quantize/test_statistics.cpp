@@ -9,6 +9,7 @@
 
 #include "emulation/cpu/operations.hpp"
 #include "emulation/numerics/operand_hash.hpp"
+#include "emulation/spec/current_scaling.hpp"
 #include "tests/emulation/cpu/quantize/measure.hpp"
 #include "tests/emulation/cpu/quantize/quantize_reference.hpp"
 
@@ -20,9 +21,7 @@ using test::Matrix;
 using test::Operand;
 
 QuantSpec e4m3(TileShape tile, ScaleSource source = ScaleSource::current) {
-  QuantSpec spec;
-  spec.format = numerics::kE4M3;
-  spec.tile = tile;
+  QuantSpec spec = quantized(numerics::kE4M3, tile);
   spec.scale_source = source;
   return spec;
 }
