@@ -136,6 +136,7 @@ QkNormParts declare_qk_norms(Declaration& declaration, const ModelConfig& model,
                                   .is_vector = true,
                                   .weight_decay = false,
                                   .initialization = {1.0, 0.0},
+                                  .groups = {},
                                   .is_frozen = spec.qk_norm_frozen});
   };
   QkNormParts parts;

@@ -158,7 +158,7 @@ TEST_CASE("GEGLU is the GELU of the gate times the other half, bit for bit") {
   const DType dtype = GENERATE(DType::bf16, DType::f32);
   const std::int64_t rows = 9, width = 77;
   Matrix gate_up = Matrix::random(dtype, rows, 2 * width, 8, 12.0);
-  const Matrix dout = Matrix::random(DType::f32, rows, width, 9);
+  Matrix dout = Matrix::random(DType::f32, rows, width, 9);
   const TensorView gate = gate_up.view().columns(0, width);
   Matrix out(DType::f32, rows, width), dgate_up(DType::f32, rows, 2 * width),
       gelu = out, slope = out, times_up = out;

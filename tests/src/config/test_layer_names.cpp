@@ -195,6 +195,12 @@ TEST_CASE("keys of layers go to all of them, and back") {
     INFO(linear.name);
     CHECK(linear.alpha == static_cast<float>(expected));
   }
+  const ModelConfig fog = load_model("fog");
+  CHECK(declaration_of(fog).weights() ==
+        declaration_of(load_model("fog_llama")).weights() - 256 + 4 * (2 * 64 + 2));
+  CHECK((!fog.has_final_norm && fog.layers.back().attention.qk_norm_frozen));
+  CHECK(fog.layers.back().attention.softmax_scale == 0.125);
+  CHECK(fog.layers.back().feed_forward.kind == FeedForwardKind::xielu);
   const Declaration plain = declaration_of(load_model("tiny"));
   for (const LinearDeclaration& linear : plain.linears()) CHECK(linear.alpha == 1.0f);
   const ModelConfig windows = model_of(

@@ -272,6 +272,11 @@ class PlainModel {
   std::map<std::string, Vector> weights_;
 };
 
+double loss_of(const ModelConfig& model) {
+  ModelAtWork work("truth", model, load_recipe("fp32"));
+  return PlainModel(work, model).loss();
+}
+
 }  // namespace
 
 TEST_CASE("the loss of a model is that of plain loops over its layers") {
@@ -291,10 +296,6 @@ TEST_CASE("the loss of a model is that of plain loops over its layers") {
 
 TEST_CASE("each part of a layer's specification changes the function") {
   const ModelConfig model = test::mixed_model();
-  const auto loss_of = [](const ModelConfig& one) {
-    ModelAtWork work("truth", one, load_recipe("fp32"));
-    return PlainModel(work, one).loss();
-  };
   ModelConfig wider = model, elsewhere = model, of_heads = model;
   wider.layers[1].attention.window = 9;
   elsewhere.layers[2].norm_place = NormPlace::pre;
