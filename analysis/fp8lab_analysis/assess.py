@@ -35,13 +35,13 @@ def print_answer(options: argparse.Namespace) -> None:
         text = json.dumps(assessment.to_json(), indent=1, allow_nan=False)
         written(options.json.parent, lambda: str(options.json.write_text(text + "\n")))
     width = max(len(cost.name) for cost in assessment.costs)
-    print(f"{'recipe':{width}}  {'loss':>9}  {'gap':>16}  not told apart from")
+    print(f"{'recipe':{width}}  {'loss, nats':>10}  {'gap (95 %)':>16}  not told apart from")
     for cost in assessment.ordered():
         gap = "" if cost.name == assessment.baseline else percent(cost.gap)
         like = f"same forward pass as {cost.same_forward_as}" if cost.same_forward_as else ""
         like = like or ", ".join(cost.like) or "-"
         loss = f"{cost.loss:9.4f}" if math.isfinite(cost.loss) else "not finite"
-        print(f"{cost.name:{width}}  {loss:>9}  {gap:>16}  {like}")
+        print(f"{cost.name:{width}}  {loss:>10}  {gap:>16}  {like}")
     for line in assessment.answer() + assessment.outlier_sentences():
         print(line)
     print(page)

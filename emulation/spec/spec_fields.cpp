@@ -92,12 +92,18 @@ constexpr const char* kDerived =
     "a format of at most 8 bits with scale_source = \"current\" or \"delayed\"";
 constexpr const char* kCast = "a format other than bf16 and fp32";
 
-Field<QuantSpec> format_field() {
+/// Returns the names of the formats of operands, of at most `bits` bits.
+std::vector<std::string> operand_formats(int bits) {
   std::vector<std::string> names;
   for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
     const bool operand = named.format != numerics::kE8M0 && named.format != numerics::kFP16;
-    if (operand) names.emplace_back(named.name);
+    if (operand && named.format.bits() <= bits) names.emplace_back(named.name);
   }
+  return names;
+}
+
+Field<QuantSpec> format_field() {
+  const std::vector<std::string> names = operand_formats(32);
   // Most readers take it for e4m3fn; as eXmY it would be the IEEE-like format with maximum 240.
   const auto read = [](std::string_view name) {
     return name == "e4m3" ? std::nullopt : format_by_name(name);
@@ -230,6 +236,10 @@ Field<GemmSpec> accumulator_field() {
 }
 
 }  // namespace
+
+std::string quantized_format_names() {
+  return fields::listed(operand_formats(8)) + ", or another of at most 8 bits";
+}
 
 const Fields<QuantSpec>& quant_fields() {
   static const Fields<QuantSpec> rows = make_quant_fields();

@@ -2,6 +2,7 @@
 // defaults of a scale rule. Recipe files, words, labels, hashes and help share them.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include "emulation/spec/fields.hpp"
 #include "emulation/spec/gemm_spec.hpp"
@@ -12,6 +13,9 @@ namespace fp8lab {
 /// Returns the keys of a slot table, in the order of label(). Their conditions concern one operand;
 /// a recipe also checks which operands a key affects.
 const Fields<QuantSpec>& quant_fields();
+
+/// Returns the names of the formats that take a scale, for messages: "e4m3fn, e5m2, ...".
+std::string quantized_format_names();
 
 /// Returns the keys of a GEMM table.
 const Fields<GemmSpec>& gemm_fields();

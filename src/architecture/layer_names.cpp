@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -124,6 +125,10 @@ LayerNames make_names_of_any_model() {
   return names;
 }
 
+std::string braced(const std::vector<std::string>& words) {
+  return words.size() == 1 ? words.front() : fmt::format("{{{}}}", fmt::join(words, ","));
+}
+
 }  // namespace
 
 std::string LayerNames::accepted_linears() const {
@@ -156,6 +161,33 @@ bool names_one_of(const std::string& pattern, const std::vector<std::string>& na
     }
   }
   return false;
+}
+
+std::string layer_pattern(const std::vector<std::string>& names, int count) {
+  std::vector<std::string> parts, linears;
+  std::map<std::string, std::vector<std::string>> indices_of;  // of "mlp.down"
+  for (const std::string& name : names) {
+    const std::size_t dot = name.find('.'), end = name.find('.', dot + 1);
+    if (dot == std::string::npos || end == std::string::npos) {
+      parts.push_back(name);
+      continue;
+    }
+    const std::string linear = name.substr(end + 1);
+    if (indices_of[linear].empty()) linears.push_back(linear);
+    indices_of[linear].push_back(name.substr(dot + 1, end - dot - 1));
+  }
+  std::vector<std::string> indices;  // in order of appearance
+  std::map<std::string, std::vector<std::string>> linears_of;
+  for (const std::string& linear : linears) {
+    const std::vector<std::string>& of = indices_of[linear];
+    const std::string text = static_cast<int>(of.size()) == count ? "*" : braced(of);
+    if (linears_of[text].empty()) indices.push_back(text);
+    linears_of[text].push_back(linear);
+  }
+  for (const std::string& text : indices) {
+    parts.push_back(fmt::format("layers.{}.{}", text, braced(linears_of[text])));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 void check_layer_names(const Recipe& recipe, const ModelConfig& model, const std::string& where) {

@@ -31,6 +31,10 @@ const LayerNames& layer_names_of_any_model();
 /// that expands to more than 256 choices matches nothing.
 bool names_one_of(const std::string& pattern, const std::vector<std::string>& names);
 
+/// Returns the pattern, in the syntax of recipes, that matches exactly the layers `names`, such as
+/// "layers.3.mlp.down", of a model with `count` layers: "layers.{0,1}.mlp.down, lm_head".
+std::string layer_pattern(const std::vector<std::string>& names, int count);
+
 /// Throws Error "WHERE: recipe NAME: ..." with the names of the model if an override or a kept
 /// module of the recipe matches none of its modules: another kind of block, or a layer beyond the
 /// last one.

@@ -248,7 +248,7 @@ struct LoggingConfig {
 struct WarningsConfig {
   bool enabled = true;
   double outlier_channels = 6.0;   ///< in deviations
-  double swiglu_alignment = 0.85;  ///< absolute value of a cosine
+  double swiglu_alignment = 0.85;  ///< share of the way from a start to alignment
   double kurtosis = 12.0;          ///< in deviations
   double scale_drift = 12.0;       ///< in deviations
   double amax_lag = 4.0;           ///< as a ratio

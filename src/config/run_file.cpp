@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulation/base/input_error.hpp"
@@ -53,12 +54,40 @@ RunConfig read_run(const toml::table& root, const std::string& origin,
   return config;
 }
 
+/// Returns, for each stage of a document, whether it says learning_rate.warmup_steps.
+std::vector<bool> says_warmup(const toml::table& root) {
+  std::vector<bool> says;
+  if (const toml::array* const stages = root["stages"].as_array()) {
+    for (std::size_t i = 0; i < stages->size(); ++i) {
+      says.push_back(root["stages"][i]["learning_rate"]["warmup_steps"].node() != nullptr);
+    }
+  }
+  return says;
+}
+
+/// Returns a note on a warm-up that the file of a constant rate does not ask for; empty without.
+std::string warmup_note(const StageConfig& stage, bool is_said) {
+  const LearningRateSchedule& rate = stage.learning_rate;
+  if (is_said || rate.kind != ScheduleKind::constant || rate.warmup_steps == 0 || rate.peak == 0) {
+    return {};
+  }
+  return fmt::format(
+      "stage {}: the rate is constant only after {} steps of warm-up, the default of "
+      "learning_rate.warmup_steps, which this file does not say; 0: none",
+      stage.name, rate.warmup_steps);
+}
+
 RunConfig read_run_text(const std::string& text, const std::string& origin,
                         const std::vector<Assignment>& assignments, double scale,
                         const RecipeTexts& recorded) {
   toml::table root = build_run_document(text, origin, assignments);
+  const std::vector<bool> says = says_warmup(root);  // scale_steps() writes defaults
   if (scale != 1.0) scale_steps(run_table(), root, read_run(root, origin, recorded), scale);
   RunConfig config = read_run(root, origin, recorded);
+  for (std::size_t i = 0; i < config.stages.size(); ++i) {
+    std::string note = warmup_note(config.stages[i], says.at(i));
+    if (!note.empty()) config.notes.push_back(std::move(note));
+  }
   config.text = to_toml(config);
   config.hash = hex16(xxh3(kMeaning + text_of(config, Keys::hashed)));
   return config;

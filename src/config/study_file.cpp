@@ -13,6 +13,7 @@
 #include "emulation/base/error_context.hpp"
 #include "emulation/base/input_error.hpp"
 #include "src/config/config.hpp"
+#include "src/config/reading/document_kind.hpp"
 #include "src/config/reading/experiments.hpp"
 #include "src/config/reading/toml_reader.hpp"
 #include "src/config/reading/toml_text.hpp"
@@ -424,6 +425,7 @@ StudyConfig load_study_config(const std::filesystem::path& file,
   StudyConfig study;
   study.text = read_file(origin);
   const toml::table root = parse_toml(study.text, origin);
+  require_kind(root, DocumentKind::study, origin);
   TomlReader document(root, "", origin);
   study.name = document.text("name", file.stem().string());
   if (!is_run_name(study.name)) {

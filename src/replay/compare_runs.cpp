@@ -5,8 +5,6 @@
 #include <array>
 #include <utility>
 
-#include "src/config/config_difference.hpp"
-
 namespace fp8lab {
 namespace {
 
@@ -36,9 +34,7 @@ void add_identity(const RunMeta& a, const RunMeta& b, std::vector<std::string>& 
 FileComparison compare_files(const RecordedRun& a, const RecordedRun& b) {
   const RunMeta &x = a.data.meta, &y = b.data.meta;
   FileComparison found;
-  if (x.config_text != y.config_text) {
-    found.made_of = run_differences(x.config_text, y.config_text);
-  }
+  found.made_of = recorded_differences(x, b.config);
   add_identity(x, y, found.made_of);
   constexpr std::array<std::pair<const char*, std::string RunMeta::*>, 4> kParts = {
       {{"build", &RunMeta::code_version},

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <string_view>
+#include <utility>
 
 namespace fp8lab {
 namespace {
@@ -25,6 +26,13 @@ bool is_of_recipe(const std::string& key) {
          key.starts_with("recipe after ") || key.starts_with("fallback recipe ") ||
          key.ends_with(".recipe") || key.find(".recipe_at") != std::string::npos ||
          key.find(".fallback") != std::string::npos;
+}
+
+/// Returns true for what replaces a recipe in the course of a stage, or makes it exact in part.
+bool is_beside_recipe(const std::string& key) {
+  return key == "exact" || key.starts_with("fallback recipe ") ||
+         (key.starts_with("recipe of stage ") && key.ends_with(" steps")) ||
+         key.find(".recipe_at") != std::string::npos || key.find(".fallback") != std::string::npos;
 }
 
 bool is_of_evaluation(const std::string& key) {
@@ -46,13 +54,14 @@ bool is_of_data(const std::string& key) {
   return key.starts_with("training data ") || key.find(".data.") != std::string::npos;
 }
 
-void sort_one(const std::string& line, RunDifference& found) {
+void sort_one(const std::string& line, RunDifference& found, std::vector<std::string>& own_recipe,
+              std::vector<std::string>& beside_recipe) {
   const std::size_t colon = std::min(line.find(": "), line.size());
   const std::string key = line.substr(0, colon);
   if (is_of_evaluation(key)) {
     found.evaluation = true;
   } else if (is_of_recipe(key)) {
-    found.recipe = true;
+    (is_beside_recipe(key) ? beside_recipe : own_recipe).push_back(key);
   } else if (changes_no_bit(key, line.substr(colon))) {
     found.machine = true;
   } else if (is_of_data(key)) {
@@ -82,7 +91,8 @@ bool RunDifference::is_pair() const {
 
 std::vector<std::string> RunDifference::names() const {
   std::vector<std::string> all;
-  const std::array<std::pair<bool, const char*>, 6> kinds = {{{recipe, "recipe"},
+  const bool is_own = recipe && beside_recipe.empty();
+  const std::array<std::pair<bool, const char*>, 6> kinds = {{{is_own, "recipe"},
                                                               {seed, "seed"},
                                                               {model, "model"},
                                                               {start, "initial weights"},
@@ -91,13 +101,17 @@ std::vector<std::string> RunDifference::names() const {
   for (const auto& [differs, name] : kinds) {
     if (differs) all.emplace_back(name);
   }
+  all.insert(all.begin(), beside_recipe.begin(), beside_recipe.end());
   all.insert(all.end(), settings.begin(), settings.end());
   return all;
 }
 
 RunDifference sort_differences(const std::vector<std::string>& made_of) {
   RunDifference found;
-  for (const std::string& line : made_of) sort_one(line, found);
+  std::vector<std::string> own, beside;
+  for (const std::string& line : made_of) sort_one(line, found, own, beside);
+  found.recipe = !own.empty() || !beside.empty();
+  if (own.empty()) found.beside_recipe = std::move(beside);
   if (found.seed || found.model) found.start = false;  // it follows
   return found;
 }
@@ -116,7 +130,8 @@ std::string explain(const RunDifference& difference) {
   if (difference.is_pair()) {
     return begin + ": they are a pair; the gap between their losses" +
            (difference.evaluation ? " in training" : "") +
-           " is what the recipe costs with this seed";
+           (difference.beside_recipe.empty() ? " is what the recipe costs with this seed"
+                                             : " is what that changes with this seed");
   }
   if (alone && difference.seed) {
     return begin + ": the difference of their losses is the noise between seeds";

@@ -9,18 +9,21 @@ namespace fp8lab {
 /// The kinds of differences between two runs. Runs of the same seed, model, data, start and
 /// settings are a pair: the gap between their losses is that of their recipes.
 struct RunDifference {
-  bool recipe = false;      ///< of a stage, its changes, or the sources of error made exact
-  bool seed = false;        ///< also implies other initial weights
-  bool model = false;       ///< also implies other initial weights
-  bool start = false;       ///< initial weights or histories, of the same model and seed
-  bool data = false;        ///< training data
-  bool evaluation = false;  ///< held-out data, questions and evaluation settings
-  bool machine = false;     ///< build, device or settings that change no bit
+  bool recipe = false;  ///< of a stage, its changes, or the sources of error made exact
+  /// What differs where no stage's own recipe does: "stages.cpt.fallback.recipe", "exact".
+  std::vector<std::string> beside_recipe;
+  bool seed = false;                  ///< also implies other initial weights
+  bool model = false;                 ///< also implies other initial weights
+  bool start = false;                 ///< initial weights or histories, of the same model and seed
+  bool data = false;                  ///< training data
+  bool evaluation = false;            ///< held-out data, questions and evaluation settings
+  bool machine = false;               ///< build, device or settings that change no bit
   std::vector<std::string> settings;  ///< other keys that change bits
 
   /// Returns true if the runs differ in their recipes alone, and perhaps in the evaluation.
   bool is_pair() const;
-  /// Returns the names of the kinds that change bits: "recipe", "seed", ...; empty for equal runs.
+  /// Returns the names of the kinds that change bits: "recipe" or the keys beside it, "seed", ...;
+  /// empty for equal runs.
   std::vector<std::string> names() const;
 };
 

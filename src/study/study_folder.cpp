@@ -21,6 +21,7 @@
 #include "src/io/hdf5/study_log.hpp"
 #include "src/train/checkpoint/checkpoint.hpp"
 #include "src/train/checkpoint/identity.hpp"
+#include "src/train/run_record.hpp"
 
 namespace fp8lab {
 namespace {
@@ -63,7 +64,7 @@ std::string difference_from(const RunMeta& stored, const RunConfig& config,
   // backends have the same bits.
   const bool truth_changed = (stored.backend == "truth") != (config.backend == "truth");
   if (difference(known, expected).empty() && !truth_changed) return {};
-  const std::string keys = join_differences(run_differences(stored.config_text, config.text));
+  const std::string keys = join_differences(recorded_differences(stored, config));
   const std::string contents =
       difference(without(known, is_configuration), without(expected, is_configuration));
   return keys + (keys.empty() || contents.empty() ? "" : "; ") + contents;

@@ -114,14 +114,34 @@ void add_recipe_notes(const RunConfig& config, const StageConfig& stage, const O
   }
 }
 
-/// Returns an empty text if the stage reaches its final rate or sets none.
+/// Returns an empty text unless a final rate is without effect, or above the peak.
 std::string final_rate_note(const StageConfig& stage) {
   const LearningRateSchedule& rate = stage.learning_rate;
   const bool decays = rate.kind == ScheduleKind::cosine || rate.kind == ScheduleKind::linear ||
                       (rate.kind == ScheduleKind::wsd && rate.decay_steps > 0);
-  if (decays || rate.final == LearningRateSchedule{}.final || rate.final == rate.peak) return {};
+  const bool is_default = rate.final == LearningRateSchedule{}.final;
+  if (decays && rate.final > rate.peak) {
+    return fmt::format("stage {}: learning_rate.final = {}{} is above peak = {}: the rate rises",
+                       stage.name, rate.final, is_default ? ", its default," : "", rate.peak);
+  }
+  if (decays || is_default || rate.final == rate.peak) return {};
   return fmt::format("stage {}: learning_rate.final = {} has no effect: {}", stage.name, rate.final,
                      rate.kind == ScheduleKind::wsd ? "decay_steps is 0" : "the rate is constant");
+}
+
+/// Returns a note on JSON files that are read as text; empty if there are none.
+std::string kind_note(const std::string& where, const DataConfig& data) {
+  for (const SourceConfig& source : data.sources) {
+    if (source.kind != DataKind::text) continue;
+    for (const std::filesystem::path& path : source.paths) {
+      const std::string end = path.extension().string();
+      if (end != ".jsonl" && end != ".json") continue;
+      return fmt::format(
+          "{}: {} is read as text, braces and keys included; kind = \"jsonl\" reads its records",
+          where, path.string());
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -137,6 +157,10 @@ std::vector<std::string> run_notes(const RunConfig& config, const std::vector<Op
     }
     add_note(overlap_note(config.stages[i].name, opened), notes);
     add_note(final_rate_note(config.stages[i]), notes);
+    const std::string where = "stage " + config.stages[i].name;
+    add_note(kind_note(where, config.stages[i].data), notes);
+    if (opened.eval)
+      add_note(kind_note(where + ", evaluation", config.stages[i].eval->data), notes);
     if (opened.eval) {
       const StageConfig& stage = config.stages[i];
       const std::int64_t micro = stage.micro_batch_sequences;

@@ -7,6 +7,7 @@
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/train/checkpoint/identity.hpp"
+#include "src/train/run_record.hpp"
 
 namespace fp8lab {
 
@@ -46,10 +47,7 @@ RunStatus RunDirectory::status_of(const Identity& identity, const RunConfig& con
   }
   const std::string changes = difference(stored, identity);
   if (changes.empty()) return status;
-  const std::string keys =
-      status.meta.config_hash == config.hash
-          ? ""
-          : join_differences(run_differences(status.meta.config_text, config.text));
+  const std::string keys = join_differences(recorded_differences(status.meta, config));
   throw InputError(
       {.where = run_file().string(),
        .reason = fmt::format("another run: {}{}", changes, keys.empty() ? "" : " (" + keys + ")"),

@@ -12,14 +12,17 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/base/input_error.hpp"
+#include "src/config/config_difference.hpp"
 #include "src/config/reading/hugging_face.hpp"
 #include "src/config/reading/toml_reader.hpp"
+#include "src/config/recipe/stage_recipes.hpp"
 #include "src/data/corpus.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/hdf5/run_reader.hpp"
 #include "src/objectives/objective.hpp"
+#include "src/train/checkpoint/identity.hpp"
 
 namespace fp8lab {
 namespace {
@@ -113,6 +116,50 @@ std::string quantizers_record(const std::map<std::string, std::vector<TensorName
     }
   }
   return record.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+namespace {
+
+/// Keys of a recipe that change no bit.
+constexpr std::array<std::string_view, 4> kAboutRecipes = {
+    "name: ", "summary: ", "system: ", "source: "};
+
+/// Adds what recorded_differences says of recipes.
+void add_recipe_differences(const RunConfig& stored, const RunConfig& now,
+                            std::vector<std::string>& found) {
+  std::map<std::string, Recipe> before;
+  for (const StageConfig& stage : stored.stages) {
+    for (const StageRecipe& of : recipes_of(stored, stage)) {
+      before.emplace(recipe_part(stage, of), load_recipe(of.name, stored.recorded));
+    }
+  }
+  std::set<std::string> known;
+  for (const StageConfig& stage : now.stages) {
+    for (const StageRecipe& of : recipes_of(now, stage)) {
+      const auto old = before.find(recipe_part(stage, of));
+      const Recipe recipe = load_recipe(of.name, now.recorded);
+      if (old == before.end() || old->second.hash == recipe.hash) continue;
+      for (const std::string& key : differences(old->second.text, recipe.text)) {
+        const bool is_about =
+            std::any_of(kAboutRecipes.begin(), kAboutRecipes.end(),
+                        [&](std::string_view word) { return key.starts_with(word); });
+        if (is_about || !known.insert(key).second) continue;
+        found.push_back(fmt::format("{}: {}", old->first, key));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> recorded_differences(const RunMeta& stored, const RunConfig& now) {
+  std::vector<std::string> found = run_differences(stored.config_text, now.text);
+  try {
+    add_recipe_differences(recorded_run(stored, "run.h5", {}), now, found);
+  } catch (const Error&) {
+    // Of another version, or its recipe is gone.
+  }
+  return found;
 }
 
 RecipeTexts recorded_recipes(const RunMeta& meta) {

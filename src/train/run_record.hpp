@@ -30,6 +30,12 @@ inline constexpr char kQuantizersKey[] = "quantizers";
 /// Returns the text for kRecipesKey.
 std::string recipes_record(const RecipeTexts& recipes);
 
+/// Returns the keys that differ between two runs: those of run_differences, then those of recipes
+/// where both have one in the same place of the same stage, each once: "recipe of stage cpt:
+/// slots.dy.format: "e5m2" -> "e4m3fn"". Name, summary and sources of a recipe do not count.
+/// Recipes of a run that this version cannot read are left out.
+std::vector<std::string> recorded_differences(const RunMeta& stored, const RunConfig& now);
+
 /// Returns the text for kQuantizersKey: operands by the name of their recipe, in the order of
 /// /tensors.
 std::string quantizers_record(const std::map<std::string, std::vector<TensorName>>& operands);

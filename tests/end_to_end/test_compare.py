@@ -121,6 +121,34 @@ def test_the_first_line_says_what_follows(folder: Path) -> None:
     assert result.stdout.startswith(f"A and B differ in seed, {peak}: {no_pair}\n")
 
 
+def test_what_replaces_a_recipe_is_named(folder: Path) -> None:
+    fallback = 'stages.first.fallback={recipe="bf16", when={nonfinite=true}}'
+    (folder / "mine.toml").write_text('name = "mine"\nbase = "infir2"\n')
+    for name, settings in {
+        "fallback": [fallback],
+        "at": ['stages.second.recipe_at=[{step=1, recipe="mine.toml"}]'],
+        "both": [fallback, "recipe=mine.toml"],
+    }.items():
+        words = [word for one in settings for word in ("--set", one)]
+        succeeded("train", "--config", "run.toml", *words, "--out", name, cwd=folder)
+    pair = "they are a pair; the gap between their losses is what "
+    for name, expected in {
+        "fallback": f"stages.first.fallback, fallback recipe of stage first: {pair}that changes",
+        "at": f"stages.second.recipe_at, recipe of stage second after 1 steps: {pair}that changes",
+        "both": f"recipe: {pair}the recipe costs",
+    }.items():
+        said = run("compare", "a", name, "--files-only", cwd=folder).stdout
+        assert said.startswith(f"A and B differ in {expected}"), said
+    # A recipe that changed under its name: its keys, not hashes alone.
+    (folder / "mine.toml").write_text(
+        'name = "mine"\nbase = "infir2"\nsummary = "x"\n[slots.dy]\nformat = "e5m2"\n'
+    )
+    succeeded("train", "--config", "run.toml", "--recipe", "mine.toml", "--out", "m", cwd=folder)
+    said = run("compare", "both", "m", "--files-only", cwd=folder).stdout
+    assert 'differs in recipe of stage first: slots.dy.format: (none) -> "e5m2"\n' in said
+    assert "summary" not in said
+
+
 def test_another_rate_in_a_later_stage(folder: Path) -> None:
     files = run("compare", "a", "rate", "--files-only", cwd=folder)
     assert files.returncode == 3 and "executed" not in files.stdout

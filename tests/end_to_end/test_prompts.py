@@ -143,6 +143,23 @@ def test_a_run_on_shards_is_asked_in_text(asked: Path) -> None:
     assert "exact" in succeeded(*words, cwd=asked)
 
 
+def test_chats_are_read_by_the_tokenizer_that_asks(asked: Path) -> None:
+    def loss(source: str, data: str) -> float:
+        said = succeeded("eval", source, "--data", data, "--sequences", 2, "--json", cwd=asked)
+        return float(json.loads(said)["loss"])
+
+    expected = loss("sft", "shards")
+    assert loss("sft", "chats.jsonl") == expected
+    assert loss("sft/checkpoint.safetensors", "chats.jsonl") == expected
+    # What starts from the run, and what starts from that.
+    start = 'init_from = "{}/checkpoint.safetensors"'
+    train(asked, "second", "jsonl", "chats.jsonl", start.format("sft"))
+    train(asked, "third", "jsonl", "chats.jsonl", start.format("second"))
+    assert loss("third", "chats.jsonl") == loss("third", "shards")
+    succeeded("export", "third", "folder", cwd=asked)
+    assert (asked / "folder/tokenizer.json").is_file()
+
+
 def test_what_to_do_without_the_tokenizer(asked: Path) -> None:
     expected = answers(asked, "sft", "--chat", "Add.")
     hash_ = json.loads((asked / "shards/token_bytes.json").read_text())["tokenizer_hash"]

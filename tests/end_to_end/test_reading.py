@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -268,7 +269,13 @@ def test_a_plan_of_a_resume_is_refused_as_the_resume_is(tmp_path: Path) -> None:
     assert "training data of stage cpt" in both()
     (tmp_path / "a.txt").write_text(DOCUMENT * 9)
     (tmp_path / "mine.toml").write_text('name = "mine"\nbase = "te_current"\n')
-    assert "recipe of stage cpt" in both()
+    said = both()
+    assert "recipe of stage cpt was " in said and "summary" not in said
+    assert re.search(r"now [0-9a-f]{16} \(recipe of stage cpt: gemm\.\S+: ", said), said
+    assert 'recipe of stage cpt: slots.default.scale_rounding: "enc_floor" -> (none)' in said
+    (tmp_path / "other.toml").write_text('name = "other"\nbase = "te_current"\n')
+    others = ["other.toml" if word == "mine.toml" else word for word in train]
+    assert '(recipe: "mine.toml" -> "other.toml"; ' in refused(*others, cwd=tmp_path)
     (tmp_path / "mine.toml").write_text('name = "mine"\nbase = "infir2"\n')
     checkpoint.rename(tmp_path / "away")
     assert "checkpoint.safetensors: missing" in both()

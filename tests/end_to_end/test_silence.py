@@ -116,6 +116,42 @@ def test_a_final_rate_that_is_never_reached(folder: Path) -> None:
         assert notes(folder, *stated[:2], "--set", rate + "final=" + final) == []
 
 
+def test_a_schedule_that_is_not_what_it_seems(folder: Path) -> None:
+    write_run(folder)
+    rate = "stages.cpt.learning_rate."
+    few = ("--dry-run", "--set", "stages.cpt.steps=12", "--set", rate + "kind={}")
+
+    def plan(kind: str, *settings: str) -> tuple[list[str], str]:
+        words = [word for setting in settings for word in ("--set", rate + setting)]
+        result = run(
+            "train", "--config", "run.toml", *few[:-1], few[-1].format(kind), *words, cwd=folder
+        )
+        (told,) = [line for line in result.stdout.splitlines() if "learning rate: " in line]
+        said = [line for line in result.stderr.splitlines() if "note: stage cpt" in line]
+        return said, told.removeprefix("learning rate: ")
+
+    (note,), told = plan("constant")
+    assert "constant only after 10 steps of warm-up, the default of" in note
+    assert told == "warm-up over 10 steps, constant 0.001"
+    assert plan("constant", "warmup_steps=10") == ([], told)
+    assert plan("constant", "warmup_steps=0") == ([], "constant 0.001")
+    for kind, settings, words in (
+        ("cosine", (), "warm-up over 10 steps, cosine from 5e-05 to 0.0001"),
+        ("wsd", ("warmup_steps=0", "decay_steps=4", "decay=linear"),
+         "constant 5e-05, linear decay to 0.0001 over the last 4"),
+    ):  # fmt: skip
+        (note,), told = plan(kind, "peak=5e-5", *settings)
+        assert "learning_rate.final = 0.0001, its default, is above peak = 5e-05" in note
+        assert told == words
+
+
+def test_json_that_is_read_as_text(folder: Path) -> None:
+    (folder / "lines.jsonl").write_text('{"text": "a"}\n' * 40)
+    write_run(folder, train="lines.jsonl")
+    (line,) = notes(folder)
+    assert "stage cpt: lines.jsonl is read as text, braces and keys included; kind" in line
+
+
 def test_sequences_of_an_evaluation_come_in_whole_batches(folder: Path) -> None:
     write_run(folder)
     assert run("train", "--config", "run.toml", "--out", "out", cwd=folder).returncode == 0

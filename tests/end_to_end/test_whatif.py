@@ -163,6 +163,19 @@ def test_every_tensor_of_the_step_is_told(folder: Path) -> None:
     assert "recipes" not in found
 
 
+def test_units_are_said_and_what_is_not_quantized(folder: Path) -> None:
+    text, found = whatif(folder, "--recipe", "infir2", "--layer", "*")
+    assert "as fractions of the\nexact product" in text and "SQNR in dB" in text
+    assert "recipe infir2: 1 of 9 layers stay in bf16, and their errors are" in text
+    assert text.count("rounding of results: lm_head\n") == 1
+    layers = found["recipes"][0]["layers"]
+    assert [one["layer"] for one in layers if not one["quantized"]] == ["lm_head"]
+    documented = (Path(__file__).parents[2] / "src/diagnosis/README.md").read_text()
+    keys = {key for one in layers for part in ("operands", "products") for key in one[part][0]}
+    for key in keys - {"slot", "quantizer", "exact", "gemm", "spec"}:
+        assert f"`{key}`" in documented, key
+
+
 def test_what_is_missing_is_named(copy: Path) -> None:
     recipe = ("--recipe", "infir2")
 
@@ -225,6 +238,8 @@ def test_a_gradient_is_attributed(folder: Path) -> None:
         assert table[1].startswith(parts[0]["name"])
         rest = 1 - sum(part["share_without"] for part in parts)
         assert group.get("remainder_without", rest) == pytest.approx(rest)
+    assert text.count("\nremainder: what the shares of a group leave of 100 %") == 1
+    assert "Shares are percentages of the squared error" in text
     assert all(part["alone"] is None for part in groups["scale"]["parts"])
     assert max(groups["source"]["parts"], key=lambda part: part["alone"])["name"] == "element cast"
     words = ["--layer", "layers.*.mlp.down", "--json", "b.json"]

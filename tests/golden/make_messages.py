@@ -155,6 +155,12 @@ def run_files() -> Iterator[Case]:
     for text in ("stages.t.steps=1", "seed=one", "seed", "recipe.name=x", "model.bas=tiny", ".=1"):
         words = f"train --config run.toml --dry-run --set {text}"
         yield Case(words, {"run.toml": STAGE})
+    for text in ("optimizer.lr=1", "stages.s.batch_size=2", "optimizer.max_grad_norm=1"):
+        words = f"train --config run.toml --dry-run --set {text}"
+        yield Case(words, {"run.toml": STAGE})
+    yield Case("train --config study.toml", {"study.toml": STUDY + AXIS})
+    yield Case("train --config r.toml", {"r.toml": RECIPE + '[slots.x]\nformat = "e4m3fn"\n'})
+    yield Case("train --preset quickstart --recipe run.toml", {"run.toml": STAGE})
     yield Case("train --config none.toml")
     yield Case("train --config run.toml --scale 0", {"run.toml": STAGE})
 
@@ -170,6 +176,9 @@ def recipes() -> Iterator[Case]:
         RECIPE + x + 'format = "e4m3fn"\ntile = "1x0"\nscale_source = "current"\n',
         RECIPE + x + 'format = "e4m3fn"\ntile = "1x128"\nscale_source = "delayed"\n',
         RECIPE + x + 'format = "bf16"\nscale_source = "current"\n',
+        RECIPE + '[slots.dy]\nformat = "e5m3"\ntile = "1x128"\n',
+        RECIPE + '[slots.dy]\nformat = "e5m3"\nscale_format = "pow2"\n',
+        RECIPE + '[slots.default]\ntile = "1x128"\n[slots.dy]\nformat = "e5m3"\n',
         RECIPE + x + 'format = "e4m3fn"\nscale_source = "current"\nscale_rounding = "down"\n',
         RECIPE + x + 'weight_source = "fp32"\n',
         RECIPE + '[slots.fprop.x]\norientation_source = "requantized"\n',
@@ -193,6 +202,11 @@ def recipes() -> Iterator[Case]:
         yield Case("recipes check r.toml", {"r.toml": text})
     for words in ("recipes show infir3", "recipes show", "recipes shw infir2"):
         yield Case(words)
+    far = (
+        RECIPE + '[slots.default]\nformat = "e4m3fn"\n[[override]]\nmatch = "layers.99.mlp.down"\n'
+    )
+    yield Case("recipes check r.toml --model tiny", {"r.toml": far})
+    yield Case("recipes check run.toml", {"run.toml": STAGE})
 
 
 def studies() -> Iterator[Case]:
@@ -221,6 +235,8 @@ def studies() -> Iterator[Case]:
         yield Case(f"ablate --study study.toml {words}", files) if words else Case(
             "ablate --study quickstrt --list"
         )
+    yield Case("ablate --study run.toml", {"run.toml": STAGE})
+    yield Case("ablate --study r.toml", {"r.toml": RECIPE + '[slots.x]\nformat = "e4m3fn"\n'})
 
 
 def options() -> Iterator[Case]:

@@ -277,9 +277,10 @@ FIGURES = (
         "recovery, or left the band of the baseline's seeds: what crosses the line to the left of "
         "its own one warned in time. A crossing in a run without a dotted line is a false alarm. "
         "Values are deviations of a logarithm from the run's own window before (outlier channels, "
-        "kurtosis, scale drift, gradient norm), the largest cosine between gate and up weights "
-        "(swiglu alignment), and amax over the range of a scale from earlier steps (amax lag); "
-        "below zero they are not drawn, above 1000 at 1000.",
+        "kurtosis, scale drift, gradient norm), the share of the way to alignment that gate and "
+        "up weights have moved since the start (swiglu alignment), and amax over the "
+        "range of a scale from earlier steps (amax lag); below zero they are not drawn, "
+        "above 1000 at 1000.",
         warning_plot.warning_figure,
     ),
     FigureSpec(

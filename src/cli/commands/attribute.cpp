@@ -156,14 +156,25 @@ int attribute(const std::vector<std::string>& arguments) {
   parts.clear();
   print_step(source, *backend);
   fmt::print(
-      "gradient under recipe {}: error {:.4g} against double precision, relative; with every "
-      "source\n"
-      "switched off {:.2g}. Shares of the error in squares: of a source alone, and by what leaving "
-      "it\n"
-      "out takes away\n",
+      "gradient under recipe {}: error {:.4g} against double precision; with every source "
+      "switched\n"
+      "off {:.2g}. Errors are fractions of the norm of the exact gradient: with a source alone, "
+      "and\n"
+      "without it. Shares are percentages of the squared error: of a source alone, and what "
+      "leaving\n"
+      "it out takes away\n",
       recipe.name, attribution.whole, attribution.nothing);
   for (const std::string& sentence : attribution.remarks) fmt::print("{}\n", sentence);
-  for (const PartGroup& group : attribution.groups) print_group(attribution, group);
+  bool has_remainder = false;
+  for (const PartGroup& group : attribution.groups) {
+    print_group(attribution, group);
+    has_remainder = has_remainder || remainder_of(attribution, group).alone;
+  }
+  if (has_remainder) {
+    fmt::print(
+        "\nremainder: what the shares of a group leave of 100 %, for parts that interact, sources\n"
+        "outside the group, and chance; below 0 where parts count the same error\n");
+  }
   if (values.count("json") != 0) {
     ordered_json json = step_json(source, *backend);
     json["attributed_recipe"] = recipe.name;

@@ -62,28 +62,9 @@ StoredType dtype_of(const Values& values) {
   return name == "f16" ? StoredType::f16 : StoredType::f32;
 }
 
-/// The folder of the run's training data if it holds the tokenizer of the weights; empty otherwise.
-std::filesystem::path data_tokenizer(const ModelSource& source) {
-  if (!source.run || source.vocabulary.tokenizer.empty()) return {};
-  try {
-    const RunConfig run = recorded_run(*source.run, source.name, {});
-    const DataConfig data = source.places.training_data(run.stages.back());
-    for (const SourceConfig& one : data.sources) {
-      for (const std::filesystem::path& path : one.paths) {
-        const std::filesystem::path folder = is_folder(path) ? path : path.parent_path();
-        const bool has_one = is_file(folder / "tokenizer.json");
-        if (has_one && folder_tokenizer(folder) == source.vocabulary.tokenizer) return folder;
-      }
-    }
-  } catch (const Error&) {
-    // The data are gone; --tokenizer names another folder.
-  }
-  return {};
-}
-
 std::filesystem::path tokenizer_folder(const Values& values, const ModelSource& source) {
   if (values.count("tokenizer") == 0) {
-    return source.tokenizer.empty() ? data_tokenizer(source) : source.tokenizer;
+    return source.tokenizer.empty() ? source.vocabulary.tokenizer_folder() : source.tokenizer;
   }
   const std::filesystem::path folder = values["tokenizer"].as<std::string>();
   if (!is_folder(folder)) {

@@ -11,6 +11,8 @@
 #include "emulation/spec/recipe.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/spec_fields.hpp"
+#include "src/architecture/layer_names.hpp"
+#include "src/architecture/parts.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/options/output_path.hpp"
 #include "src/config/config.hpp"
@@ -26,6 +28,8 @@ Options recipe_options() {
   Options options("fp8lab recipes list | show NAME | check FILE");
   options.add("action", value<std::string>(), "list, show or check");
   options.add("name", value<std::string>(), "recipe name (show) or file (show, check)");
+  options.add("model", value<std::string>(),
+              "model by name or folder, whose layers the patterns of the recipe must match");
   options.add("tokens", value<std::int64_t>(1024), "M of the layer warned about");
   options.add("in", value<std::int64_t>(1024), "its input features");
   options.add("out", value<std::int64_t>(4096), "its output features");
@@ -133,14 +137,48 @@ std::vector<std::string> warnings(const Recipe& recipe, const Values& values) {
   return fp8lab::warnings(recipe.linear, shape[0], shape[1], shape[2]);
 }
 
+/// Returns the layers of `model` to which the overrides of a recipe apply, a line each.
+std::string overridden_layers(const Recipe& recipe, const ModelConfig& model) {
+  const auto count = static_cast<int>(model.layer_count());
+  const Declaration declaration = declaration_of(model);
+  std::string text;
+  for (const RecipeOverride& exception : recipe.overrides) {
+    std::vector<std::string> names;
+    for (const LinearDeclaration& linear : declaration.linears()) {
+      if (layer_pattern_matches(exception.match, linear.name, count)) names.push_back(linear.name);
+    }
+    text += fmt::format("override {}: {} of {} layers\n", exception.match, names.size(),
+                        declaration.linears().size());
+  }
+  return text;
+}
+
+/// Compares the patterns of a recipe with the model of --model; without it, says that nothing is
+/// compared. Throws Error for a pattern that matches nothing in the model.
+std::string checked_patterns(const Recipe& recipe, const Values& values) {
+  if (values.count("model") != 0) {
+    const ModelConfig model = load_model(values["model"].as<std::string>());
+    check_layer_names(recipe, model, "recipes");
+    return overridden_layers(recipe, model);
+  }
+  if (!recipe.overrides.empty()) {
+    print_notes(
+        {fmt::format("recipe {}: its overrides are compared with no model; --model NAME "
+                     "checks that each of them matches a layer",
+                     recipe.name)});
+  }
+  return {};
+}
+
 /// Prints one recipe, or the recipes of a file with axes: as JSON, one object or a list.
 void print_recipes(const std::vector<Recipe>& recipes, const Values& values) {
   Json all = Json::array();
   for (const Recipe& recipe : recipes) {
     const std::vector<std::string> found = warnings(recipe, values);
+    const std::string layers = checked_patterns(recipe, values);
     all.push_back(to_json(recipe, found));
     if (values.count("json") != 0) continue;
-    fmt::print("{}", describe(recipe));
+    fmt::print("{}{}", describe(recipe), layers);
     for (const std::string& line : found) fmt::print("warning: {}\n", line);
   }
   if (values.count("json") != 0) fmt::print("{}\n", json_text(all.size() == 1 ? all[0] : all));
@@ -166,8 +204,8 @@ int recipes(const std::vector<std::string>& arguments) {
   if (values.count("action") == 0) return list(values);
   return run_action("recipes", values, "action",
                     {{"list", "", {"json"}, list},
-                     {"show", "name", {"tokens", "in", "out", "json"}, show},
-                     {"check", "name", {"tokens", "in", "out", "json"}, check}});
+                     {"show", "name", {"model", "tokens", "in", "out", "json"}, show},
+                     {"check", "name", {"model", "tokens", "in", "out", "json"}, check}});
 }
 
 }  // namespace fp8lab::cli

@@ -144,8 +144,10 @@ void print_products(const std::vector<RecipeReplay>& replays, std::int64_t most)
   fmt::print(
       "\nproducts, the worst {} of {}: error of the result against exact arithmetic on "
       "unquantized\n"
-      "operands, relative, and the parts of accumulator and output and of an estimator; of both\n"
-      "operands SQNR in dB, underflow, saturation\n",
+      "operands, and its parts of accumulator and output and of an estimator, as fractions of the\n"
+      "exact product (1: as large as that); of both operands SQNR in dB, and the fractions of "
+      "their\n"
+      "elements that underflow and saturate\n",
       count, all.size());
   fmt::print(
       "{:<{}}  {:<{}}  GEMM   {:>9} {:>9} {:>9}  {:<8} {:>7} {:>9} {:>9}  {:<8} {:>7} {:>9} "
@@ -210,7 +212,9 @@ GemmSummary summarize(const RecipeReplay& replay, GemmRole role) {
 void print_summaries(const std::vector<RecipeReplay>& replays) {
   const auto [recipe, layer] = widths_of(replays);
   fmt::print(
-      "\nby slot, over the layers whose operand is rounded\n{:<{}}  slot      layers  {:>8} {:>9}  "
+      "\nby slot, over the layers whose operand is rounded: SQNR in dB; the largest fraction of a\n"
+      "layer's elements that underflows, and that saturates\n{:<{}}  slot      layers  {:>8} {:>9} "
+      " "
       "{:<{}} {:>10} {:>10}\n",
       "recipe", recipe, "mean dB", "lowest dB", "in", layer, "underflow", "saturated");
   for (const Slot slot : kSlots) {
@@ -225,8 +229,10 @@ void print_summaries(const std::vector<RecipeReplay>& replays) {
       fmt::print("\n");
     }
   }
-  fmt::print("\nby GEMM, over all layers\n{:<{}}  GEMM   {:>9} {:>9}  in\n", "recipe", recipe,
-             "rms error", "largest");
+  fmt::print(
+      "\nby GEMM, over all layers: errors as fractions of the exact product\n{:<{}}  GEMM   {:>9} "
+      "{:>9}  in\n",
+      "recipe", recipe, "rms error", "largest");
   for (const GemmRole role : kGemmRoles) {
     for (const RecipeReplay& replay : replays) {
       const GemmSummary s = summarize(replay, role);
@@ -261,9 +267,30 @@ std::vector<std::string> remarks(const RecipeReplay& replay) {
   return sentences;
 }
 
-void print_replays(const std::vector<RecipeReplay>& replays, std::int64_t worst) {
+/// Returns true if a recipe rounds an operand of the layer.
+bool is_quantized(const LayerReplay& layer) {
+  return std::any_of(kSlots.begin(), kSlots.end(),
+                     [&](Slot slot) { return layer.recipe.slot(slot).is_cast(); });
+}
+
+/// Names the replayed layers that the recipe leaves alone; empty if there are none.
+std::string unquantized_layers(const RecipeReplay& replay, int layer_count) {
+  std::vector<std::string> names;
+  for (const LayerReplay& layer : replay.layers) {
+    if (!is_quantized(layer)) names.push_back(layer.layer);
+  }
+  if (names.empty()) return {};
+  return fmt::format(
+      "recipe {}: {} of {} layers stay in {}, and their errors are the rounding of results: {}",
+      replay.recipe.name, names.size(), replay.layers.size(),
+      name_of(replay.recipe.activation_dtype), layer_pattern(names, layer_count));
+}
+
+void print_replays(const std::vector<RecipeReplay>& replays, std::int64_t worst, int layer_count) {
   for (const RecipeReplay& replay : replays) {
     for (const std::string& sentence : remarks(replay)) fmt::print("{}\n", sentence);
+    const std::string unquantized = unquantized_layers(replay, layer_count);
+    if (!unquantized.empty()) fmt::print("{}\n", unquantized);
   }
   print_products(replays, worst);
   print_summaries(replays);
@@ -274,7 +301,7 @@ ordered_json to_json(const RecipeReplay& replay) {
   json["remarks"] = remarks(replay);
   json["layers"] = ordered_json::array();
   for (const LayerReplay& layer : replay.layers) {
-    ordered_json entry = {{"layer", layer.layer}};
+    ordered_json entry = {{"layer", layer.layer}, {"quantized", is_quantized(layer)}};
     for (const Slot slot : kSlots) {
       const OperandStatistics& s = layer.operands[slot];
       entry["operands"].push_back({{"slot", slot_name(slot)},
@@ -308,7 +335,8 @@ void print_tensors(const std::vector<StepTensor>& tensors) {
   }
   const std::size_t layer = width_of("layer", layers), operation = width_of("tensor", operations);
   fmt::print(
-      "\ntensors of the micro-batch, in the order in which they are written\n"
+      "\ntensors of the micro-batch, in the order in which they are written: mean, standard\n"
+      "deviation and amax in the tensor's own unit; zeros: fraction of the elements\n"
       "phase     {:<{}}  {:<{}}  {:>15}  {:>10}  {:>10}  {:>10}  {:>7}\n",
       "layer", layer, "tensor", operation, "shape", "mean", "deviation", "amax", "zeros");
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -344,8 +372,9 @@ void print_accumulators(const std::vector<AccumulatorEvaluation>& rows, std::siz
   for (const AccumulatorEvaluation& row : rows) names.push_back(name(row));
   const std::size_t width = width_of("accumulator", names);
   fmt::print(
-      "\nevaluated as other tensor cores accumulate: held-out loss of stage {}, and the logits of\n"
-      "the micro-batch against those of the run as it is\n{:<{}}  {:<10}  {:>9}  {:>10}  {:>10}  "
+      "\nevaluated as other tensor cores accumulate: held-out loss of stage {} and its change in\n"
+      "nats a token, and the logits of the micro-batch against those of the run as it is, rms and\n"
+      "largest difference in nats\n{:<{}}  {:<10}  {:>9}  {:>10}  {:>10}  "
       "{:>10}  {:>10}\n",
       stage.name, "accumulator", width, "evidence", "layers", "loss", "change", "logits rms",
       "largest");
@@ -446,7 +475,8 @@ int whatif(const std::vector<std::string>& arguments) {
   }
   phase.begin("");
   print_step(source, *backend);
-  if (!replays.empty()) print_replays(replays, worst);
+  if (!replays.empty())
+    print_replays(replays, worst, static_cast<int>(run.config.model.layer_count()));
   if (!rows.empty()) {
     print_accumulators(rows, declaration_of(run.config.model).linears().size(), stage);
   }

@@ -30,7 +30,7 @@ ModelSource open_checkpoint(OpenCheckpoint checkpoint, const std::string& name,
   if (source.run) source.places = RunPlaces(*source.run, path.parent_path() / "run.h5", look_in);
   source.tokenizer = source.places.initial_folder();
   source.vocabulary = checkpoint_vocabulary(*source.checkpoint, source.run ? &*source.run : nullptr,
-                                            source.tokenizer, name, source.model->vocab_size);
+                                            source.places, name, source.model->vocab_size);
   return source;
 }
 

@@ -143,48 +143,17 @@ bool is_tokenizer(const std::filesystem::path& folder, const std::string& hash) 
   return is_file(folder / "tokenizer.json") && folder_tokenizer(folder) == hash;
 }
 
-/// The first of `folders` that holds the tokenizer of the weights.
-std::optional<std::filesystem::path> tokenizer_in(const std::vector<std::filesystem::path>& folders,
-                                                  const ModelSource& source) {
-  for (const std::filesystem::path& folder : folders) {
-    if (is_tokenizer(folder, source.vocabulary.tokenizer)) return folder;
-  }
-  return std::nullopt;
-}
-
-/// Folders beside the token shards of a run, those of its last stage first.
-std::vector<std::filesystem::path> shard_folders(const ModelSource& source, const RunConfig& run) {
-  std::vector<std::filesystem::path> folders;
-  for (auto stage = run.stages.rbegin(); stage != run.stages.rend(); ++stage) {
-    for (const SourceConfig& data : stage->data.sources) {
-      if (data.kind != DataKind::tokens) continue;
-      for (const std::filesystem::path& path : data.paths) {
-        for (const std::filesystem::path& found : source.places.candidates(path)) {
-          folders.push_back(is_folder(found) ? found : found.parent_path());
-        }
-      }
-    }
-  }
-  return folders;
-}
-
-/// The tokenizer of the weights: in the folder that they come from; of a run also beside its
-/// shards, or in a folder of --look-in. Nothing where there is none.
-std::optional<PromptTokenizer> find_tokenizer(const Values& values, const ModelSource& source,
-                                              const RunConfig& run, const std::string& command,
+/// The tokenizer of the weights, in the folder that is known to hold it. Nothing where there is
+/// none.
+std::optional<PromptTokenizer> find_tokenizer(const ModelSource& source,
                                               const Vocabulary& vocabulary) {
   const std::string& known = source.vocabulary.tokenizer;
   const std::filesystem::path own = source.vocabulary.tokenizer_folder();
+  if (own.empty() || (source.run && !is_tokenizer(own, known))) return std::nullopt;
   // Documents of a run begin as its data say, whatever the folder says of others.
   std::optional<std::int32_t> begin;
   if (source.run && vocabulary.tokenizer() == known) begin = vocabulary.begin();
-  if (!own.empty() && (!source.run || is_tokenizer(own, known))) return PromptTokenizer{own, begin};
-  if (known.empty() || known == "bytes") return std::nullopt;
-  std::vector<std::filesystem::path> folders = shard_folders(source, run);
-  for (const auto& folder : folders_to_look_in(values, command)) folders.push_back(folder);
-  const auto found = tokenizer_in(folders, source);
-  if (!found) return std::nullopt;
-  return PromptTokenizer{*found, begin};
+  return PromptTokenizer{own, begin};
 }
 
 /// What to do where nothing makes ids of text.
@@ -202,16 +171,17 @@ std::string without_tokenizer(const ModelSource& source) {
       known, source.name, shell_path(source.name), ids);
 }
 
-/// The vocabulary of a run: that of its data, or where these are gone, of the tokenizer in a folder
-/// of --look-in.
-Vocabulary run_vocabulary(const Values& values, const ModelSource& source, const RunConfig& run,
+/// The vocabulary of a run: that of its data, or where these are gone, of its tokenizer.json.
+Vocabulary run_vocabulary(const ModelSource& source, const RunConfig& run,
                           const std::string& command) {
   DataConfig data;
   try {
     data = source.places.training_data(last_stage(run));
   } catch (const Error& missing) {
-    const auto folder = tokenizer_in(folders_to_look_in(values, command), source);
-    if (folder) return folder_vocabulary(*folder, run.model.vocab_size);
+    const std::filesystem::path folder = source.vocabulary.tokenizer_folder();
+    if (!folder.empty() && is_tokenizer(folder, source.vocabulary.tokenizer)) {
+      return folder_vocabulary(folder, run.model.vocab_size);
+    }
     if (source.vocabulary.tokenizer.empty()) throw;
     ErrorFields fields = fields_of(missing);
     fields.remedy +=
@@ -285,7 +255,7 @@ Vocabulary find_vocabulary(const Values& values, const ModelSource& source, cons
   }
   if (source.vocabulary.tokenizer == "bytes") return Vocabulary::bytes();
   if (source.run) {
-    return run_vocabulary(values, source, run, command);
+    return run_vocabulary(source, run, command);
   }
   const std::filesystem::path table = source.tokenizer / "token_bytes.json";
   if (is_present(table)) {
@@ -332,7 +302,7 @@ std::vector<std::vector<std::int32_t>> read_prompts(const Values& values, const 
   }
   if (vocabulary.tokenizer() == "bytes") {
     encode_bytes(vocabulary, prompts);
-  } else if (const auto tokenizer = find_tokenizer(values, source, run, command, vocabulary)) {
+  } else if (const auto tokenizer = find_tokenizer(source, vocabulary)) {
     encode(*tokenizer, prompts);
   }
   const TextReader reader(vocabulary, run.model.vocab_size);

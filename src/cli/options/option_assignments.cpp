@@ -136,16 +136,20 @@ std::string keys_of_tables(const std::string& key) {
   return found.empty() ? "" : fmt::format("in a table: {}", fmt::join(found, ", "));
 }
 
-/// As keys_of_tables; where there are none, those of the key that `key` may mean.
-std::string keys_meant(const std::string& key) {
+/// As keys_of_tables for the last part of `path`; where there are none, those of the key that it
+/// may mean. Within a table only a name of other programs is taken for another key.
+std::string keys_meant(const std::string& path) {
+  const std::size_t dot = path.rfind('.');
+  const std::string key = path.substr(dot + 1);
   const std::string keys = keys_of_tables(key);
   if (!keys.empty()) return keys;
   std::vector<std::string> names;
   for (const KeyHelp& one : run_keys()) {
-    const std::string path = without_brackets(one.path);
-    names.push_back(path.substr(path.rfind('.') + 1));
+    const std::string known = without_brackets(one.path);
+    names.push_back(known.substr(known.rfind('.') + 1));
   }
-  const std::string meant = nearest_name(key, names);
+  const std::string meant =
+      dot == std::string::npos ? nearest_name(key, names) : name_elsewhere(key, names);
   return meant.empty() ? meant : keys_of_tables(meant);
 }
 
@@ -256,7 +260,11 @@ void OptionAssignments::name_option(const Written& about, ErrorFields& fields) c
 ErrorFields OptionAssignments::in_options(ErrorFields fields) const {
   const std::string before = render(fields);
   const Written* const about = find_written(before);
-  if (about == nullptr) return fields;
+  if (about == nullptr) {  // of a file
+    const bool is_bare = fields.noun == "unknown key" && fields.nearest.empty();
+    if (is_bare && fields.remedy.empty()) fields.remedy = keys_meant(fields.key);
+    return fields;
+  }
   const bool is_set = about->words.starts_with("--set ");
   if (is_set && fields.noun == "unknown key" && fields.remedy.empty()) {
     fields.remedy = fields.nearest.empty() ? keys_meant(about->key) : keys_of_tables(about->key);

@@ -13,6 +13,7 @@
 
 #include "emulation/base/input_error.hpp"
 #include "src/config/config_difference.hpp"
+#include "src/config/reading/document_kind.hpp"
 #include "src/config/reading/experiments.hpp"
 #include "src/config/reading/hub_cache.hpp"
 #include "src/config/reading/hugging_face.hpp"
@@ -341,6 +342,7 @@ std::string origin_of(const Assignment& assignment) {
 toml::table build_run_document(const std::string& text, const std::string& origin,
                                const std::vector<Assignment>& assignments) {
   toml::table document = parse_toml(text, origin);
+  require_kind(document, DocumentKind::run, origin);
   assign_model_base(document, assignments);
   replace_tables(document, assignments, origin);
   const std::string start = start_of(document, assignments);

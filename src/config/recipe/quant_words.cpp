@@ -215,7 +215,9 @@ void QuantWords::resolve() {
     spec_.scale_source = ScaleSource::current;
   }
   if (of_ == Of::operand && !spec_.is_quantized() && spec_.has_scale()) {
-    fail({.found = format_name(spec_.format), .reason = "has more than 8 bits and takes no scale"});
+    fail({.found = format_name(spec_.format),
+          .reason = "has more than 8 bits and takes no scale",
+          .accepted = quantized_format_names()});
   }
   const bool single =
       spec_.scale_source == ScaleSource::static_scale || spec_.scale_source == ScaleSource::delayed;

@@ -211,8 +211,7 @@ void RecipeDraft::read_gemm_table(TomlReader& table, const std::vector<GemmRole>
   }
 }
 
-QuantSpec RecipeDraft::resolve_slot(Slot slot) const {
-  const SlotDraft& draft = slots_[slot];
+QuantSpec RecipeDraft::resolve_slot(const SlotDraft& draft) const {
   QuantSpec spec = draft.spec;
   if (!draft.says("format")) spec.format = format_of(activations_);
   if (!draft.says("scale_source")) spec.scale_source = ScaleSource::current;
@@ -243,20 +242,43 @@ GemmSpec RecipeDraft::resolve_gemm(GemmRole role, const QuantSpec& a, const Quan
   return spec;
 }
 
+// Throws Error for a key without effect: about the format of an operand where a file says one that
+// takes no scale and the key would have an effect with a narrower one, else about the key.
+void RecipeDraft::refuse_idle(const SlotKeyUse& use) const {
+  for (const Slot slot : use.reached) {
+    const SlotDraft& draft = slots_[slot];
+    if (!draft.says("format") || draft.spec.is_quantized()) continue;
+    SlotDraft narrow = draft;
+    narrow.spec.format = numerics::kE4M3;
+    if (!may_say(*use.field, resolve_slot(narrow), narrow.spec)) continue;
+    for (auto format = uses_.rbegin(); format != uses_.rend(); ++format) {
+      const std::vector<Slot>& of = format->reached;
+      if (format->field->word != "format" || std::find(of.begin(), of.end(), slot) == of.end()) {
+        continue;
+      }
+      throw InputError({.where = format->location,
+                        .key = format->path,
+                        .found = quoted_word(format_name(draft.spec.format)),
+                        .reason = fmt::format(", of {} bits: {} is for formats of at most 8",
+                                              draft.spec.format.bits(), use.path),
+                        .accepted = quantized_format_names()});
+    }
+  }
+  throw InputError({.where = use.location,
+                    .key = use.path,
+                    .reason = "has no effect on any operand it reaches",
+                    .accepted = fmt::format("with {}", use.field->needs)});
+}
+
 LinearRecipe RecipeDraft::resolve() const {
   LinearRecipe recipe;
-  for (const Slot slot : kSlots) recipe.slot(slot) = resolve_slot(slot);
+  for (const Slot slot : kSlots) recipe.slot(slot) = resolve_slot(slots_[slot]);
   for (const SlotKeyUse& use : uses_) {
     const bool matters = std::any_of(use.reached.begin(), use.reached.end(), [&](Slot slot) {
       const QuantSpec& written = slots_[slot].spec;
       return may_say(*use.field, recipe.slot(slot), written);
     });
-    if (!matters) {
-      throw InputError({.where = use.location,
-                        .key = use.path,
-                        .reason = "has no effect on any operand it reaches",
-                        .accepted = fmt::format("with {}", use.field->needs)});
-    }
+    if (!matters) refuse_idle(use);
   }
   for (const Slot slot : kSlots) {
     if (!is_second_orientation(slot)) continue;

@@ -63,7 +63,8 @@ class RecipeDraft {
   void read_slot_table(TomlReader& table, const std::vector<Slot>& reached);
   void read_tile_alias(TomlReader& table, const std::vector<Slot>& reached);
   void read_gemm_table(TomlReader& table, const std::vector<GemmRole>& reached);
-  QuantSpec resolve_slot(Slot slot) const;
+  QuantSpec resolve_slot(const SlotDraft& draft) const;
+  [[noreturn]] void refuse_idle(const SlotKeyUse& use) const;
   GemmSpec resolve_gemm(GemmRole role, const QuantSpec& a, const QuantSpec& b) const;
 
   DType activations_;

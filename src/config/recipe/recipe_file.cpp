@@ -11,6 +11,7 @@
 #include "emulation/spec/recipe_names.hpp"
 #include "src/architecture/layer_names.hpp"
 #include "src/config/config.hpp"
+#include "src/config/reading/document_kind.hpp"
 #include "src/config/reading/overlay.hpp"
 #include "src/config/recipe/recipe_axes.hpp"
 #include "src/config/recipe/recipe_draft.hpp"
@@ -220,13 +221,16 @@ Recipe read_recipe(toml::table root, const std::string& text, const std::string&
 
 Recipe parse_recipe(const std::string& text, const std::string& origin) {
   toml::table root = parse_toml(text, origin);
+  require_kind(root, DocumentKind::recipe, origin);
   choose_by_axes(root, "", origin);
   const bool is_whole = !root.contains("base");
   return read_recipe(std::move(root), is_whole ? text : "", origin);
 }
 
 std::vector<Recipe> parse_recipes(const std::string& text, const std::string& origin) {
-  const std::vector<std::string> names = names_by_axes(parse_toml(text, origin), origin);
+  const toml::table document = parse_toml(text, origin);
+  require_kind(document, DocumentKind::recipe, origin);
+  const std::vector<std::string> names = names_by_axes(document, origin);
   if (names.empty()) return {parse_recipe(text, origin)};
   std::vector<Recipe> recipes;
   for (const std::string& name : names) {
@@ -240,6 +244,7 @@ std::vector<Recipe> parse_recipes(const std::string& text, const std::string& or
 Recipe load_recipe(const RecipeSource& source) {
   const std::string text = read_file(source.file), origin = source.file.string();
   toml::table root = parse_toml(text, origin);
+  require_kind(root, DocumentKind::recipe, origin);
   const bool is_whole = !root.contains("base") && !root.contains("axis");
   choose_by_axes(root, source.name, origin);
   return read_recipe(std::move(root), is_whole ? text : "", origin);

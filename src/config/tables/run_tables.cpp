@@ -58,7 +58,9 @@ const Table<WarningsConfig>& warnings_table() {
                 "growth of the ratio of an activation's largest channel to its median one, in "
                 "standard deviations"),
       threshold("swiglu_alignment", &S::swiglu_alignment, 1.0,
-                "cosine between the gate and up weights of a SwiGLU channel"),
+                "share of the way to alignment that the gate and up weights of a SwiGLU channel "
+                "have moved since the start of the run; channels that start with a cosine of this "
+                "or more are left out"),
       threshold("kurtosis", &S::kurtosis, kNoLargestNumber,
                 "growth of the kurtosis of an activation, in standard deviations"),
       threshold("scale_drift", &S::scale_drift, kNoLargestNumber,

@@ -29,7 +29,7 @@ const Table<LearningRateSchedule>& learning_rate_table() {
       number("final", &S::final, 0.0, kLargestRate, "rate at the last step"),
       integer("warmup_steps", &S::warmup_steps, 0, kLargeCount, "steps of linear warm-up")
           .or_share()
-          .by_default("10, or all steps of a shorter stage"),
+          .by_default("10 with every kind, or all steps of a shorter stage"),
       integer("decay_steps", &S::decay_steps, 0, kLargeCount, "steps of the decay at the end")
           .or_share()
           .when(is_wsd, "kind = \"wsd\""),

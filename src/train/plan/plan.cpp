@@ -6,47 +6,16 @@
 #include <map>
 #include <string>
 
+#include "src/architecture/layer_names.hpp"
 #include "src/architecture/parts.hpp"
 #include "src/config/recipe/stage_recipes.hpp"
 #include "src/train/checkpoint/checkpoint_writer.hpp"
 #include "src/train/plan/memory_plan.hpp"
 #include "src/train/plan/time_plan.hpp"
+#include "src/train/step/schedule.hpp"
 
 namespace fp8lab {
 namespace {
-
-std::string braced(const std::vector<std::string>& words) {
-  return words.size() == 1 ? words.front() : fmt::format("{{{}}}", fmt::join(words, ","));
-}
-
-/// Returns the pattern, in the syntax of recipes, that matches layers such as "layers.3.mlp.down"
-/// of a model with `count` layers.
-std::string layer_pattern(const std::vector<std::string>& names, int count) {
-  std::vector<std::string> parts, linears;
-  std::map<std::string, std::vector<std::string>> indices_of;  // of "mlp.down"
-  for (const std::string& name : names) {
-    const std::size_t dot = name.find('.'), end = name.find('.', dot + 1);
-    if (dot == std::string::npos || end == std::string::npos) {
-      parts.push_back(name);
-      continue;
-    }
-    const std::string linear = name.substr(end + 1);
-    if (indices_of[linear].empty()) linears.push_back(linear);
-    indices_of[linear].push_back(name.substr(dot + 1, end - dot - 1));
-  }
-  std::vector<std::string> indices;  // in order of appearance
-  std::map<std::string, std::vector<std::string>> linears_of;
-  for (const std::string& linear : linears) {
-    const std::vector<std::string>& of = indices_of[linear];
-    const std::string text = static_cast<int>(of.size()) == count ? "*" : braced(of);
-    if (linears_of[text].empty()) indices.push_back(text);
-    linears_of[text].push_back(linear);
-  }
-  for (const std::string& text : indices) {
-    parts.push_back(fmt::format("layers.{}.{}", text, braced(linears_of[text])));
-  }
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
 
 using ReportPhase = std::function<void(const std::string&)>;
 
@@ -261,6 +230,7 @@ std::string describe_plan(const RunConfig& config, Backend& backend, const Repor
     text += fmt::format("\nstage {}: {} steps of {} x {} tokens, recipe {} ({})\n", stage.name,
                         stage.steps, stage.batch_sequences, stage.sequence_length, first.name,
                         first.hash);
+    text += fmt::format("learning rate: {}\n", describe(stage.learning_rate, stage.steps));
     for (const StageRecipe& recipe : recipes) {
       text += describe_recipe(config, stage, recipe, backend, times, time, described);
     }

@@ -1,9 +1,12 @@
 #include "src/train/step/schedule.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "emulation/numerics/exact_math.hpp"
+#include "src/config/config_names.hpp"
 
 namespace fp8lab {
 namespace {
@@ -49,6 +52,21 @@ double learning_rate(const LearningRateSchedule& schedule, std::int64_t step, st
     }
   }
   return schedule.peak;
+}
+
+std::string describe(const LearningRateSchedule& schedule, std::int64_t steps) {
+  const std::int64_t warmup = schedule.warmup_steps;
+  if (warmup >= steps) return fmt::format("warm-up over all {} steps to {}", steps, schedule.peak);
+  std::string text = warmup > 0 ? fmt::format("warm-up over {} steps, ", warmup) : std::string();
+  if (schedule.kind == ScheduleKind::linear || schedule.kind == ScheduleKind::cosine) {
+    return text + fmt::format("{} from {} to {}", word_for(kScheduleKindNames, schedule.kind),
+                              schedule.peak, schedule.final);
+  }
+  text += fmt::format("constant {}", schedule.peak);
+  if (schedule.kind == ScheduleKind::constant || schedule.decay_steps == 0) return text;
+  return text + fmt::format(", {} decay to {} over the last {}",
+                            word_for(kDecayShapeNames, schedule.decay), schedule.final,
+                            schedule.decay_steps);
 }
 
 }  // namespace fp8lab

@@ -172,7 +172,7 @@ std::vector<WarningScore> EarlyWarning::add_statistics(
   }
   for (const Alignment& alignment : alignments) {
     std::optional<WarningScore> score =
-        scored(Detector::swiglu_alignment, alignment.cosine, alignment.operand, alignment.channel);
+        scored(Detector::swiglu_alignment, alignment.moved, alignment.operand, alignment.channel);
     if (score) score->count = alignment.count;
     found(score);
   }

@@ -6,8 +6,8 @@
 // | detector         | q                                        | of                 | value     |
 // |------------------|------------------------------------------|--------------------|-----------|
 // | outlier_channels | largest over median channel amax [1]     | x of every layer   | growth    |
-// | swiglu_alignment | cosine of the gate and up weights of a   | gate_up of every   | magnitude |
-// |                  | channel [2]                              | layer              |           |
+// | swiglu_alignment | magnitude of the cosine of the gate and  | gate_up of every   | share of  |
+// |                  | up weights of a channel [2]              | layer              | the way   |
 // | kurtosis         | mean(x^4) / mean(x^2)^2 [3]              | x of every layer   | growth    |
 // | scale_drift      | largest decode scale                     | operands in up to  | change    |
 // |                  |                                          | 8 bits with scales |           |
@@ -19,7 +19,9 @@
 //
 // Growth is in robust deviations [6] of log2 q from its own earlier window,
 //   (log2 q - median) / max(1.4826 * MAD, floor),
-// change is its magnitude. Of several layers or operands the largest value counts.
+// change is its magnitude. The share of the way is (q - start) / (1 - start), from the start of the
+// run; channels that started at the threshold or above do not count. Of several layers or operands
+// the largest value counts.
 //
 // [1] Dettmers et al. 2022 (arXiv:2208.07339): outlier features. [2] Fishman et al. 2024
 // (arXiv:2409.12517): aligned rows w1 and w2 square an activation. [3] Hernandez-Cano et al. 2025

@@ -62,7 +62,10 @@ struct RecordedStatistics {
 std::string value_text(const WarningScore& score) {
   switch (score.detector) {
     case Detector::swiglu_alignment:
-      return fmt::format("cosine {:.3g}, {} channels", score.value, score.count);
+      return fmt::format(
+          "gate and up weights moved {:.3g} of the way from their cosine at the start to 1, {} "
+          "channels",
+          score.value, score.count);
     case Detector::amax_lag:
       return fmt::format("{:.3g} times the range of the scale, {} operands", score.value,
                          score.count);
@@ -78,7 +81,9 @@ std::string value_text(const WarningScore& score) {
 }  // namespace
 
 RunWatch::RunWatch(const RunConfig& config, ObservedBackend& backend, Execution& execution)
-    : config_(config), backend_(backend), execution_(execution), warnings_(config.warnings) {}
+    : config_(config), backend_(backend), execution_(execution), warnings_(config.warnings) {
+  if (execution_.alignment()) start_cosines_ = execution_.alignment()->measure();
+}
 
 void RunWatch::begin_recipe(std::int64_t stage, std::size_t recipe) {
   const Recipe& of = execution_.stages()[static_cast<std::size_t>(stage)].recipes[recipe];
@@ -221,8 +226,10 @@ void RunWatch::record(RunLog& log, const StepTaken& taken) {
   const std::optional<WarningScore> gradient = std::exchange(gradient_, std::nullopt);
   if (!taken.statistics.empty()) {
     const double level = threshold(config_.warnings, Detector::swiglu_alignment);
-    for (const WarningScore& score : warnings_.add_statistics(
-             taken.statistics, taken.without_history, execution_.alignment()->measure(level))) {
+    const std::vector<Alignment> alignments =
+        execution_.alignment()->compare(start_cosines_, level);
+    for (const WarningScore& score :
+         warnings_.add_statistics(taken.statistics, taken.without_history, alignments)) {
       append(log, step, score);
     }
   } else if (gradient && gradient->warns() && !is_announced(Detector::gradient_norm)) {

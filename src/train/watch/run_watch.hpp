@@ -29,7 +29,8 @@ namespace fp8lab {
 /// operand of this step shows, and without logging.statistics_every_steps it names nothing.
 class RunWatch {
  public:
-  /// `backend`: that of `execution`. All three must outlive this object.
+  /// `backend`: that of `execution`. All three must outlive this object. Call while `execution` has
+  /// its initial weights, also of a run that resumes: detectors compare with them.
   RunWatch(const RunConfig& config, ObservedBackend& backend, Execution& execution);
 
   /// Reads the rows of a run up to `step`, from which it resumes.
@@ -78,6 +79,7 @@ class RunWatch {
   ObservedBackend& backend_;
   Execution& execution_;
   EarlyWarning warnings_;
+  std::vector<float> start_cosines_;  ///< SwigluAlignment::measure() of the initial weights
   LossSpikes losses_;
   StepRecord lowest_, last_;              ///< rows of the stage with a finite loss; step 0: none
   bool was_finite_ = true;                ///< true if the last step with trained tokens was finite

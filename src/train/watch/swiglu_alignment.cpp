@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "emulation/base/error.hpp"
 #include "emulation/spec/slot.hpp"
 
 namespace fp8lab {
@@ -21,9 +22,12 @@ SwigluAlignment::SwigluAlignment(Backend& backend, const Parameters& parameters)
   if (channels > 0) cosines_ = backend.allocate(backend.storage(DType::f32), 1, channels);
 }
 
-std::vector<Alignment> SwigluAlignment::measure(double level) const {
-  std::vector<Alignment> found;
-  if (layers_.empty()) return found;
+double alignment_since(double start, double now, double level) {
+  return start >= level ? 0.0 : (now - start) / (1.0 - start);
+}
+
+std::vector<float> SwigluAlignment::measure() const {
+  if (layers_.empty()) return {};
   std::int64_t first = 0;
   for (const Layer& layer : layers_) {
     const TensorView weight = layer.weight->master();
@@ -35,18 +39,27 @@ std::vector<Alignment> SwigluAlignment::measure(double level) const {
   }
   std::vector<float> cosines(static_cast<std::size_t>(cosines_.cols));
   download_floats(backend_, cosines_, cosines);
-  const float* of_layer = cosines.data();
+  return cosines;
+}
+
+std::vector<Alignment> SwigluAlignment::compare(const std::vector<float>& start,
+                                                double level) const {
+  const std::vector<float> now = measure();
+  FP8LAB_ASSERT(start.size() == now.size());
+  std::vector<Alignment> found;
+  std::size_t first = 0;
   for (const Layer& layer : layers_) {
     Alignment largest{layer.operand};
     for (std::int32_t channel = 0; channel < layer.rows.count; ++channel) {
-      const double cosine = of_layer[channel];
-      if (cosine >= level) ++largest.count;
-      if (largest.channel >= 0 && !(cosine > largest.cosine)) continue;
-      largest.cosine = cosine;
+      const std::size_t at = first + static_cast<std::size_t>(channel);
+      const double moved = alignment_since(start[at], now[at], level);
+      if (moved >= level) ++largest.count;
+      if (largest.channel >= 0 && !(moved > largest.moved)) continue;
+      largest.moved = moved;
       largest.channel = channel;
     }
     found.push_back(largest);
-    of_layer += layer.rows.count;
+    first += static_cast<std::size_t>(layer.rows.count);
   }
   return found;
 }

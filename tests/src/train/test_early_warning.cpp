@@ -1,4 +1,5 @@
 // Detectors fire on what is planted, name it, and are silent on a quiet run.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -264,13 +265,24 @@ TEST_CASE("an operand is watched by what its recipe makes of it") {
   CHECK(watched_operand(dy, unscaled).fixed_range == 57344.0);
 }
 
-TEST_CASE("alignment of gate and up is the largest cosine of their rows, by layer") {
+TEST_CASE("alignment counts from the start of the run, and not where it is there already") {
+  CHECK(alignment_since(0.0, 0.9, 0.85) == Approx(0.9));
+  CHECK(alignment_since(0.5, 0.9, 0.85) == Approx(0.8));
+  CHECK(alignment_since(0.8, 0.9, 0.85) == Approx(0.5));  // 5 such channels in SmolLM2-135M
+  CHECK(alignment_since(0.5, 0.25, 0.85) == Approx(-0.5));
+  CHECK(alignment_since(0.85, 1.0, 0.85) == 0.0);
+  CHECK(alignment_since(1.0, 1.0, 1.0) == 0.0);
+}
+
+TEST_CASE("alignment of gate and up is the most that a channel moved, by layer") {
   fp8lab::test::ModelAtWork work("cpu", fp8lab::test::small_model(), load_recipe("bf16"));
   const SwigluAlignment alignment(*work.backend, work.parameters);
-  const auto before = alignment.measure(0.9);
+  const std::vector<float> start = alignment.measure();
+  const auto before = alignment.compare(start, 0.9);
   REQUIRE(before.size() == 2);
   CHECK(before[0].count + before[1].count == 0);
-  CHECK(before[0].cosine < 0.6);
+  CHECK(before[0].moved == 0.0);
+  CHECK(*std::max_element(start.begin(), start.end()) < 0.6f);
   const auto& linears = work.parameters.declaration().linears();
   for (std::size_t i = 0; i < 2; ++i) {
     const auto layer = static_cast<std::size_t>(before[i].operand) / kSlots.size();
@@ -288,15 +300,17 @@ TEST_CASE("alignment of gate and up is the largest cosine of their rows, by laye
     values[(gates + 9) * width + i] = values[9 * width + i] + (i == 0 ? 0.05f : 0.0f);
   }
   work.parameters.upload(weight, values);
-  const auto after = alignment.measure(0.9);
-  CHECK(after[0].cosine == before[0].cosine);
-  CHECK(after[1].cosine == Approx(1.0));
+  const auto after = alignment.compare(start, 0.9);
+  CHECK(after[0].moved == 0.0);
+  CHECK(after[1].moved == Approx(1.0));
   CHECK(after[1].channel == 7);
   CHECK(after[1].count == 2);
-  CHECK(alignment.measure(0.9999)[1].count == 1);
+  CHECK(alignment.compare(start, 0.9999)[1].count == 1);
+  // Weights that are aligned when a run starts, as those of published models.
+  CHECK(alignment.compare(alignment.measure(), 0.9)[1].count == 0);
 
   fp8lab::test::ModelAtWork gelu("cpu", fp8lab::test::gpt2_model(), load_recipe("bf16"));
-  CHECK(SwigluAlignment(*gelu.backend, gelu.parameters).measure(0.9).empty());
+  CHECK(SwigluAlignment(*gelu.backend, gelu.parameters).compare({}, 0.9).empty());
 }
 
 TEST_CASE("an aligned channel warns, with how many there are") {
