@@ -486,7 +486,7 @@ typedef struct fp8lab_run_step {
   int64_t step;         /* from 1 */
   int64_t tokens;       /* trained so far */
   double loss;          /* nats per token */
-  double gradient_norm; /* before clipping */
+  double gradient_norm; /* before clipping; NaN: not measured, infinity: not a number */
   double learning_rate;
   double seconds; /* since the start */
 } fp8lab_run_step;

@@ -132,8 +132,12 @@ std::string divergence_text(const RunData& run, std::size_t stage,
   }
   std::vector<double> losses;
   std::vector<const StepRecord*> rows;
+  // A training of another program, which lists no identity, writes NaN for what it did not measure.
+  const auto is_finite_norm = [&](double norm) {
+    return std::isfinite(norm) || (run.meta.identity.empty() && std::isnan(norm));
+  };
   for (const StepRecord& record : run.metrics) {
-    const bool is_finite = std::isfinite(record.loss) && std::isfinite(record.grad_norm);
+    const bool is_finite = std::isfinite(record.loss) && is_finite_norm(record.grad_norm);
     const bool counts = is_finite || may_lack.count(record.step) == 0;
     if (record.stage != static_cast<std::int32_t>(stage) || !counts) continue;
     rows.push_back(&record);

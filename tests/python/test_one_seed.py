@@ -19,6 +19,7 @@ from fp8lab_analysis.judge import compare
 from fp8lab_analysis.judge.breaks import find_break
 from fp8lab_analysis.judge.verdicts import Kind
 from fp8lab_analysis.page.answers import break_text
+from fp8lab_analysis.page.exports import scalars
 from fp8lab_analysis.page.findings import make_findings
 from fp8lab_analysis.read import study
 from fp8lab_analysis.read.run_reader import load_run
@@ -317,8 +318,8 @@ def test_a_held_out_loss_that_is_not_finite_is_a_break(tmp_path: Path) -> None:
 # --- runs of other programs -----------------------------------------------------------------------
 
 
-def test_norms_that_were_never_measured_are_no_divergence(tmp_path: Path) -> None:
-    """Their files list no identity. A file of ours that lists one has diverged."""
+def test_norms_that_were_not_measured_are_no_divergence(tmp_path: Path) -> None:
+    """Files of other programs list no identity. A file of ours that lists one has diverged."""
     write_runs(tmp_path, ("bf16", 1), ("infir2", 1))
     paths = [tmp_path / name / "run.h5" for name in ("0-bf16", "1-infir2")]
     for path in paths:
@@ -335,7 +336,17 @@ def test_norms_that_were_never_measured_are_no_divergence(tmp_path: Path) -> Non
     assert summaries["infir2"].verdict.kind is Kind.NOT_ORDERED
     assert "diverged" not in text and "not finite" not in text
     with h5py.File(paths[1], "a") as file:
-        norms = np.ones(len(file["metrics/grad_norm"]))
-        norms[-20] = np.nan  # one of those that were measured
+        norms = np.full(len(file["metrics/grad_norm"]), np.nan)
+        norms[::10] = 2.0  # measured every tenth step
         file["metrics/grad_norm"][...] = norms
+    summaries, text = told(tmp_path)
+    assert summaries["infir2"].verdict.kind is Kind.NOT_ORDERED and "diverged" not in text
+    run = load_run(paths[1])
+    curves = [compare.smooth_grad_norm(run, stage) for stage in make_example_run.STAGES]
+    assert sum(steps.size for steps, _ in curves) == np.isfinite(norms).sum()
+    assert all(np.allclose(norm, 2.0) for _, norm in curves)
+    exported = [value for _, _, name, value in scalars(run) if name == "metrics/grad_norm"]
+    assert exported == [2.0] * int(np.isfinite(norms).sum())
+    with h5py.File(paths[1], "a") as file:
+        file["metrics/grad_norm"][-20] = np.inf  # measured
     assert told(tmp_path)[0]["infir2"].verdict.kind is Kind.DIVERGED

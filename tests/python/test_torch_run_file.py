@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -63,6 +64,8 @@ def test_a_step_takes_tensors_and_numbers(tmp_path: Path) -> None:
         assert loss.requires_grad
         file.step(loss, gradient_norm=torch.tensor(2.5), learning_rate=0.1)
         file.step(1.5)
+        file.step(1.5, gradient_norm=torch.tensor(float("nan")))
     metrics = fp8lab.read_run(tmp_path / "run.h5").metrics
-    assert metrics["loss"].tolist() == [loss.item(), 1.5]
-    assert metrics["grad_norm"][0] == 2.5 and metrics["grad_norm"][1] != metrics["grad_norm"][1]
+    assert metrics["loss"].tolist() == [loss.item(), 1.5, 1.5]
+    norms = metrics["grad_norm"]
+    assert norms[0] == 2.5 and np.isnan(norms[1]) and np.isposinf(norms[2])

@@ -190,8 +190,8 @@ def loss_curve(run: Run, stage: str) -> stats.Curve:
 
 
 def grad_norm_curve(run: Run, stage: str) -> stats.Curve:
-    """Gradient norm of one stage before clipping."""
-    rows = run.stage_rows(stage)
+    """Gradient norm of one stage before clipping, where it was measured."""
+    rows = run.stage_rows(stage) & ~run.without_norm
     return run.metrics.step[rows].astype(np.float64), run.metrics.grad_norm[rows]
 
 

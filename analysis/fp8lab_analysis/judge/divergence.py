@@ -29,10 +29,10 @@ class Divergence:
 def find_divergence(run: Run, stage: str) -> Divergence | None:
     """Returns where a stage of a run diverged: by its training loss or gradient norm, unless
     held-out losses overrule that; else by its held-out loss, at the evaluation after the last good
-    one. None if it did not diverge. Norms that the run lacks do not count."""
+    one. None if it did not diverge. Norms that were not measured do not count."""
     rows = run.stage_rows(stage)
-    has_gradient = np.isfinite(run.metrics.grad_norm[rows]) | run.lacks_norms
-    loss = np.where(has_gradient, run.metrics.loss[rows], np.nan)
+    broken_norms = run.broken_norms[rows]
+    loss = np.where(broken_norms, np.nan, run.metrics.loss[rows])
     steps, held_out = held_out_curve(run, stage)
     row = stats.divergence_row(loss)
     if row is not None:
@@ -40,7 +40,7 @@ def find_divergence(run: Run, stage: str) -> Divergence | None:
         finite = bool(np.isfinite(loss[row]))
         beyond = row if not finite else stats.first_row_beyond(loss)
         if not finite or not _overrules(steps, held_out, int(run.metrics.step[rows][beyond])):
-            gradient = bool(np.isfinite(run.metrics.loss[rows][row]) and not has_gradient[row])
+            gradient = bool(np.isfinite(run.metrics.loss[rows][row]) and broken_norms[row])
             return Divergence(step, row, finite, held_out=False, gradient=gradient)
     if held_out.size == 0:
         return None

@@ -44,12 +44,16 @@ def _seconds(run: Run, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> lis
 
 def scalars(run: Run) -> Iterator[Scalar]:
     """Yields every number of a run over its steps: metrics, evaluations, scores, and for each slot
-    the mean over its quantized operands. Not in the order of steps."""
+    the mean over its quantized operands. Skips what was not measured. Not in the order of steps."""
     metrics, held_out = run.metrics, run.evaluations
     columns = {name: getattr(metrics, name) for name in METRICS} | metrics.objective
+    there = {name: ~np.isnan(values) for name, values in columns.items()}
+    there["loss"] = ~run.without_targets  # a NaN of these two may have been measured
+    there["grad_norm"] = ~run.without_norm
     for name, values in columns.items():
-        for step, seconds, value in zip(metrics.step, metrics.seconds, values):
-            yield Scalar((int(step), float(seconds), f"metrics/{name}", float(value)))
+        for row in np.flatnonzero(there[name]):
+            at = int(metrics.step[row]), float(metrics.seconds[row])
+            yield Scalar((*at, f"metrics/{name}", float(values[row])))
     for step, seconds, loss, match in zip(
         held_out.step, _seconds(run, held_out.step), held_out.loss, held_out.exact_match
     ):

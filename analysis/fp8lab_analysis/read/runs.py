@@ -205,14 +205,21 @@ class Run:
         """Mask of the metric rows of steps that a fallback skipped. Their non-finite loss or
         gradient norm does not count, since weights and moments were not updated."""
         steps = [event.step for event in self.events if event.kind == "fallback"]
-        finite = np.isfinite(self.metrics.loss) & np.isfinite(self.metrics.grad_norm)
-        return np.asarray(np.isin(self.metrics.step, steps) & ~finite)
+        broken = ~np.isfinite(self.metrics.loss) | self.broken_norms
+        return np.asarray(np.isin(self.metrics.step, steps) & broken)
 
     @property
-    def lacks_norms(self) -> bool:
-        """True if no gradient norm was measured, as in trainings of other programs that log none:
-        their files list no identity."""
-        return not self.identity and bool(np.isnan(self.metrics.grad_norm).all())
+    def without_norm(self) -> Flags:
+        """Mask of the metric rows whose gradient norm was not measured: steps without trained
+        tokens, and NaN in trainings of other programs, whose files list no identity."""
+        if self.identity:
+            return self.without_targets
+        return np.asarray(self.without_targets | np.isnan(self.metrics.grad_norm))
+
+    @property
+    def broken_norms(self) -> Flags:
+        """Mask of the metric rows whose gradient norm was measured and is not finite."""
+        return np.asarray(~np.isfinite(self.metrics.grad_norm) & ~self.without_norm)
 
     @property
     def without_loss(self) -> Flags:

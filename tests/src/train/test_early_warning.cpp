@@ -374,6 +374,24 @@ TEST_CASE("the end of a run is told from its file") {
   CHECK(describe_ending(run).diverged);
 }
 
+TEST_CASE("a gradient norm that another program did not measure is no divergence") {
+  RunData run;
+  run.meta.stage_names = {"s"};
+  for (int step = 1; step <= 6; ++step) {
+    StepRecord row;
+    row.step = step;
+    row.loss = 5.0;
+    row.grad_norm = step % 3 == 0 ? 1.0 : kNan;
+    run.metrics.push_back(row);
+  }
+  CHECK_FALSE(describe_ending(run).diverged);
+  run.metrics.back().grad_norm = INFINITY;
+  CHECK(describe_ending(run).diverged);
+  run.metrics.back().grad_norm = 1.0;
+  run.meta.identity = {{"recipe", "0123456789abcdef"}};  // a file of this program has measured all
+  CHECK(describe_ending(run).diverged);
+}
+
 TEST_CASE("a loss spikes above its average and five deviations, once for neighbours") {
   LossSpikes losses;
   CHECK(std::isinf(losses.limit()));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 import time
 from pathlib import Path
@@ -21,6 +22,14 @@ from fp8lab.torch.steps import clocks_of
 def _number(value: Any) -> float:
     """A number, or a tensor of one, which may require gradients."""
     return float(value.detach() if isinstance(value, torch.Tensor) else value)
+
+
+def _norm(value: Any) -> float:
+    """A gradient norm as files hold it: NaN if it was not measured, infinity if not finite."""
+    if value is None:
+        return math.nan
+    norm = _number(value)
+    return norm if math.isfinite(norm) else math.inf
 
 
 class RunFile:
@@ -77,13 +86,13 @@ class RunFile:
         loss: Any,
         *,
         tokens: int = 0,
-        gradient_norm: Any = float("nan"),
+        gradient_norm: Any = None,
         learning_rate: Any = float("nan"),
     ) -> None:
         """Adds a step: its loss in nats per token, and the tokens that it trained on.
 
-        `gradient_norm` is that of all gradients before clipping. In a run that gives some, a step
-        whose norm is not finite counts as diverged in reports.
+        `gradient_norm` is that of all gradients before clipping; None: not measured. A step whose
+        norm is not finite counts as diverged in reports; the file has infinity for any such norm.
         """
         with self._turn:
             if self._run is None:
@@ -96,7 +105,7 @@ class RunFile:
                 self._steps,
                 self._tokens,
                 _number(loss),
-                _number(gradient_norm),
+                _norm(gradient_norm),
                 _number(learning_rate),
                 seconds,
             )
