@@ -328,8 +328,9 @@ TEST_CASE("a model without a last norm, with small norms, xIELU, GEGLU and a fac
   for (const ModelConfig& other : {normed, large, root, silu, gelu}) {
     CHECK(std::abs(loss_of(other) - loss_of(fog)) > 1e-6);
   }
+  const Declaration declaration = declaration_of(fog);
   std::map<std::string, double> initial;
-  for (const ParameterDeclaration& parameter : declaration_of(fog).parameters()) {
+  for (const ParameterDeclaration& parameter : declaration.parameters()) {
     initial[parameter.name] = parameter.initialization.value;
   }
   CHECK(initial.count("norm.weight") == 0);
@@ -348,7 +349,6 @@ TEST_CASE("a model without a last norm, with small norms, xIELU, GEGLU and a fac
                             parameter.name().find("post_norm") == std::string::npos;
     CHECK(parameter.is_trained() == !is_qk_norm);
   }
-  const Declaration declaration = declaration_of(fog);
   // The head reads the stream, which the last layer has written for no other reader.
   for (const LinearDeclaration& linear : declaration.linears()) {
     if (linear.name == "lm_head") CHECK_FALSE(linear.own_x.has_value());
