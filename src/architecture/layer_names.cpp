@@ -144,6 +144,7 @@ std::string LayerNames::accepted_modules() const {
 LayerNames layer_names(const Declaration& declaration) {
   LayerNames names;
   add_names(declaration, names);
+  add("norm", names.unquantized);  // recipes for all models name it, and some models lack it
   names.unquantized.emplace_back("attention.core");
   return names;
 }
