@@ -105,15 +105,37 @@ def test_every_ending_names_the_next_command(tmp_path: Path) -> None:
     assert check.returncode == 0 and "holds a run, which is continued" in check.stdout
 
 
+def check_accepted(words: list[str], cwd: Path) -> None:
+    """A run begins with these words; of a preset, whose steps take longer, its plan."""
+    plans = "--preset" in words
+    result = run(*words, *(["--dry-run"] if plans else []), cwd=cwd)
+    assert result.returncode in ((0,) if plans else (0, 1, 5)), (words, result.stderr)
+    assert plans or "step 1" in result.stdout, (words, result.stdout)
+
+
+ACCEPTED: set[tuple[str, ...]] = set()  # remedies that a dry run has accepted
+
+
 def check_ways(lines: list[str], folder: str, cwd: Path, suffixes: list[str]) -> None:
-    """Every remedy is a command that train accepts, with a folder of its own."""
+    """Every remedy is a command that train accepts, with a folder of its own. Those that differ in
+    the folder and in logging alone, of the same files, are tried once."""
     commands = [line.rpartition(": fp8lab ")[2] for line in lines if line.startswith("try: ")]
     assert [shlex.split(command)[-1] for command in commands] == [f"{folder}-{s}" for s in suffixes]
     for command in commands:
         words = shlex.split(command)
         assert words[0] == "train" and "--resume" not in words
-        result = run(*words, "--dry-run", cwd=cwd)
-        assert result.returncode == 0, (command, result.stderr)
+        pairs = list(zip(words, words[1:]))
+        left_out = [
+            i
+            for i, (option, value) in enumerate(pairs)
+            if option == "--out" or (option == "--set" and value.startswith("logging."))
+        ]
+        kept = [w for i, w in enumerate(words) if i not in left_out and i - 1 not in left_out]
+        known = (*kept, *(path.read_text() for path in sorted(cwd.glob("*.toml"))))
+        if known in ACCEPTED:
+            continue
+        ACCEPTED.add(known)
+        check_accepted(words, cwd)
 
 
 def wild_settings(steps: int) -> list[str]:
@@ -205,7 +227,7 @@ def test_a_dry_run_prints_each_recipe_once_and_notes_shards(tmp_path: Path) -> N
     assert result.stdout.count("infir2: described at stage one") == 1
     assert "a forward pass takes one shard" not in result.stderr
     shards = ("--set", "parallel.shards=2")
-    unsaid = ("--config", config(tmp_path), "--out", "u", *shards, "--dry-run")
+    unsaid = ("--config", config(tmp_path), "--out", "u", *shards)
     result = run("train", *unsaid, cwd=tmp_path)
     assert result.returncode == 0 and "takes one shard" not in result.stderr, "by default"
     said = (*shards, "--set", "stages.*.micro_batch_sequences=4")
@@ -219,17 +241,8 @@ def test_a_dry_run_prints_each_recipe_once_and_notes_shards(tmp_path: Path) -> N
             "not micro_batch_sequences = 4" in result.stderr
         )
     fits = ("--set", "stages.*.micro_batch_sequences=2")
-    result = run(
-        "train",
-        "--config",
-        config(tmp_path),
-        "--out",
-        "s",
-        *shards,
-        *fits,
-        "--dry-run",
-        cwd=tmp_path,
-    )
+    words = ("--config", config(tmp_path), "--out", "s", *shards, *fits)
+    result = run("train", *words, cwd=tmp_path)
     assert result.returncode == 0 and "takes one shard" not in result.stderr
 
 
@@ -293,7 +306,7 @@ def test_a_vocabulary_that_is_too_small_names_the_line_to_write(tmp_path: Path) 
     message = refused("train", "--config", config(tmp_path), *small, "--out", "r", cwd=tmp_path)
     assert "write vocab_size = 259 into [model]" in message
     assert "--set model.vocab_size=259" in message
-    fits = ("--set", "model.vocab_size=259", "--dry-run")
+    fits = ("--set", "model.vocab_size=259", "--out", "r")
     assert run("train", "--config", config(tmp_path), *fits, cwd=tmp_path).returncode == 0
 
 
@@ -564,7 +577,7 @@ def test_commands_that_are_printed_take_names_that_begin_with_a_dash(tmp_path: P
     for way in ways:
         words = shlex.split(way.split(": fp8lab ", 1)[1])
         assert any(word.startswith("--out=-b-") for word in words), way
-        succeeded(*words, "--dry-run", cwd=tmp_path)
+        check_accepted(words, tmp_path)
 
 
 def test_assess_says_how_long_its_gradients_take(runs: Path, tmp_path: Path) -> None:

@@ -152,6 +152,17 @@ def test_json_that_is_read_as_text(folder: Path) -> None:
     assert "stage cpt: lines.jsonl is read as text, braces and keys included; kind" in line
 
 
+def test_overrides_are_compared_with_a_model_or_said_not_to_be(folder: Path) -> None:
+    text = 'name = "r"\n[slots.default]\nformat = "e4m3fn"\n[[override]]\nmatch = "layers.{}.*"\n'
+    (folder / "r.toml").write_text(text.format(99))
+    result = run("recipes", "check", "r.toml", cwd=folder)
+    assert result.returncode == 0 and "compared with no model; --model NAME" in result.stderr
+    assert "layers.99.*" in refused("recipes", "check", "r.toml", "--model", "tiny", cwd=folder)
+    (folder / "r.toml").write_text(text.format("first"))
+    said = succeeded("recipes", "check", "r.toml", "--model", "tiny", cwd=folder)
+    assert "override layers.first.*: 4 of 9 layers\n" in said
+
+
 def test_sequences_of_an_evaluation_come_in_whole_batches(folder: Path) -> None:
     write_run(folder)
     assert run("train", "--config", "run.toml", "--out", "out", cwd=folder).returncode == 0

@@ -15,7 +15,7 @@ import pytest
 from make_example_run import RECIPES, SyntheticRecipe
 
 from fp8lab_analysis import report
-from fp8lab_analysis.draw import layer_axis
+from fp8lab_analysis.draw import figures, layer_axis
 from fp8lab_analysis.judge import compare, outliers
 from fp8lab_analysis.page.operand_findings import outlier_findings
 from fp8lab_analysis.read import study
@@ -60,8 +60,14 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def deep_report(deep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report with the figures that name layers."""
     out = tmp_path_factory.mktemp("report")
-    assert report.main([str(deep), "--out", str(out)]) == 0
+    names = ("layers", "outliers", "sqnr_heat_map")
+    chosen = tuple(spec for spec in figures.FIGURES if spec.name in names)
+    assert len(chosen) == len(names)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "FIGURES", chosen)
+        assert report.main([str(deep), "--out", str(out)]) == 0
     return out
 
 
@@ -173,6 +179,7 @@ def test_figures_name_the_layer(deep_report: Path) -> None:
     assert {row["series"] for row in rows} == {"infir2", "te_current"} and len(rows) == 24
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_the_heat_map_names_weak_rows(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "runs")
     plant(folder / "te_current" / "run.h5", 0.41, 12.0)

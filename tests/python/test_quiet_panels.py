@@ -92,7 +92,11 @@ def test_detectors_without_a_score(example_study: Path) -> None:
     assert "kurtosis" not in panels and "amax lag" in panels
 
 
-def test_what_is_left_out_is_said_on_the_page(example_study: Path, tmp_path: Path) -> None:
+def test_what_is_left_out_is_said_on_the_page(
+    example_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = tuple(spec for spec in figures.FIGURES if spec.name in ("loss", "range_losses"))
+    monkeypatch.setattr(figures, "FIGURES", chosen)
     set_all(example_study, "tensors/underflow_fraction", 0.0)
     out = tmp_path / "out"
     assert report.main([str(example_study), "--out", str(out)]) == 0

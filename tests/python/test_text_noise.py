@@ -262,6 +262,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_the_page_shows_both_levels(example: Path, tmp_path: Path) -> None:
     change_sums(example, "little", 0.2)
     assert report.main([str(example), "--out", str(tmp_path / "page")]) == 0
@@ -294,6 +295,7 @@ def test_the_page_shows_both_levels(example: Path, tmp_path: Path) -> None:
     assert table[2][5] == pytest.approx(100.0 * verdict.over_both)
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_run_files_of_before_have_a_report_that_says_so(example: Path, tmp_path: Path) -> None:
     with_documents = summary_of(example, "little").verdict
     for path in example.glob("*/run.h5"):

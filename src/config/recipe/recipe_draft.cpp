@@ -247,7 +247,7 @@ GemmSpec RecipeDraft::resolve_gemm(GemmRole role, const QuantSpec& a, const Quan
 void RecipeDraft::refuse_idle(const SlotKeyUse& use) const {
   for (const Slot slot : use.reached) {
     const SlotDraft& draft = slots_[slot];
-    if (!draft.says("format") || draft.spec.is_quantized()) continue;
+    if (!draft.says("format") || !draft.spec.is_cast() || draft.spec.is_quantized()) continue;
     SlotDraft narrow = draft;
     narrow.spec.format = numerics::kE4M3;
     if (!may_say(*use.field, resolve_slot(narrow), narrow.spec)) continue;
