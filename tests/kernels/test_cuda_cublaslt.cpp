@@ -64,8 +64,8 @@ int compare_all(GemmSpec spec, const QuantSpec& qa, const QuantSpec& qb, const S
   return spec.split_k;
 }
 
-const Shape kShapes[] = {{16, 16, 16},     {128, 128, 128}, {256, 384, 512},  {208, 144, 400},
-                         {1024, 144, 336}, {48, 2064, 896}, {512, 1024, 1536}};
+const Shape kProducts[] = {{16, 16, 16},     {128, 128, 128}, {256, 384, 512},  {208, 144, 400},
+                           {1024, 144, 336}, {48, 2064, 896}, {512, 1024, 1536}};
 /// Few tiles and a long K, where the library's heuristic splits.
 const Shape kSplitShape = {128, 128, 16384};
 
@@ -84,7 +84,7 @@ TEST_CASE("scales per tensor and per row") {
   if (device_backend() == nullptr) return;
   for (const TileShape tile : {TileShape{0, 0}, TileShape{1, 0}}) {
     for (const Schedule schedule : {Schedule::fast, Schedule::promote}) {
-      for (const Shape& shape : kShapes) {
+      for (const Shape& shape : kProducts) {
         const QuantSpec e4m3 = quantized(kE4M3, tile), e5m2 = quantized(kE5M2, tile);
         compare_all(fp8_gemm(schedule, DType::bf16), e4m3, e4m3, shape);
         compare_all(fp8_gemm(schedule, DType::f32), e5m2, e4m3, shape, false, true);
@@ -97,7 +97,7 @@ TEST_CASE("scales per tensor and per row") {
 TEST_CASE("scales that change along K") {
   if (device_backend() == nullptr) return;
   for (const Mode& mode : kScaledAlongK) {
-    for (const Shape& shape : kShapes) {
+    for (const Shape& shape : kProducts) {
       const QuantSpec a = quantized(kE4M3, mode.a), b = quantized(kE4M3, mode.b);
       compare_all(fp8_gemm(Schedule::promote, DType::bf16, mode.order), a, b, shape);
       compare_all(fp8_gemm(Schedule::promote, DType::f32, mode.order), quantized(kE5M2, mode.a), b,
@@ -111,7 +111,7 @@ TEST_CASE("bf16 operands") {
   for (const DType output : {DType::bf16, DType::f32}) {
     GemmSpec spec;
     spec.output = output;
-    for (const Shape& shape : kShapes) {
+    for (const Shape& shape : kProducts) {
       compare_all(spec, {}, {}, shape, output == DType::bf16, output == DType::f32);
     }
   }
@@ -121,7 +121,7 @@ TEST_CASE("a bias where the library adds one along our columns") {
   if (device_backend() == nullptr) return;
   const QuantSpec tensor = quantized(kE4M3, {0, 0});
   const QuantSpec vectors = quantized(kE4M3, {1, 128}), blocks = quantized(kE4M3, {128, 128});
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kProducts) {
     compare_all(fp8_gemm(Schedule::fast, DType::bf16), tensor, tensor, shape, true);
     compare_all(fp8_gemm(Schedule::promote, DType::bf16), vectors, blocks, shape, true);
   }
