@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,13 +12,20 @@
 
 namespace fp8lab {
 
+/// Where the rows of a tensor lie in backend memory, so that alignment varies.
+struct RowLayout {
+  std::int64_t gap = 0;     ///< elements between rows
+  std::int64_t offset = 0;  ///< elements before the first row
+};
+
 /// A matrix in host memory, contiguous.
 struct HostTensor {
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 0;
   std::vector<std::byte> data;
-  bool output = false;      ///< written by the case
-  bool contiguous = false;  ///< the operation accepts no gaps between rows
+  bool output = false;                   ///< written by the case
+  bool contiguous = false;               ///< the operation accepts no gaps between rows
+  std::optional<RowLayout> layout = {};  ///< nothing: that of the comparison
 };
 
 /// Operations with their tensors; `run` receives the views in the same order.

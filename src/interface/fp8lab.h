@@ -32,7 +32,7 @@ extern "C" {
 /* --- versions and failures -------------------------------------------------------------------- */
 
 /* Of this header. It grows by one when a declaration changes. */
-#define FP8LAB_INTERFACE_VERSION 1
+#define FP8LAB_INTERFACE_VERSION 2
 
 /* Returns the version of the header that the library was compiled with. A caller that was compiled
  * with, or written for, another one must not call anything else. */
@@ -237,11 +237,12 @@ typedef struct fp8lab_model fp8lab_model;
 
 /* `source` is a folder that transformers saved, or the name or TOML file of a model, with random
  * weights from `seed`. `recipe` is a recipe's name or file. The keys are those of the [optimizer]
- * table. */
+ * table. `objective` is a kind of [stages.objective]. */
 FP8LAB_EXPORT fp8lab_status fp8lab_model_new(const char* source, const char* recipe,
                                              const char* backend, int32_t threads,
                                              const fp8lab_key* optimizer, size_t optimizer_keys,
-                                             uint64_t seed, fp8lab_model** model);
+                                             const char* objective, uint64_t seed,
+                                             fp8lab_model** model);
 FP8LAB_EXPORT void fp8lab_model_free(fp8lab_model* model);
 
 /* Writes the shape of the model as a [model] table of TOML. */
@@ -271,7 +272,17 @@ FP8LAB_EXPORT fp8lab_status fp8lab_model_set_weights(fp8lab_model* model, const 
                                                      const fp8lab_array* arrays, size_t count);
 
 /* Tokens and targets are int32 (sequences, length). A negative target is not trained on. Losses are
- * mean cross-entropies in nats over the other targets. */
+ * mean cross-entropies in nats over the other targets, but for those of the objective, which
+ * fp8lab_model_backward and fp8lab_model_step compute. */
+
+/* What an objective reads beside tokens and targets: `count` arrays, float32 (sequences, length),
+ * by the keys of records ("advantage"). Elements at targets that are not trained on do not count.
+ */
+typedef struct fp8lab_columns {
+  const char* const* names;
+  const fp8lab_array* arrays;
+  size_t count;
+} fp8lab_columns;
 
 /* Writes logits, float32 (sequences, length, vocabulary). */
 FP8LAB_EXPORT fp8lab_status fp8lab_model_logits(fp8lab_model* model, const fp8lab_array* tokens,
@@ -283,13 +294,15 @@ FP8LAB_EXPORT fp8lab_status fp8lab_model_token_losses(fp8lab_model* model,
                                                       const fp8lab_array* losses);
 FP8LAB_EXPORT fp8lab_status fp8lab_model_loss(fp8lab_model* model, const fp8lab_array* tokens,
                                               const fp8lab_array* targets, double* loss);
-/* Computes loss and gradients. */
+/* Computes the objective's loss and gradients. */
 FP8LAB_EXPORT fp8lab_status fp8lab_model_backward(fp8lab_model* model, const fp8lab_array* tokens,
-                                                  const fp8lab_array* targets, double* loss);
-/* Computes loss and gradients, clips them and updates the weights. The norm is that before
- * clipping. The learning rate is a number from 0 to 10. */
+                                                  const fp8lab_array* targets,
+                                                  const fp8lab_columns* columns, double* loss);
+/* Computes the objective's loss and gradients, clips them and updates the weights. The norm is that
+ * before clipping. The learning rate is a number from 0 to 10. */
 FP8LAB_EXPORT fp8lab_status fp8lab_model_step(fp8lab_model* model, const fp8lab_array* tokens,
-                                              const fp8lab_array* targets, double learning_rate,
+                                              const fp8lab_array* targets,
+                                              const fp8lab_columns* columns, double learning_rate,
                                               double* loss, double* gradient_norm);
 
 /* Completions of prompts. */

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "emulation/base/input_error.hpp"
 #include "src/backend/factory.hpp"
 #include "src/config/config.hpp"
+#include "src/config/config_names.hpp"
 #include "src/config/reading/hub_cache.hpp"
 #include "src/config/reading/hugging_face.hpp"
 #include "src/config/recipe/model_recipe.hpp"
@@ -105,16 +107,31 @@ struct fp8lab_completions {
 namespace fp8lab::interface {
 namespace {
 
+ObjectiveConfig objective_of(const std::string& kind) {
+  std::vector<std::string> names;
+  for (const Named<ObjectiveKind>& known : kObjectiveKindNames) {
+    if (kind == known.name) return {known.value};
+    names.emplace_back(known.name);
+  }
+  throw InputError({.where = "Model",
+                    .key = "objective",
+                    .found = quoted_word(kind),
+                    .nearest = did_you_mean(kind, names),
+                    .accepted = fields::listed(names)});
+}
+
 std::unique_ptr<fp8lab_model> make_model(const std::string& source, const std::string& recipe,
                                          const std::string& backend, int threads,
-                                         const OptimizerConfig& optimizer, std::uint64_t seed) {
+                                         const OptimizerConfig& optimizer,
+                                         const ObjectiveConfig& objective, std::uint64_t seed) {
   auto model = std::make_unique<fp8lab_model>();
   model->source = require_model_path(source);
   model->backend = make_backend(backend, threads);
   const ModelConfig config = load_model(model->source);
-  model->session = std::make_unique<ModelSession>(
-      *model->backend, config,
-      SessionConfig{load_recipe_for(config, recipe, "recipe"), optimizer, AttentionConfig{}, seed});
+  model->session =
+      std::make_unique<ModelSession>(*model->backend, config,
+                                     SessionConfig{load_recipe_for(config, recipe, "recipe"),
+                                                   optimizer, AttentionConfig{}, seed, objective});
   Parameters& parameters = model->session->parameters();
   if (is_hugging_face_folder(model->source)) {
     load_parameters(*open_initial_state(model->source, parameters.model()).weights, model->source,
@@ -133,7 +150,57 @@ std::unique_ptr<fp8lab_model> make_model(const std::string& source, const std::s
 Batch batch_of(const fp8lab_model& model, const fp8lab_array* tokens, const fp8lab_array* targets) {
   std::vector<std::int32_t> inputs = read_tokens(tokens, "tokens");
   return make_batch(std::move(inputs), read_tokens(targets, "targets"), tokens->shape[0],
-                    model.session->model().vocab_size);
+                    model.session->model().vocab_size, model.session->columns());
+}
+
+/// "advantage"; "none, for this objective" without columns.
+std::string accepted_columns(const ModelSession& session) {
+  std::vector<std::string> names;
+  for (const ColumnSpec& column : session.columns()) names.emplace_back(column.record_key);
+  return names.empty() ? "none, for this objective" : fields::listed(names);
+}
+
+/// A batch with the columns of the objective.
+Batch training_batch(const fp8lab_model& model, const fp8lab_array* tokens,
+                     const fp8lab_array* targets, const fp8lab_columns& columns) {
+  Batch batch = batch_of(model, tokens, targets);
+  const ModelSession& session = *model.session;
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < columns.count; ++i) {
+    const std::string name =
+        text_of(given(columns.names, "names") == nullptr ? nullptr : columns.names[i],
+                "the name of a column");
+    const auto column =
+        std::find_if(session.columns().begin(), session.columns().end(),
+                     [&](const ColumnSpec& known) { return known.record_key == name; });
+    if (column == session.columns().end()) {
+      throw InputError(
+          {.noun = "unknown column", .key = name, .accepted = accepted_columns(session)});
+    }
+    const fp8lab_array* const array = &given(columns.arrays, "arrays") + i;
+    const Shape shape{batch.sequences, batch.sequence_length}, found = shape_of(array, name);
+    if (found != shape || std::string(array->dtype) != "float32") {
+      throw InputError(
+          {.noun = "column",
+           .key = name,
+           .found = fmt::format("{} of shape ({})", array->dtype, fmt::join(found, ", ")),
+           .accepted =
+               fmt::format("float32 of shape ({}, {}), that of the tokens", shape[0], shape[1])});
+    }
+    const Elements elements = row_major(array, name, sizeof(float));
+    set_column(
+        batch, *column,
+        {static_cast<const float*>(elements.data), static_cast<std::size_t>(elements.count)});
+    names.insert(name);
+  }
+  for (const ColumnSpec& column : session.columns()) {
+    if (names.contains(std::string(column.record_key))) continue;
+    throw InputError({.noun = "column",
+                      .key = std::string(column.record_key),
+                      .reason = "is missing",
+                      .accepted = "float32 of the shape of the tokens"});
+  }
+  return batch;
 }
 
 /// Writes the elements of a tensor that `view_of` returns of its parameter.
@@ -217,12 +284,13 @@ using namespace fp8lab::interface;
 
 fp8lab_status fp8lab_model_new(const char* source, const char* recipe, const char* backend,
                                int32_t threads, const fp8lab_key* optimizer, size_t optimizer_keys,
-                               uint64_t seed, fp8lab_model** model) {
+                               const char* objective, uint64_t seed, fp8lab_model** model) {
   return guarded([&] {
-    given(model, "model") = make_model(text_of(source, "source"), text_of(recipe, "recipe"),
-                                       text_of(backend, "backend"), threads,
-                                       optimizer_of(optimizer, optimizer_keys), seed)
-                                .release();
+    given(model, "model") =
+        make_model(text_of(source, "source"), text_of(recipe, "recipe"),
+                   text_of(backend, "backend"), threads, optimizer_of(optimizer, optimizer_keys),
+                   objective_of(text_of(objective, "objective")), seed)
+            .release();
   });
 }
 
@@ -312,19 +380,22 @@ fp8lab_status fp8lab_model_loss(fp8lab_model* model, const fp8lab_array* tokens,
 }
 
 fp8lab_status fp8lab_model_backward(fp8lab_model* model, const fp8lab_array* tokens,
-                                    const fp8lab_array* targets, double* loss) {
+                                    const fp8lab_array* targets, const fp8lab_columns* columns,
+                                    double* loss) {
   return guarded([&] {
-    const fp8lab::Batch batch = batch_of(given(model, "model"), tokens, targets);
+    const fp8lab::Batch batch =
+        training_batch(given(model, "model"), tokens, targets, given(columns, "columns"));
     given(loss, "loss") = model->session->gradients(batch);
   });
 }
 
 fp8lab_status fp8lab_model_step(fp8lab_model* model, const fp8lab_array* tokens,
-                                const fp8lab_array* targets, double learning_rate, double* loss,
-                                double* gradient_norm) {
+                                const fp8lab_array* targets, const fp8lab_columns* columns,
+                                double learning_rate, double* loss, double* gradient_norm) {
   return guarded([&] {
     check_rate(learning_rate);
-    const fp8lab::Batch batch = batch_of(given(model, "model"), tokens, targets);
+    const fp8lab::Batch batch =
+        training_batch(given(model, "model"), tokens, targets, given(columns, "columns"));
     const fp8lab::ModelSession::Step step = model->session->step(batch, learning_rate);
     given(loss, "loss") = step.loss;
     given(gradient_norm, "gradient_norm") = step.gradient_norm;

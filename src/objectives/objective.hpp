@@ -58,8 +58,8 @@ class Objective {
 /// The objective of a stage.
 std::unique_ptr<Objective> make_objective(const ObjectiveConfig& config);
 
-/// Negative log-likelihood of the targets: what evaluations and sessions measure, whatever a stage
-/// trains.
+/// Negative log-likelihood of the targets: what evaluations and the losses of sessions measure,
+/// whatever is trained.
 const Objective& likelihood();
 
 /// Returns the columns that the objectives of all stages add to /metrics, ordered by name.

@@ -1,5 +1,6 @@
 #include "src/validate/kernels.hpp"
 
+#include <iterator>
 #include <map>
 
 #include "emulation/base/input_error.hpp"
@@ -14,9 +15,9 @@ KernelOutcome validate_kernels(Backend& expected, Backend& tested, const KernelO
     if (drawn.name.find(options.only) == std::string::npos) return;
     KernelReport& report = reports[drawn.name];
     report.kernel = drawn.name;
-    ++report.calls;
+    const RowLayout& layout = kRowLayouts[report.calls++ % std::size(kRowLayouts)];
     std::uint64_t compared = 0;
-    const auto mismatch = compare_case(drawn, expected, tested, options.repeats, compared);
+    const auto mismatch = compare_case(drawn, expected, tested, layout, options.repeats, compared);
     report.outputs += compared;
     outcome.outputs += compared;
     if (mismatch && report.mismatches++ == 0) outcome.mismatches.push_back(*mismatch);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "emulation/backend.hpp"
-#include "src/validate/compare_case.hpp"
+#include "emulation/cases/compare_case.hpp"
 
 namespace fp8lab {
 
@@ -39,8 +39,8 @@ struct KernelOutcome {
 };
 
 /// Runs rounds over the cases of all operations (emulation/cases/list.hpp), each with
-/// new shapes (one element, odd, K tails, large) and adversarial data. Throws Error if
-/// `only` matches no kernel.
+/// new shapes (one element, odd, K tails, large) and adversarial data; the rows of a kernel's cases
+/// lie as kRowLayouts say, in turn. Throws Error if `only` matches no kernel.
 KernelOutcome validate_kernels(Backend& expected, Backend& tested, const KernelOptions& options);
 
 }  // namespace fp8lab

@@ -1,35 +1,43 @@
-// Runs an operation on the CPU and on the device with the same bytes and compares every byte.
+// Cases of the tests of the kernels, and their comparison: emulation/cases/compare_case.hpp with
+// the CPU backend on one side and the device on the other.
 #pragma once
 
 #include <catch2/catch.hpp>
 
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
-#include <initializer_list>
+#include <ios>
 #include <memory>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "emulation/base/tensor_view.hpp"
-#include "kernels/runtime/context.hpp"
-#include "kernels/runtime/cuda_handles.hpp"
+#include "emulation/cases/case_draw.hpp"
+#include "emulation/cases/compare_case.hpp"
+#include "emulation/cpu/cpu_backend.hpp"
+#include "kernels/cuda_backend.hpp"
 #include "tests/emulation/cpu/matrix.hpp"
 
 namespace fp8lab::test {
 
-/// The context of the tests; null, with a message that ctest takes for a skip, where no device is.
-inline cuda::Context* device_context() {
-  static const std::unique_ptr<cuda::Context> context = [] {
+/// The CUDA backend, and its context for kernels that no operation calls alone.
+struct DeviceBackend final : cuda::CudaBackend {
+  using CudaBackend::CudaBackend;
+  cuda::Context& context() { return context_; }
+};
+
+/// The backend of the tests on the device; null, with a message that ctest takes for a skip, where
+/// no device is.
+inline DeviceBackend* device_backend() {
+  static const std::unique_ptr<DeviceBackend> backend = [] {
     int count = 0;
     const bool found = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
-    return found ? std::make_unique<cuda::Context>(0) : nullptr;
+    return found ? std::make_unique<DeviceBackend>(0) : nullptr;
   }();
-  if (context == nullptr) WARN("skipped: no CUDA device");
-  return context.get();
+  if (backend == nullptr) WARN("skipped: no CUDA device");
+  return backend.get();
 }
 
 /// What random bits a matrix is filled with.
@@ -39,120 +47,103 @@ enum class Fill : std::uint8_t {
   any_bits,   ///< every bit pattern of the type
 };
 
-/// Where the rows of a matrix lie, so that alignment varies.
-struct Layout {
-  std::int64_t padding = 0;  ///< elements between rows
-  std::int64_t offset = 0;   ///< elements before the first row
-};
+/// Writes an element.
+inline void put(HostTensor& tensor, std::int64_t row, std::int64_t col, double value) {
+  const std::size_t size = size_of(tensor.dtype);
+  Matrix element(tensor.dtype, 1, 1);
+  element.set(0, value);
+  std::memcpy(tensor.data.data() + static_cast<std::size_t>(row * tensor.cols + col) * size,
+              element.bytes().data(), size);
+}
 
-/// A matrix that exists twice, in host and in device memory. The gaps of its layout hold random
-/// bytes, which no operation may change.
-class Twin {
- public:
-  Twin(DType dtype, std::int64_t rows, std::int64_t cols, Fill fill, std::uint32_t seed,
-       Layout layout = {})
-      : dtype_(dtype), rows_(rows), cols_(cols), layout_(layout) {
-    const std::int64_t elements = layout.offset + rows * stride() + 1;
-    host_.resize(static_cast<std::size_t>(elements) * size_of(dtype));
-    generator_.seed(seed);
-    for (std::byte& byte : host_) byte = static_cast<std::byte>(generator_());
-    for (std::int64_t i = 0; i < rows * cols && fill != Fill::any_bits; ++i) {
-      set(i / cols, i % cols, value(fill));
-    }
-    device_ = std::make_unique<cuda::DeviceArray<std::byte>>(host_.size());
+/// A tensor that a case may write, with random contents.
+inline HostTensor filled(DType dtype, std::int64_t rows, std::int64_t cols, Fill fill,
+                         std::uint32_t seed, RowLayout layout = {}) {
+  static constexpr double kSpecial[] = {HUGE_VAL,   -HUGE_VAL, NAN,  0x1p-130, -0x1p-133,
+                                        0x1.8p-149, 0.0,       -0.0, 3e38,     -1e-20};
+  HostTensor tensor{dtype, rows, cols, {}, true, false, layout};
+  tensor.data.resize(static_cast<std::size_t>(rows * cols) * size_of(dtype));
+  std::mt19937 generator(seed);
+  for (std::byte& byte : tensor.data) byte = static_cast<std::byte>(generator());
+  for (std::int64_t i = 0; i < rows * cols && fill != Fill::any_bits; ++i) {
+    const auto bits = static_cast<std::uint32_t>(generator());
+    const bool is_special = fill == Fill::difficult && bits % 29 == 0;
+    put(tensor, i / cols, i % cols,
+        is_special ? kSpecial[bits / 29 % 10] : 3.0 * (static_cast<double>(bits) * 0x1p-31 - 1.0));
   }
+  return tensor;
+}
 
-  /// Writes an element of the host copy; to be called before upload().
-  void set(std::int64_t row, std::int64_t col, double value) {
-    Matrix element(dtype_, 1, 1);
-    element.set(0, value);
-    std::memcpy(host_.data() + byte_of(row, col), element.bytes().data(), size_of(dtype_));
+/// A tensor with the elements of a host matrix.
+inline HostTensor tensor_of(const Matrix& matrix, DType dtype, RowLayout layout = {}) {
+  return {dtype, matrix.rows(), matrix.cols(), matrix.bytes(), true, false, layout};
+}
+
+/// Random integers of [0, limit).
+inline HostTensor integers(std::int64_t count, std::int64_t limit, std::uint32_t seed) {
+  HostTensor tensor = filled(DType::i32, 1, count, Fill::any_bits, seed);
+  std::mt19937 generator(seed);
+  for (std::int64_t i = 0; i < count; ++i) {
+    put(tensor, 0, i, static_cast<double>(generator() % static_cast<std::uint64_t>(limit)));
   }
+  return tensor;
+}
 
-  /// Waits for the device: a copy from pageable memory may return before it has arrived there, and
-  /// the context's stream does not wait for it.
-  void upload() {
-    cuda::check(cudaMemcpy(device_->data(), host_.data(), host_.size(), cudaMemcpyHostToDevice),
-                "cudaMemcpy");
-    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+/// Returns a tensor in memory of `backend`, without gaps.
+inline TensorView uploaded(Backend& backend, const HostTensor& tensor) {
+  const TensorView view = backend.allocate(tensor.dtype, tensor.rows, tensor.cols);
+  backend.upload(view, tensor.data.data());
+  return view;
+}
+
+/// Runs the operations of `run` on both backends, from the same bytes, and checks that every byte
+/// of all tensors, gaps between rows included, is the same afterwards.
+template <class Run>
+void check_between(Backend& expected, Backend& tested, const std::string& name,
+                   std::vector<HostTensor> tensors, const Run& run) {
+  std::uint64_t compared = 0;
+  const OperationCase one{name, {}, std::move(tensors), run};
+  const auto mismatch = compare_case(one, expected, tested, {}, 1, compared);
+  if (mismatch) {
+    const HostTensor& tensor = one.tensors[mismatch->tensor];
+    const RowLayout layout = tensor.layout.value_or(RowLayout{});
+    UNSCOPED_INFO(name << ": tensor " << mismatch->tensor << ", " << name_of(tensor.dtype) << " ("
+                       << tensor.rows << ", " << tensor.cols << "), gap " << layout.gap
+                       << ", offset " << layout.offset << ", at (" << mismatch->row << ", "
+                       << mismatch->col << "): expected 0x" << std::hex << mismatch->expected
+                       << ", found 0x" << mismatch->actual << std::dec << "; " << mismatch->count
+                       << " differ");
   }
-  TensorView host() { return view(host_.data()); }
-  TensorView device() { return view(device_->data()); }
+  CHECK_FALSE(mismatch);
+}
 
-  /// Fails with the first differing element and both bit patterns.
-  void check_equal(const std::string& name) const {
-    std::vector<std::byte> bytes(host_.size());
-    cuda::check(cudaMemcpy(bytes.data(), device_->data(), bytes.size(), cudaMemcpyDeviceToHost),
-                "cudaMemcpy");
-    const std::size_t size = size_of(dtype_);
-    std::size_t wrong = 0;
-    std::string first;
-    for (std::size_t at = 0; at < bytes.size(); at += size) {
-      if (std::memcmp(&bytes[at], &host_[at], size) == 0) continue;
-      if (wrong++ == 0) {
-        first = place(static_cast<std::int64_t>(at / size)) + ": cpu " + hex(&host_[at]) +
-                ", device " + hex(&bytes[at]);
+/// As above: the CPU's bytes are expected of device_backend().
+template <class Run>
+void check_same(const std::string& name, std::vector<HostTensor> tensors, const Run& run) {
+  static cpu::CpuBackend cpu(0);
+  check_between(cpu, *device_backend(), name, std::move(tensors), run);
+}
+
+/// One element; odd; whole groups; more than one chunk of a tree sum; several blocks of a column
+/// sum.
+inline constexpr MatrixShape kShapes[] = {{1, 1},    {3, 7},     {5, 33},   {130, 64}, {4, 4096},
+                                          {3, 4097}, {2, 13000}, {523, 24}, {257, 95}};
+inline constexpr DType kTypes[] = {DType::bf16, DType::f32};
+/// Without gaps; odd row starts; wide rows with gaps; wide rows that start unaligned.
+inline constexpr RowLayout kLayouts[] = {{0, 0}, {3, 0}, {8, 8}, {8, 1}};
+
+/// Calls run(shape, type, other type, layout, seed) for all combinations; `other` for the tensors
+/// whose type may differ.
+template <class Run>
+void for_all(const Run& run) {
+  std::uint32_t seed = 1;
+  for (const MatrixShape& shape : kShapes) {
+    for (const DType type : kTypes) {
+      for (const DType other : kTypes) {
+        for (const RowLayout& layout : kLayouts) run(shape, type, other, layout, seed += 10);
       }
     }
-    INFO(name << " " << name_of(dtype_) << " (" << rows_ << ", " << cols_ << "), padding "
-              << layout_.padding << ", offset " << layout_.offset << ", first difference at "
-              << first);
-    CHECK(wrong == 0);
   }
-
- private:
-  std::int64_t stride() const { return cols_ + layout_.padding; }
-  std::size_t byte_of(std::int64_t row, std::int64_t col) const {
-    return static_cast<std::size_t>(layout_.offset + row * stride() + col) * size_of(dtype_);
-  }
-  TensorView view(std::byte* data) const {
-    return {data + byte_of(0, 0), dtype_, rows_, cols_, stride()};
-  }
-
-  double value(Fill fill) {
-    static constexpr double kSpecial[] = {HUGE_VAL,   -HUGE_VAL, NAN,  0x1p-130, -0x1p-133,
-                                          0x1.8p-149, 0.0,       -0.0, 3e38,     -1e-20};
-    const std::uint32_t bits = static_cast<std::uint32_t>(generator_());
-    if (fill == Fill::difficult && bits % 29 == 0) return kSpecial[bits / 29 % 10];
-    return 3.0 * (static_cast<double>(bits) * 0x1p-31 - 1.0);
-  }
-
-  std::string place(std::int64_t element) const {
-    const std::int64_t inside = element - layout_.offset;
-    if (inside < 0 || inside / stride() >= rows_ || inside % stride() >= cols_) {
-      return "element " + std::to_string(inside) + " outside the matrix";
-    }
-    return "(" + std::to_string(inside / stride()) + ", " + std::to_string(inside % stride()) + ")";
-  }
-
-  std::string hex(const std::byte* element) const {
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, element, size_of(dtype_));
-    char text[24];
-    std::snprintf(text, sizeof text, "0x%0*llX", static_cast<int>(2 * size_of(dtype_)),
-                  static_cast<unsigned long long>(bits));
-    return text;
-  }
-
-  DType dtype_;
-  std::int64_t rows_, cols_;
-  Layout layout_;
-  std::mt19937 generator_;
-  std::vector<std::byte> host_;
-  std::unique_ptr<cuda::DeviceArray<std::byte>> device_;
-};
-
-using Named = std::pair<const char*, Twin*>;
-
-/// Uploads the tensors, runs the operation on both sides and compares all tensors.
-template <class OnCpu, class OnDevice>
-void compare(cuda::Context& context, std::initializer_list<Named> tensors, const OnCpu& on_cpu,
-             const OnDevice& on_device) {
-  for (const Named& tensor : tensors) tensor.second->upload();
-  on_cpu();
-  on_device();
-  context.synchronize();
-  for (const Named& tensor : tensors) tensor.second->check_equal(tensor.first);
 }
 
 }  // namespace fp8lab::test

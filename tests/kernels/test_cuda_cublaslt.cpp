@@ -8,12 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/cpu/gemm/gemm.hpp"
-#include "emulation/cpu/operations.hpp"
+#include "emulation/ops/gemm/gemm_plan.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/library/gemm_cublaslt.hpp"
-#include "kernels/runtime/operations.hpp"
-#include "tests/kernels/operand_twin.hpp"
+#include "tests/kernels/operand_case.hpp"
 
 namespace fp8lab::test {
 namespace {
@@ -36,39 +34,38 @@ std::string name_of_case(const GemmSpec& spec, const QuantSpec& a, const QuantSp
 /// Returns the split.
 int compare_all(GemmSpec spec, const QuantSpec& qa, const QuantSpec& qb, const Shape& shape,
                 bool with_bias = false, bool accumulate = false) {
-  cuda::Context& context = *device_context();
+  DeviceBackend& device = *device_backend();
   static const cuda::CublasLt library;
-  const OperandTwin a(qa, shape.m, shape.k, 11), b(qb, shape.n, shape.k, 12);
-  Twin bias(DType::bf16, 1, shape.n, Fill::ordinary, 13);
-  Twin by_library(spec.output, shape.m, shape.n, Fill::ordinary, 14, Layout{16, 16});
-  Twin by_kernel(spec.output, shape.m, shape.n, Fill::ordinary, 14, Layout{16, 16});
-  for (Twin* twin : {&bias, &by_library, &by_kernel}) twin->upload();
-  const TensorView device_bias = with_bias ? bias.device() : TensorView{};
-  const TensorView host_bias = with_bias ? bias.host() : TensorView{};
-
-  const auto choice = cuda::library_a(plan_gemm(spec, qa, qb, shape.k));
-  cuda::CublasLtGemm gemm(
-      library, GemmCall{spec, a.device(), b.device(), device_bias, accumulate, by_library.device()},
-      choice);
-  const cuda::DeviceArray<std::byte> scratch(gemm.scratch_bytes());
-  gemm.prepare(context, scratch.data(), std::nullopt);
-  gemm.run(context);
-  context.synchronize();
-
-  spec.split_k = gemm.split_k();
-  const std::string name = name_of_case(spec, qa, qb, shape) + ", " + gemm.algorithm();
-  cpu::run(ops::Gemm{spec, a.host(), b.host(), host_bias, accumulate, by_library.host()});
-  by_library.check_equal("cuBLASLt, " + name);
-  cuda::run(context,
-            ops::Gemm{spec, a.device(), b.device(), device_bias, accumulate, by_kernel.device()});
-  context.synchronize();
-  cpu::run(ops::Gemm{spec, a.host(), b.host(), host_bias, accumulate, by_kernel.host()});
-  by_kernel.check_equal("own kernel, " + name);
-  return gemm.split_k();
+  static cpu::CpuBackend cpu(0);
+  const OperandCase a(qa, shape.m, shape.k, 11), b(qb, shape.n, shape.k, 12);
+  const HostTensor bias = filled(DType::bf16, 1, with_bias ? shape.n : 0, Fill::ordinary, 13);
+  const HostTensor d = filled(spec.output, shape.m, shape.n, Fill::ordinary, 14, {16, 16});
+  std::string algorithm;
+  // The library first: the emulator follows its split.
+  check_between(
+      device, cpu, "cuBLASLt, then the emulator, " + name_of_case(spec, qa, qb, shape),
+      {a.codes, a.scales, b.codes, b.scales, d, bias}, [&](Backend& backend, const Views& t) {
+        const QuantizedOperand left = a.in(t[0], t[1]), right = b.in(t[2], t[3]);
+        const TensorView added = with_bias ? t[5] : TensorView{};
+        if (&backend == &cpu) {
+          return cpu.run(ops::Gemm{spec, left, right, added, accumulate, t[4]});
+        }
+        cuda::CublasLtGemm gemm(library, GemmCall{spec, left, right, added, accumulate, t[4]},
+                                cuda::library_a(plan_gemm(spec, qa, qb, shape.k)));
+        const cuda::DeviceArray<std::byte> scratch(gemm.scratch_bytes());
+        gemm.prepare(device.context(), scratch.data(), std::nullopt);
+        gemm.run(device.context());
+        device.synchronize();
+        spec.split_k = gemm.split_k();
+        algorithm = gemm.algorithm();
+      });
+  check_product("own kernel, " + name_of_case(spec, qa, qb, shape) + ", " + algorithm, spec, a, b,
+                d, bias, accumulate);
+  return spec.split_k;
 }
 
-const Shape kShapes[] = {{16, 16, 16},     {128, 128, 128}, {256, 384, 512},  {208, 144, 400},
-                         {1024, 144, 336}, {48, 2064, 896}, {512, 1024, 1536}};
+const Shape kProducts[] = {{16, 16, 16},     {128, 128, 128}, {256, 384, 512},  {208, 144, 400},
+                           {1024, 144, 336}, {48, 2064, 896}, {512, 1024, 1536}};
 /// Few tiles and a long K, where the library's heuristic splits.
 const Shape kSplitShape = {128, 128, 16384};
 
@@ -84,10 +81,10 @@ const Mode kScaledAlongK[] = {{{1, 128}, {1, 128}, ScaleOrder::automatic},
 }  // namespace
 
 TEST_CASE("scales per tensor and per row") {
-  if (device_context() == nullptr) return;
+  if (device_backend() == nullptr) return;
   for (const TileShape tile : {TileShape{0, 0}, TileShape{1, 0}}) {
     for (const Schedule schedule : {Schedule::fast, Schedule::promote}) {
-      for (const Shape& shape : kShapes) {
+      for (const Shape& shape : kProducts) {
         const QuantSpec e4m3 = quantized(kE4M3, tile), e5m2 = quantized(kE5M2, tile);
         compare_all(fp8_gemm(schedule, DType::bf16), e4m3, e4m3, shape);
         compare_all(fp8_gemm(schedule, DType::f32), e5m2, e4m3, shape, false, true);
@@ -98,9 +95,9 @@ TEST_CASE("scales per tensor and per row") {
 }
 
 TEST_CASE("scales that change along K") {
-  if (device_context() == nullptr) return;
+  if (device_backend() == nullptr) return;
   for (const Mode& mode : kScaledAlongK) {
-    for (const Shape& shape : kShapes) {
+    for (const Shape& shape : kProducts) {
       const QuantSpec a = quantized(kE4M3, mode.a), b = quantized(kE4M3, mode.b);
       compare_all(fp8_gemm(Schedule::promote, DType::bf16, mode.order), a, b, shape);
       compare_all(fp8_gemm(Schedule::promote, DType::f32, mode.order), quantized(kE5M2, mode.a), b,
@@ -110,28 +107,28 @@ TEST_CASE("scales that change along K") {
 }
 
 TEST_CASE("bf16 operands") {
-  if (device_context() == nullptr) return;
+  if (device_backend() == nullptr) return;
   for (const DType output : {DType::bf16, DType::f32}) {
     GemmSpec spec;
     spec.output = output;
-    for (const Shape& shape : kShapes) {
+    for (const Shape& shape : kProducts) {
       compare_all(spec, {}, {}, shape, output == DType::bf16, output == DType::f32);
     }
   }
 }
 
 TEST_CASE("a bias where the library adds one along our columns") {
-  if (device_context() == nullptr) return;
+  if (device_backend() == nullptr) return;
   const QuantSpec tensor = quantized(kE4M3, {0, 0});
   const QuantSpec vectors = quantized(kE4M3, {1, 128}), blocks = quantized(kE4M3, {128, 128});
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kProducts) {
     compare_all(fp8_gemm(Schedule::fast, DType::bf16), tensor, tensor, shape, true);
     compare_all(fp8_gemm(Schedule::promote, DType::bf16), vectors, blocks, shape, true);
   }
 }
 
 TEST_CASE("the emulator follows the library's split of K") {
-  if (device_context() == nullptr) return;
+  if (device_backend() == nullptr) return;
   int splits = 0;
   for (const bool accumulate : {false, true}) {
     const DType output = accumulate ? DType::f32 : DType::bf16;
@@ -154,40 +151,50 @@ TEST_CASE("the emulator follows the library's split of K") {
 }
 
 TEST_CASE("a split that the library does not offer is refused") {
-  if (device_context() == nullptr) return;
+  DeviceBackend* const device = device_backend();
+  if (device == nullptr) return;
+  const std::size_t mark = device->memory_mark();
   const QuantSpec tensor = quantized(kE4M3, {0, 0});
-  const OperandTwin a(tensor, 128, 8192, 1), b(tensor, 128, 8192, 2);
-  Twin d(DType::bf16, 128, 128, Fill::ordinary, 3);
+  const QuantizedOperand a = OperandCase(tensor, 128, 8192, 1).on(*device);
+  const QuantizedOperand b = OperandCase(tensor, 128, 8192, 2).on(*device);
   const GemmSpec spec = fp8_gemm(Schedule::fast, DType::bf16);
   const cuda::CublasLt library;
-  const GemmCall call{spec, a.device(), b.device(), {}, false, d.device()};
+  const GemmCall call{spec, a, b, {}, false, device->allocate(DType::bf16, 128, 128)};
   cuda::CublasLtGemm gemm(library, call, cuda::LibraryA::ours_b);
   const cuda::DeviceArray<std::byte> scratch(gemm.scratch_bytes());
-  gemm.prepare(*device_context(), scratch.data(), 1);
+  gemm.prepare(device->context(), scratch.data(), 1);
   CHECK(gemm.split_k() == 1);
-  CHECK_THROWS_WITH(gemm.prepare(*device_context(), scratch.data(), 63),
+  CHECK_THROWS_WITH(gemm.prepare(device->context(), scratch.data(), 63),
                     Catch::Contains("accepted here: split_k:"));
+  device->release_to(mark);
 }
 
 TEST_CASE("shapes, rows and biases that the library does not take are refused") {
-  if (device_context() == nullptr) return;
+  DeviceBackend* const device = device_backend();
+  if (device == nullptr) return;
+  const std::size_t mark = device->memory_mark();
   const QuantSpec row = quantized(kE4M3, {1, 0});
-  const OperandTwin a(row, 64, 64, 1), b(row, 32, 64, 2), odd(row, 40, 64, 3),
-      short_k(row, 64, 40, 4);
-  const OperandTwin short_b(row, 32, 40, 5);
-  Twin d(DType::bf16, 64, 32, Fill::ordinary, 6),
-      shifted(DType::bf16, 64, 32, Fill::ordinary, 6, {0, 1});
-  Twin odd_d(DType::bf16, 40, 32, Fill::ordinary, 6), bias(DType::bf16, 1, 32, Fill::ordinary, 7);
+  const auto operand = [&](std::int64_t rows, std::int64_t k) {
+    return OperandCase(row, rows, k, 1).on(*device);
+  };
+  const QuantizedOperand a = operand(64, 64), b = operand(32, 64), odd = operand(40, 64);
+  const QuantizedOperand short_k = operand(64, 40), short_b = operand(32, 40);
+  const TensorView d = device->allocate(DType::bf16, 64, 32);
+  const TensorView odd_d = device->allocate(DType::bf16, 40, 32);
+  const TensorView bias = device->allocate(DType::bf16, 1, 32);
+  const HostTensor unaligned = filled(DType::bf16, 64, 32, Fill::ordinary, 6, {0, 1});
+  const PlacedTensor shifted(*device, unaligned);
   const cuda::CublasLt library;
   const GemmSpec spec = fp8_gemm(Schedule::fast, DType::bf16);
   const auto refused = [&](const GemmCall& call, const char* words) {
     CHECK_THROWS_WITH(cuda::CublasLtGemm(library, call, cuda::LibraryA::ours_a),
                       Catch::Contains(words));
   };
-  refused({spec, odd.device(), b.device(), {}, false, odd_d.device()}, "multiples of 16");
-  refused({spec, short_k.device(), short_b.device(), {}, false, d.device()}, "multiples of 16");
-  refused({spec, a.device(), b.device(), {}, false, shifted.device()}, "those of D are not");
-  refused({spec, a.device(), b.device(), bias.device(), false, d.device()}, "adds a bias along");
+  refused({spec, odd, b, {}, false, odd_d}, "multiples of 16");
+  refused({spec, short_k, short_b, {}, false, d}, "multiples of 16");
+  refused({spec, a, b, {}, false, shifted.view()}, "those of D are not");
+  refused({spec, a, b, bias, false, d}, "adds a bias along");
+  device->release_to(mark);
 }
 
 TEST_CASE("what the library computes in no shape is refused, no device needed") {

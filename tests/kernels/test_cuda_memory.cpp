@@ -12,7 +12,7 @@
 using namespace fp8lab;
 
 TEST_CASE("what was reserved makes one piece") {
-  if (test::device_context() == nullptr) return;
+  if (test::device_backend() == nullptr) return;
   cuda::CudaBackend backend(0);
   const std::size_t a_bytes = backend.allocation_bytes(DType::f32, 3, 1000);
   const std::size_t b_bytes = backend.allocation_bytes(DType::bf16, 1, 1);
@@ -38,7 +38,7 @@ TEST_CASE("what was reserved makes one piece") {
 }
 
 TEST_CASE("the source of an upload may be reused at once") {
-  if (test::device_context() == nullptr) return;
+  if (test::device_backend() == nullptr) return;
   cuda::CudaBackend backend(0);
   constexpr std::int64_t kCount = 300;  // several times round the ring
   const TensorView rows = backend.allocate(DType::i32, kCount, 50'000);
@@ -122,7 +122,7 @@ std::vector<std::byte> without_gaps(const std::vector<std::byte>& whole, const S
 }  // namespace
 
 TEST_CASE("downloads of any size and shape come whole, alone and many at once") {
-  if (test::device_context() == nullptr) return;
+  if (test::device_backend() == nullptr) return;
   cuda::CudaBackend backend(0);
   std::vector<TensorView> tensors;
   std::vector<std::vector<std::byte>> expected;
@@ -160,7 +160,7 @@ TEST_CASE("downloads of any size and shape come whole, alone and many at once") 
 }
 
 TEST_CASE("uploads of any size and shape arrive, and the source may be reused at once") {
-  if (test::device_context() == nullptr) return;
+  if (test::device_backend() == nullptr) return;
   cuda::CudaBackend backend(0);
   for (int round = 0; round < 2; ++round) {  // from other places of the ring
     std::uint32_t seed = 0;
@@ -186,7 +186,7 @@ TEST_CASE("uploads of any size and shape arrive, and the source may be reused at
 }
 
 TEST_CASE("uploads and downloads take turns in the same page-locked memory") {
-  if (test::device_context() == nullptr) return;
+  if (test::device_backend() == nullptr) return;
   cuda::CudaBackend backend(0);
   constexpr std::int64_t kCols = kChunk + 12'345;
   const TensorView rows = backend.allocate(DType::u8, 2, kCols);
@@ -205,7 +205,7 @@ TEST_CASE("uploads and downloads take turns in the same page-locked memory") {
 }
 
 TEST_CASE("a copy that is refused fails, and the next one is whole") {
-  if (test::device_context() == nullptr) return;
+  if (test::device_backend() == nullptr) return;
   cuda::CudaBackend backend(0);
   constexpr std::int64_t kCols = 3 * kChunk + 5;
   const TensorView tensor = backend.allocate(DType::u8, 1, kCols);

@@ -5,11 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "emulation/cpu/operations.hpp"
 #include "emulation/spec/current_scaling.hpp"
-#include "kernels/cuda_backend.hpp"
-#include "kernels/quantize/quantize.hpp"
-#include "kernels/runtime/operations.hpp"
+#include "kernels/plan/quantize_plan.hpp"
 #include "tests/kernels/device_test.hpp"
 
 using namespace fp8lab;
@@ -17,14 +14,12 @@ using namespace fp8lab::test;
 
 namespace {
 
-struct Shape {
-  std::int64_t rows, cols;
-};
 /// Whole blocks of 128 x 128; tails of every kind; rows longer than one pass of a block.
-constexpr Shape kShapes[] = {{1, 1},     {3, 7},      {128, 128}, {256, 384}, {129, 127},
-                             {130, 257}, {512, 1000}, {37, 4104}, {300, 72}};
+constexpr MatrixShape kSourceShapes[] = {{1, 1},      {3, 7},     {128, 128},
+                                         {256, 384},  {129, 127}, {130, 257},
+                                         {512, 1000}, {37, 4104}, {300, 72}};
 /// Of source and codes: without gaps; wide rows with gaps; odd row starts; unaligned rows.
-constexpr Layout kLayouts[] = {{0, 0}, {32, 16}, {3, 0}, {16, 1}};
+constexpr RowLayout kSourceLayouts[] = {{0, 0}, {32, 16}, {3, 0}, {16, 1}};
 
 QuantSpec spec_of(const numerics::FormatSpec& format, TileShape tile, ScaleSource source,
                   numerics::ScaleFormat scale = numerics::ScaleFormat::fp32) {
@@ -58,64 +53,58 @@ std::vector<QuantSpec> specs() {
   return all;
 }
 
-/// Codes and scales that exist twice.
-struct TwinOperand {
-  QuantizedOperand form;
-  Twin codes, scales;
+QuantizedOperand shaped(const QuantSpec& spec, const MatrixShape& source, bool transpose) {
+  const MatrixShape shape = source.transposed_if(transpose);
+  return QuantizedOperand::without_memory(spec, shape.rows, shape.cols);
+}
 
-  TwinOperand(const QuantSpec& spec, Shape source, bool transpose, std::uint32_t seed,
-              Layout layout)
-      : form(shaped(spec, source, transpose)),
-        codes(DType::u8, form.rows, form.k, Fill::any_bits, seed, layout),
-        scales(DType::f32, spec.tile_rows(form.rows), spec.tile_cols(form.k), Fill::any_bits,
-               seed + 1, {layout.padding, 0}) {}
+HostTensor codes_of(const QuantizedOperand& form, std::uint32_t seed, RowLayout layout) {
+  return filled(DType::u8, form.rows, form.k, Fill::any_bits, seed, layout);
+}
 
-  static QuantizedOperand shaped(const QuantSpec& spec, Shape source, bool transpose) {
-    QuantizedOperand operand;
-    operand.spec = spec;
-    operand.rows = transpose ? source.cols : source.rows;
-    operand.k = transpose ? source.rows : source.cols;
-    return operand;
-  }
-  QuantizedOperand with(const TensorView& code_view, const TensorView& scale_view) const {
-    QuantizedOperand operand = form;
-    operand.codes = code_view;
-    if (operand.spec.has_scale()) operand.scales = scale_view;
-    return operand;
-  }
-  QuantizedOperand host() { return with(codes.host(), scales.host()); }
-  QuantizedOperand device() { return with(codes.device(), scales.device()); }
-};
+HostTensor scales_of(const QuantizedOperand& form, std::uint32_t seed, RowLayout layout) {
+  return filled(DType::f32, form.spec.tile_rows(form.rows), form.spec.tile_cols(form.k),
+                Fill::any_bits, seed, {layout.gap, 0});
+}
 
-Twin delayed_state(std::uint32_t seed) {
-  Twin state(DType::f32, 1, DelayedState::kHistory + 4, Fill::ordinary, seed);
-  state.set(0, DelayedState::kScale, 0.3);
-  state.set(0, DelayedState::kMultiplier, 3.3);
-  state.set(0, DelayedState::kAmax, 0.01);
+/// The operand of this form with codes and scales in these tensors.
+QuantizedOperand in_memory(QuantizedOperand form, const TensorView& codes,
+                           const TensorView& scales) {
+  form.codes = codes;
+  form.scales = form.spec.has_scale() ? scales : TensorView{};
+  return form;
+}
+
+HostTensor delayed_state(std::uint32_t seed) {
+  HostTensor state = filled(DType::f32, 1, DelayedState::kHistory + 4, Fill::ordinary, seed);
+  put(state, 0, DelayedState::kScale, 0.3);
+  put(state, 0, DelayedState::kMultiplier, 3.3);
+  put(state, 0, DelayedState::kAmax, 0.01);
   return state;
 }
 
 /// A source with special values in some tiles, and with large stretches of zeros.
-Twin make_source(DType type, Shape shape, Fill fill, std::uint32_t seed, Layout layout) {
-  Twin source(type, shape.rows, shape.cols, fill, seed, layout);
+HostTensor make_source(DType type, const MatrixShape& shape, Fill fill, std::uint32_t seed,
+                       RowLayout layout) {
+  HostTensor source = filled(type, shape.rows, shape.cols, fill, seed, layout);
   for (std::int64_t r = 0; r < shape.rows; ++r) {
     for (std::int64_t c = 0; c < shape.cols; ++c) {
-      if ((r / 32 + c / 32) % 3 == 1) source.set(r, c, c % 2 == 0 ? 0.0 : -0.0);
+      if ((r / 32 + c / 32) % 3 == 1) put(source, r, c, c % 2 == 0 ? 0.0 : -0.0);
     }
   }
   return source;
 }
 
 template <class Run>
-void for_all(const Run& run) {
+void for_all_sources(const Run& run) {
   std::uint32_t seed = 1;
   for (const DType type : {DType::bf16, DType::f32}) {
-    for (const Shape& shape : kShapes) {
-      for (const Layout& layout : kLayouts) {
+    for (const MatrixShape& shape : kSourceShapes) {
+      for (const RowLayout& layout : kSourceLayouts) {
         const Fill fill = seed % 3 == 0   ? Fill::ordinary
                           : seed % 3 == 1 ? Fill::difficult
                                           : Fill::any_bits;
-        Twin source = make_source(type, shape, fill, seed, layout);
+        const HostTensor source = make_source(type, shape, fill, seed, layout);
         run(source, shape, layout, seed += 7);
       }
     }
@@ -125,32 +114,20 @@ void for_all(const Run& run) {
 }  // namespace
 
 TEST_CASE("cuda quantize") {
-  cuda::Context* context = device_context();
-  if (context == nullptr) return;
-  for_all([&](Twin& source, Shape shape, Layout layout, std::uint32_t seed) {
+  if (device_backend() == nullptr) return;
+  for_all_sources([&](const HostTensor& source, const MatrixShape& shape, RowLayout layout,
+                      std::uint32_t seed) {
     for (const QuantSpec& spec : specs()) {
       for (const bool transpose : {false, true}) {
-        TwinOperand operand(spec, shape, transpose, seed, layout);
-        Twin state = delayed_state(seed);
-        const std::string name = label(spec) + (transpose ? " transposed" : "");
-        QuantizedOperand host = operand.host(), device = operand.device();
-        compare(
-            *context,
-            {{name.c_str(), &operand.codes},
-             {"scales", &operand.scales},
-             {"state", &state},
-             {"source", &source}},
-            [&] {
-              cpu::run(ops::Quantize{.source = source.host(),
-                                     .transpose = transpose,
-                                     .state = state.host(),
-                                     .operand = host});
-            },
-            [&] {
-              cuda::run(*context, ops::Quantize{.source = source.device(),
-                                                .transpose = transpose,
-                                                .state = state.device(),
-                                                .operand = device});
+        const QuantizedOperand form = shaped(spec, shape, transpose);
+        check_same(
+            label(spec) + (transpose ? " transposed" : ""),
+            {source, codes_of(form, seed, layout), scales_of(form, seed + 1, layout),
+             delayed_state(seed)},
+            [&](Backend& b, const Views& t) {
+              const QuantizedOperand operand = in_memory(form, t[1], t[2]);
+              b.run(ops::Quantize{
+                  .source = t[0], .transpose = transpose, .state = t[3], .operand = operand});
             });
       }
     }
@@ -162,12 +139,12 @@ TEST_CASE("cuda never leaves a transform out, nor does without what it needs") {
   spec.format = numerics::kE4M3;
   spec.scale_source = ScaleSource::current;
   CHECK(cuda::plan_quantize_both(spec, spec));
-  cuda::Context* context = device_context();
+  DeviceBackend* const device = device_backend();
   for (const char* name :
        {"hadamard:16", "hadamard:full", "smooth:0.5", "clamp:0.99", "clamp:0.99:compensated"}) {
     spec.transform = *transform_from_name(name);
     CHECK_FALSE(cuda::plan_quantize_both(spec, spec));
-    if (context == nullptr) continue;
+    if (device == nullptr) continue;
     // K = 3 has no Hadamard matrix; no factors, no memory for bounds.
     float values[3] = {1.0f, 2.0f, 3.0f}, scale = 0.0f;
     std::uint8_t codes[3] = {};
@@ -178,52 +155,35 @@ TEST_CASE("cuda never leaves a transform out, nor does without what it needs") {
     operand.codes = {codes, DType::u8, 1, 3, 3};
     operand.scales = {&scale, DType::f32, 1, 1, 1};
     const TensorView source{values, DType::f32, 1, 3, 3};
-    CHECK_THROWS_AS(cuda::run(*context, ops::Quantize{.source = source, .operand = operand}),
-                    Error);
+    CHECK_THROWS_AS(device->run(ops::Quantize{.source = source, .operand = operand}), Error);
   }
 }
 
 TEST_CASE("cuda quantize both orientations") {
-  cuda::Context* context = device_context();
-  if (context == nullptr) return;
+  DeviceBackend* const device = device_backend();
+  if (device == nullptr) return;
   int fused = 0;
-  for_all([&](Twin& source, Shape shape, Layout layout, std::uint32_t seed) {
+  for_all_sources([&](const HostTensor& source, const MatrixShape& shape, RowLayout layout,
+                      std::uint32_t seed) {
     const std::vector<QuantSpec> all = specs();
     for (std::size_t i = 0; i < all.size(); ++i) {
       for (const std::size_t j : {i, (i + 3) % all.size(), (i + 2 + seed) % all.size()}) {
-        const auto plan = cuda::plan_quantize_both(all[i], all[j]);
-        if (!plan) continue;
+        const QuantizedOperand first = shaped(all[i], shape, false);
+        const QuantizedOperand second = shaped(all[j], shape, true);
+        if (!cuda::plan_quantize_both(all[i], all[j])) continue;
         ++fused;
-        TwinOperand first(all[i], shape, false, seed, layout);
-        TwinOperand second(all[j], shape, true, seed + 2, layout);
-        Twin state = delayed_state(seed);
-        const std::string name = label(all[i]) + " and " + label(all[j]);
-        QuantizedOperand host[] = {first.host(), second.host()};
-        QuantizedOperand device[] = {first.device(), second.device()};
-        compare(
-            *context,
-            {{name.c_str(), &first.codes},
-             {"scales", &first.scales},
-             {"codes of the transpose", &second.codes},
-             {"scales of the transpose", &second.scales},
-             {"state", &state},
-             {"source", &source}},
-            [&] {
-              cpu::run(ops::Quantize{
-                  .source = source.host(), .state = state.host(), .operand = host[0]});
-              cpu::run(ops::Quantize{.source = source.host(),
-                                     .transpose = true,
-                                     .state = state.host(),
-                                     .operand = host[1]});
-            },
-            [&] {
-              cuda::quantize_both(*context,
-                                  ops::QuantizeBoth{.source = source.device(),
-                                                    .state = state.device(),
-                                                    .first = device[0],
-                                                    .second = device[1]},
-                                  *plan);
-            });
+        check_same(label(all[i]) + " and " + label(all[j]),
+                   {source, codes_of(first, seed, layout), scales_of(first, seed + 1, layout),
+                    codes_of(second, seed + 2, layout), scales_of(second, seed + 3, layout),
+                    delayed_state(seed)},
+                   [&](Backend& b, const Views& t) {
+                     const QuantizedOperand a = in_memory(first, t[1], t[2]);
+                     const QuantizedOperand transposed = in_memory(second, t[3], t[4]);
+                     const ops::QuantizeBoth op{
+                         .source = t[0], .state = t[5], .first = a, .second = transposed};
+                     if (&b == device) REQUIRE(!b.supports(op).fused_by.empty());
+                     b.run(op);
+                   });
       }
     }
   });
@@ -231,8 +191,8 @@ TEST_CASE("cuda quantize both orientations") {
 }
 
 TEST_CASE("the backend says which kernel fuses a composite, and which runs in parts") {
-  if (device_context() == nullptr) return;
-  const cuda::CudaBackend backend(0);
+  if (device_backend() == nullptr) return;
+  const cuda::CudaBackend& backend = *device_backend();
   const auto view = [](DType type, std::int64_t rows, std::int64_t cols) {
     return TensorView::without_memory(type, rows, cols);
   };

@@ -4,30 +4,24 @@
 
 #include <string>
 
-#include "emulation/cpu/operations.hpp"
-#include "kernels/runtime/operations.hpp"
-#include "tests/kernels/operand_twin.hpp"
+#include "tests/kernels/operand_case.hpp"
 
 namespace fp8lab::test {
 namespace {
 
 void compare(const GemmSpec& spec, const QuantSpec& qa, const QuantSpec& qb, std::int64_t tile_m,
              std::int64_t n) {
-  cuda::Context& context = *device_context();
-  const std::int64_t m = tile_m * (context.multiprocessors() + 1) - 7, k = 1700;
-  const OperandTwin a(qa, m, k, 11), b(qb, n, k, 12);
-  Twin d(spec.output, m, n, Fill::ordinary, 13, Layout{16, 16});
-  d.upload();
-  cpu::run(ops::Gemm{spec, a.host(), b.host(), {}, false, d.host()});
-  cuda::run(context, ops::Gemm{spec, a.device(), b.device(), {}, false, d.device()});
-  context.synchronize();
-  d.check_equal(label(spec) + " " + label(qa) + " x " + label(qb));
+  const std::int64_t m = tile_m * (device_backend()->context().multiprocessors() + 1) - 7;
+  const std::int64_t k = 1700;
+  check_product(label(spec) + " " + label(qa) + " x " + label(qb), spec, {qa, m, k, 11},
+                {qb, n, k, 12}, filled(spec.output, m, n, Fill::ordinary, 13, {16, 16}),
+                filled(DType::bf16, 1, 0, Fill::ordinary, 1), false);
 }
 
 }  // namespace
 
 TEST_CASE("cuda GEMMs that share tiles") {
-  if (device_context() == nullptr) return;
+  if (device_backend() == nullptr) return;
   const QuantSpec tensor = quantized(numerics::kE4M3, {0, 0});
   const QuantSpec group = quantized(numerics::kE4M3, {1, 128});
   const QuantSpec block = quantized(numerics::kE4M3, {128, 128});

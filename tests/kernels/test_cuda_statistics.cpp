@@ -27,6 +27,76 @@ namespace {
 
 constexpr std::int64_t kRecordBytes = sizeof(OperandStatistics);
 
+/// The context of device_backend(); null where no device is.
+cuda::Context* device_context() {
+  DeviceBackend* const device = device_backend();
+  return device == nullptr ? nullptr : &device->context();
+}
+
+Backend& cpu_backend() {
+  static cpu::CpuBackend cpu(0);
+  return cpu;
+}
+
+/// Frees what is allocated on both sides while it lives.
+class MemoryScope {
+ public:
+  MemoryScope() : cpu_(cpu_backend().memory_mark()), device_(device_backend()->memory_mark()) {}
+  ~MemoryScope() {
+    cpu_backend().release_to(cpu_);
+    device_backend()->release_to(device_);
+  }
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  std::size_t cpu_, device_;
+};
+
+/// A tensor in memory of both sides, for tests that choose when each one runs. Precondition: a
+/// MemoryScope.
+class Twin {
+ public:
+  Twin(DType dtype, std::int64_t rows, std::int64_t cols, Fill fill, std::uint32_t seed,
+       RowLayout layout = {})
+      : tensor_(std::make_unique<HostTensor>(filled(dtype, rows, cols, fill, seed, layout))),
+        host_(cpu_backend(), *tensor_),
+        device_(*device_backend(), *tensor_) {
+    host_.upload();
+  }
+
+  /// Writes an element of the host's copy; to be called before upload().
+  void set(std::int64_t row, std::int64_t col, double value) {
+    const std::size_t size = size_of(tensor_->dtype);
+    Matrix element(tensor_->dtype, 1, 1);
+    element.set(0, value);
+    std::memcpy(
+        host().row<std::byte>(0) + static_cast<std::size_t>(row * host().row_stride + col) * size,
+        element.bytes().data(), size);
+  }
+  /// Copies from the host to the device, and waits.
+  void upload() {
+    device_.upload(host_.download());
+    device_backend()->synchronize();
+  }
+  const TensorView& host() const { return host_.view(); }
+  const TensorView& device() const { return device_.view(); }
+
+  void check_equal(const std::string& name) const {
+    const auto mismatch = host_.difference(host_.download(), device_.download());
+    if (mismatch) {
+      UNSCOPED_INFO(name << ": at (" << mismatch->row << ", " << mismatch->col << "): cpu 0x"
+                         << std::hex << mismatch->expected << ", device 0x" << mismatch->actual
+                         << std::dec << "; " << mismatch->count << " differ");
+    }
+    CHECK_FALSE(mismatch);
+  }
+
+ private:
+  std::unique_ptr<HostTensor> tensor_;
+  PlacedTensor host_, device_;
+};
+
 QuantSpec e4m3(TileShape tile, numerics::ScaleFormat scale = numerics::ScaleFormat::fp32) {
   return quantized(numerics::kE4M3, tile, scale);
 }
@@ -178,6 +248,7 @@ void check_source(cuda::Context& context, Twin& source, const std::string& what)
                                TileShape{128, 128}, TileShape{3, 7}}) {
     for (const auto scale : {numerics::ScaleFormat::fp32, numerics::ScaleFormat::e8m0}) {
       for (const bool transpose : {false, true}) {
+        const MemoryScope scope;
         const QuantSpec spec = e4m3(tile, scale);
         Measured measured(spec, source, transpose, seed, seed % 8);
         seed += 3;
@@ -334,7 +405,7 @@ constexpr std::int64_t kColumns[] = {1,  2,    3,    7,    8,    9,    31,    32
 /// rest of a line.
 enum class Lines : std::uint8_t { contiguous, unaligned, aligned };
 
-Layout layout_of(Lines lines, std::int64_t length) {
+RowLayout layout_of(Lines lines, std::int64_t length) {
   switch (lines) {
     case Lines::contiguous: return {};
     case Lines::unaligned: return {3, 3};
@@ -370,6 +441,7 @@ TEST_CASE("cuda statistics of every number of columns", "[long]") {
     for (const DType type : {DType::bf16, DType::f32}) {
       const std::int64_t rows = cols > 10000 ? 2 : 67;
       for (const Fill fill : {Fill::ordinary, Fill::difficult, Fill::any_bits}) {
+        const MemoryScope scope;
         Twin source(type, rows, cols, fill, seed += 7, {3, 0});
         check_source(*context, source, columns(cols));
       }
@@ -381,6 +453,7 @@ TEST_CASE("cuda statistics of more bands than one pass of additions") {
   cuda::Context* context = device_context();
   if (context == nullptr) return;
   for (const std::int64_t rows : {31, 32, 33, 127, 128, 129, 128 * 128, 128 * 129 + 1}) {
+    const MemoryScope scope;
     Twin source(DType::f32, rows, 17, Fill::ordinary, 11);
     check_source(*context, source, std::to_string(rows) + " rows");
   }
@@ -390,6 +463,7 @@ TEST_CASE("cuda statistics of zeros, of equal columns and of columns without a n
   cuda::Context* context = device_context();
   if (context == nullptr) return;
   for (const std::int64_t cols : {1, 2, 7, 9, 1000, 70001}) {
+    const MemoryScope scope;
     Twin source(DType::f32, 3, cols, Fill::ordinary, 5);
     const auto fill = [&](const auto& value) {
       for (std::int64_t i = 0; i < 3 * cols; ++i) source.set(i / cols, i % cols, value(i % cols));
@@ -413,6 +487,7 @@ TEST_CASE("cuda statistics of panels of which one is not finite") {
   cuda::Context* context = device_context();
   if (context == nullptr) return;
   for (const double value : {static_cast<double>(NAN), HUGE_VAL, -HUGE_VAL}) {
+    const MemoryScope scope;
     Twin source(DType::bf16, 300, 800, Fill::ordinary, 21);
     source.set(140, 299, value);
     check_source(*context, source, std::to_string(value));
@@ -441,6 +516,7 @@ TEST_CASE("cuda statistics of both orientations in one reading") {
     for (const DType type : {DType::bf16, DType::f32}) {
       for (const auto& [first, second] : kinds) {
         for (const Fill fill : {Fill::ordinary, Fill::difficult}) {
+          const MemoryScope scope;
           Twin source(type, shape.rows, shape.cols, fill, seed += 11, {8, 0});
           MeasuredBoth measured(first, second, source, seed);
           measured.check(*context,
@@ -457,6 +533,7 @@ TEST_CASE("cuda statistics of both orientations, one of which is not finite or n
   const QuantSpec rows = e4m3({1, 128});
   const auto check = [&](const std::string& name, const auto& change) {
     for (const int which : {0, 1}) {
+      const MemoryScope scope;
       Twin source(DType::bf16, 160, 272, Fill::ordinary, 91);
       MeasuredBoth measured(rows, rows, source, 5);
       change(source, measured, which);
@@ -506,6 +583,7 @@ TEST_CASE("cuda statistics of values in either order of storage") {
           for (const Lines lines : {Lines::contiguous, Lines::unaligned, Lines::aligned}) {
             const bool lies_like_source = transpose == (order == StorageOrder::rows_contiguous);
             const std::int64_t length = lies_like_source ? shape.cols : shape.rows;
+            const MemoryScope scope;
             Twin source(DType::bf16, shape.rows, shape.cols, Fill::ordinary, 41,
                         layout_of(lines, shape.cols));
             Twin values(type, lies_like_source ? shape.rows : shape.cols, length, Fill::ordinary,
@@ -536,6 +614,7 @@ TEST_CASE("cuda statistics of values in either order of storage") {
 TEST_CASE("cuda statistics are enqueued behind what the stream still has to do", "[asynchronous]") {
   cuda::Context* context = device_context();
   if (context == nullptr) return;
+  const MemoryScope scope;
   const QuantSpec spec = e4m3({1, 128});
   Twin first_source(DType::bf16, 300, 1001, Fill::difficult, 1);
   Twin second_source(DType::f32, 70, 5000, Fill::ordinary, 2);
@@ -565,6 +644,7 @@ TEST_CASE("cuda statistics of operands that take turns in one memory") {
   cuda::Context* context = device_context();
   if (context == nullptr) return;
   for (const int count : {1, 39, 40, 41, 95}) {
+    const MemoryScope scope;
     Turns turns;
     turns.add_small(count);
     turns.upload();
@@ -580,6 +660,7 @@ TEST_CASE("cuda statistics in launches that repeat") {
   for (const auto launches : {cuda::Launches::graphs, cuda::Launches::single}) {
     cuda::CudaBackend backend(0, launches);
     const auto run = [&](const auto& op) { backend.run(op); };
+    const MemoryScope scope;
     Turns apart, repeated;
     apart.add_small(3);
     repeated.add_small(50);
@@ -607,6 +688,7 @@ TEST_CASE("cuda statistics of a recording that is broken off are forgotten") {
   if (device_context() == nullptr) return;
   cuda::CudaBackend backend(0);
   const auto run = [&](const auto& op) { backend.run(op); };
+  const MemoryScope scope;
   Turns turns, never;
   turns.add_small(5);
   turns.change();
@@ -642,6 +724,7 @@ TEST_CASE("cuda statistics are there for whatever reads or writes a record") {
   if (device_context() == nullptr) return;
   cuda::CudaBackend backend(0);
   const auto run = [&](const auto& op) { backend.run(op); };
+  const MemoryScope scope;
   Turns turns;
   turns.add_small(2);
   turns.upload();
@@ -680,6 +763,7 @@ TEST_CASE("cuda statistics are there for whatever reads or writes a record") {
 TEST_CASE("cuda statistics of operands that fill the memory for what is found", "[long]") {
   if (device_context() == nullptr) return;
   cuda::CudaBackend backend(0);
+  const MemoryScope scope;
   Turns turns;
   for (const std::int64_t cols : {300, 4'500'000, 4'500'001, 300, 8'900'001, 301}) {
     turns.add(e4m3({0, 0}), 1, cols, false);

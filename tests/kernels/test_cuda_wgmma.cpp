@@ -42,7 +42,7 @@ void compare(WgmmaTypes types, const FormatSpec& format_a, const FormatSpec& for
 }  // namespace
 
 TEST_CASE("wgmma returns the same bits with A from registers and from shared memory") {
-  if (fp8lab::test::device_context() == nullptr) return;
+  if (fp8lab::test::device_backend() == nullptr) return;
   using fp8lab::numerics::kBF16;
   using fp8lab::numerics::kE4M3;
   using fp8lab::numerics::kE5M2;

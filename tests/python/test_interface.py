@@ -38,6 +38,7 @@ STRUCTURES = {
     "fp8lab_quantized": library.Quantized,
     "fp8lab_operand": library.Operand,
     "fp8lab_gemm_arguments": library.GemmArguments,
+    "fp8lab_columns": library.Columns,
     "fp8lab_generation": library.Generation,
     "fp8lab_module": library.Module,
     "fp8lab_linear_description": library.LinearDescription,
@@ -127,7 +128,7 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
     environment = {**os.environ, "FP8LAB_LIBRARY": str(other)}
     words = [sys.executable, "-c", "import fp8lab; fp8lab.QuantSpec"]
     done = subprocess.run(words, capture_output=True, text=True, env=environment)
-    assert "has version 1000 of the C interface; accepted: 1" in done.stderr
+    assert "has version 1000 of the C interface; accepted: 2" in done.stderr
     environment["FP8LAB_LIBRARY"] = str(tmp_path / "none.so")
     done = subprocess.run(words, capture_output=True, text=True, env=environment)
     assert "ImportError: fp8lab cannot load" in done.stderr

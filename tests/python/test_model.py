@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -183,7 +185,8 @@ def test_the_library_itself_refuses_such_rates(shape: Path) -> None:
     results = [ctypes.byref(ctypes.c_double()) for _ in range(2)]
     for rate in (np.nan, np.inf, -1e-3, 10.5):
         with pytest.raises(fp8lab.Error, match=r"^learning_rate: .*; accepted: a number from 0"):
-            library.call("model_step", model._model, *batch, float(rate), *results)
+            none = ctypes.byref(library.Columns())
+            library.call("model_step", model._model, *batch, none, float(rate), *results)
     assert model.steps == 0
 
 
@@ -293,3 +296,93 @@ def test_refusals(shape: Path, tmp_path: Path) -> None:
     for call, message in cases:
         with pytest.raises(fp8lab.Error, match=message):
             call()
+
+
+# --- objectives -----------------------------------------------------------------------------------
+
+OBJECTIVES = ("cross_entropy", "policy_gradient")
+LENGTH = 48
+RUN = """
+name = "r"
+recipe = "infir2"
+seed = 3
+[model]
+{shape}
+[[stages]]
+name = "s"
+kind = "sft"
+steps = 4
+batch_sequences = 1
+sequence_length = {length}
+learning_rate = {{peak = 0.01, warmup_steps = 1}}
+objective.kind = "{objective}"
+data = {{kind = "jsonl", path = "{data}"}}
+[logging]
+statistics_every_steps = 0
+"""
+
+
+@pytest.mark.skipif("FP8LAB_PROGRAM" not in os.environ, reason="FP8LAB_PROGRAM names no program")
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_objectives_train_as_the_program_does(tmp_path: Path, objective: str) -> None:
+    """One document, longer than a sequence, so that each step has the same tokens."""
+    prompt, completion = "What is the sum of 2 and 3? ", "It is 5, as is that of 1 and 4."
+    record = {"prompt": prompt, "completion": completion, "advantage": -0.375}
+    data = tmp_path / "data.jsonl"
+    data.write_text(json.dumps(record) + "\n")
+    shape_text = SHAPE.replace("vocab_size = 61", "vocab_size = 272")
+    words = {"shape": shape_text, "length": LENGTH, "objective": objective, "data": data}
+    (tmp_path / "run.toml").write_text(RUN.format(**words))
+    (tmp_path / "model.toml").write_text(shape_text)
+    command = [os.environ["FP8LAB_PROGRAM"], "train", "--config", tmp_path / "run.toml"]
+    done = subprocess.run([*command, "--out", tmp_path / "run"], capture_output=True, text=True)
+    assert done.returncode in (0, 5), done.stderr
+    metrics = fp8lab.read_run(tmp_path / "run").metrics
+    begin = 256  # the id after those of bytes
+    ids = np.array([[begin, *(prompt + completion).encode()][: LENGTH + 1]])
+    batch, targets = ids[:, :-1], ids[:, 1:].copy()
+    targets[:, : len(prompt)] = -1
+    more = {} if objective == "cross_entropy" else {"advantage": np.full(batch.shape, -0.375)}
+    model = make(tmp_path / "model.toml", recipe="infir2", seed=3, objective=objective)
+    plain = make(tmp_path / "model.toml", recipe="infir2", seed=3)
+    likelihood = plain.loss(batch, targets)
+    assert model.loss(batch, targets) == likelihood  # whatever it trains
+    assert (model.gradients(batch, targets, columns=more)[0] == likelihood) == (not more)
+    for row, rate in enumerate(metrics["learning_rate"]):
+        step = model.step(batch, targets, learning_rate=rate, columns=more)
+        logged = metrics["loss"][row], metrics["grad_norm"][row]
+        assert (step.loss, step.gradient_norm) == logged, row
+    assert len(metrics["loss"]) == 4 and len(set(metrics["loss"])) == 4
+
+
+def test_columns_that_do_not_fit_an_objective_are_refused(shape: Path) -> None:
+    model = make(shape, objective="policy_gradient")
+    advantage = np.ones((2, 12))
+
+    def refused(words: str, **columns: Any) -> None:
+        for call in (model.gradients, lambda *a, **k: model.step(*a, learning_rate=0.1, **k)):
+            with pytest.raises(fp8lab.Error, match=words):
+                call(tokens(), columns=columns)
+
+    refused("column 'advantage' is missing; accepted: float32 of the shape of the tokens")
+    refused("unknown column 'reward'; accepted: advantage", advantage=advantage, reward=advantage)
+    refused(
+        r"'advantage' is float32 of shape \(2, 11\); accepted: .* \(2, 12\)",
+        advantage=np.ones((2, 11)),
+    )
+    refused("column 'advantage': <U1; accepted: numbers", advantage=np.array([["a"]]))
+    wrong = advantage.copy()
+    wrong[1, 4] = np.nan
+    refused(r"column 'advantage' is nan at \(1, 4\); accepted: finite numbers", advantage=wrong)
+    wrong[1, 4], wrong[0, 11] = 1.0, np.inf  # the last token has no target
+    assert model.gradients(tokens(), columns={"advantage": wrong})[0] == model.loss(tokens())
+    assert model.steps == 0
+    with pytest.raises(TypeError, match="columns: list; accepted: a mapping of names to arrays"):
+        model.gradients(tokens(), columns=[advantage])
+    with pytest.raises(fp8lab.Error, match="unknown column 'advantage'; accepted: none, for this"):
+        make(shape).step(tokens(), learning_rate=0.1, columns={"advantage": advantage})
+    expected = "'objective' is 'policy' .*policy_gradient.*; accepted: cross_entropy, policy_"
+    with pytest.raises(fp8lab.Error, match=expected):
+        make(shape, objective="policy")
+    with pytest.raises(TypeError, match="objective"):
+        make(shape, objective=None)

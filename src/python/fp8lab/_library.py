@@ -29,7 +29,7 @@ from fp8lab.errors import Error, RuntimeFailure
 
 NAME = "libfp8lab.so"
 VARIABLE = "FP8LAB_LIBRARY"
-INTERFACE_VERSION = 1
+INTERFACE_VERSION = 2
 """FP8LAB_INTERFACE_VERSION of the header that this module is written for."""
 
 CPU, CUDA = 1, 2
@@ -109,6 +109,16 @@ class GemmArguments(ctypes.Structure):
         ("alpha", ctypes.c_float),
         ("beta", ctypes.c_float),
         ("d_scale", ctypes.c_float),
+    ]
+
+
+class Columns(ctypes.Structure):
+    """fp8lab_columns."""
+
+    _fields_ = [
+        ("names", ctypes.POINTER(ctypes.c_char_p)),
+        ("arrays", ctypes.POINTER(Array)),
+        ("count", ctypes.c_size_t),
     ]
 
 
@@ -253,7 +263,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "gemm_run": (_status, (_handle, _handle, _to(GemmArguments), _array)),
     "model_new": (
         _status,
-        (_text, _text, _text, _int32, _to(Key), _size, _seed, _to(_handle)),
+        (_text, _text, _text, _int32, _to(Key), _size, _text, _seed, _to(_handle)),
     ),
     "model_free": (None, (_handle,)),
     "model_config": (_status, (_handle, _to(_text))),
@@ -268,8 +278,11 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "model_logits": (_status, (_handle, _array, _array)),
     "model_token_losses": (_status, (_handle, _array, _array, _array)),
     "model_loss": (_status, (_handle, _array, _array, _to(_double))),
-    "model_backward": (_status, (_handle, _array, _array, _to(_double))),
-    "model_step": (_status, (_handle, _array, _array, _double, _to(_double), _to(_double))),
+    "model_backward": (_status, (_handle, _array, _array, _to(Columns), _to(_double))),
+    "model_step": (
+        _status,
+        (_handle, _array, _array, _to(Columns), _double, _to(_double), _to(_double)),
+    ),
     "model_generate": (
         _status,
         (_handle, _to(_to(_int32)), _to(_size), _size, _to(Generation), _to(_handle)),

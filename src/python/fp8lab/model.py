@@ -40,7 +40,7 @@ class Step(NamedTuple):
     """Results of an optimizer step."""
 
     loss: float
-    """Mean over the trained targets before the update, in nats."""
+    """The objective's mean over the trained targets before the update, in nats."""
     gradient_norm: float
     """Norm over all parameters, before clipping."""
 
@@ -65,7 +65,34 @@ def _prompts(prompts: Any) -> list[list[int]]:
     return [[min(max(token, -1), 2**31 - 1) for token in prompt] for prompt in ids]
 
 
+def _columns(values: Mapping[str, ArrayLike] | None) -> dict[str, NDArray[np.float32]]:
+    """Returns columns of a batch. Raises TypeError for what is no mapping of names to arrays."""
+    given = {} if values is None else values
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise TypeError(f"columns: {kind}; accepted: a mapping of names to arrays")
+    columns = {}
+    for name, value in given.items():
+        column = np.asarray(value)
+        word = library.words(name, "a name of columns")
+        if column.dtype.kind not in "fiu":
+            raise Error(f"column '{word}': {column.dtype}; accepted: numbers")
+        columns[word] = np.ascontiguousarray(column, dtype=np.float32)
+    return columns
+
+
+def _described(columns: Mapping[str, NDArray[np.float32]]) -> library.Columns:
+    """Returns the descriptor of columns, which must outlive it."""
+    arrays = [numpy_array(column, name) for name, column in columns.items()]
+    return library.Columns(
+        (ctypes.c_char_p * len(arrays))(*map(library.text, columns)),
+        (library.Array * len(arrays))(*arrays),
+        len(arrays),
+    )
+
+
 def _arrays(*arrays: NDArray[Any]) -> list[library.Array]:
+    """Returns the descriptors of arrays, which must outlive them."""
     return [numpy_array(array, "batch") for array in arrays]
 
 
@@ -102,6 +129,10 @@ class Model:
     is a name from `fp8lab recipes list` or a file. The backend is `cpu` (the bit-exact emulator),
     `truth` (double precision, nothing quantized) or, if built in, `cuda`. Weights and gradients
     have the tensor names of transformers. Several threads may use a model: their calls take turns.
+
+    `objective` is what `gradients` and `step` minimize: `cross_entropy`, or another kind of
+    [stages.objective] (`fp8lab help config`) with columns of its own. `loss` and
+    `log_probabilities` measure the likelihood whatever it is.
     """
 
     def __init__(
@@ -120,6 +151,7 @@ class Model:
         clip_norm: float = 1.0,
         momentum: float = 0.95,
         update_scale: str = "adamw_rms",
+        objective: str = "cross_entropy",
     ) -> None:
         """Weight decay applies only to matrices. `clip_norm` 0: no clipping. `threads` 0: all.
 
@@ -147,6 +179,7 @@ class Model:
             library.integer(threads, "threads", 31),
             library.make_keys(optimizer),
             len(optimizer),
+            library.words(objective, "objective"),
             library.integer(seed, "seed", 64),
         )
         self._turn = threading.RLock()
@@ -263,27 +296,47 @@ class Model:
 
         Without targets, the target of each token is the next token of its sequence.
         """
-        return self._loss("model_loss", self._batch(tokens, targets))
+        loss = ctypes.c_double()
+        batch = self._batch(tokens, targets)
+        call("model_loss", self._model, *_arrays(*batch), ctypes.byref(loss))
+        return loss.value
 
     @_in_turn
     def gradients(
-        self, tokens: ArrayLike, targets: ArrayLike | None = None
+        self,
+        tokens: ArrayLike,
+        targets: ArrayLike | None = None,
+        *,
+        columns: Mapping[str, ArrayLike] | None = None,
     ) -> tuple[float, dict[str, NDArray[np.float32]]]:
-        """Returns the loss and its gradient with respect to every weight."""
-        loss = self._loss("model_backward", self._batch(tokens, targets))
-        return loss, self._tensors("model_gradient")
+        """Returns the objective's loss and its gradient with respect to every weight.
+
+        `columns` has what the objective reads beside tokens and targets, by the keys of JSON-lines
+        records: numbers of shape (sequences, length), such as {"advantage": ...}. They count at
+        the targets that are trained on.
+        """
+        loss = ctypes.c_double()
+        batch, more = self._batch(tokens, targets), _columns(columns)
+        places = ctypes.byref(_described(more)), ctypes.byref(loss)
+        call("model_backward", self._model, *_arrays(*batch), *places)
+        return loss.value, self._tensors("model_gradient")
 
     @_in_turn
     def step(
-        self, tokens: ArrayLike, targets: ArrayLike | None = None, *, learning_rate: float
+        self,
+        tokens: ArrayLike,
+        targets: ArrayLike | None = None,
+        *,
+        learning_rate: float,
+        columns: Mapping[str, ArrayLike] | None = None,
     ) -> Step:
         """Performs one optimizer step with clipping: AdamW, unless the model was made with another
-        `kind`. `learning_rate` is a number from 0 to 10."""
+        `kind`. `learning_rate` is a number from 0 to 10; `columns` as for `gradients`."""
         rate = library.real(learning_rate, "learning_rate")
         loss, norm = ctypes.c_double(), ctypes.c_double()
-        batch = _arrays(*self._batch(tokens, targets))
-        results = ctypes.byref(loss), ctypes.byref(norm)
-        call("model_step", self._model, *batch, rate, *results)
+        batch, more = self._batch(tokens, targets), _columns(columns)
+        places = ctypes.byref(_described(more)), rate, ctypes.byref(loss), ctypes.byref(norm)
+        call("model_step", self._model, *_arrays(*batch), *places)
         return Step(loss.value, norm.value)
 
     @_in_turn
@@ -321,11 +374,6 @@ class Model:
             call(function, self._model, index, numpy_array(values, "values"))
             tensors[(name.value or b"").decode()] = values
         return tensors
-
-    def _loss(self, function: str, batch: tuple[NDArray[np.int32], NDArray[np.int32]]) -> float:
-        loss = ctypes.c_double()
-        call(function, self._model, *_arrays(*batch), ctypes.byref(loss))
-        return loss.value
 
     @staticmethod
     def _batch(

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "emulation/base/input_error.hpp"
@@ -21,7 +22,8 @@ void require_targets(const Batch& batch) {
 }  // namespace
 
 Batch make_batch(std::vector<std::int32_t> tokens, std::vector<std::int32_t> targets,
-                 std::int64_t sequences, std::int64_t vocab_size) {
+                 std::int64_t sequences, std::int64_t vocab_size,
+                 std::span<const ColumnSpec> more) {
   const auto count = static_cast<std::int64_t>(tokens.size());
   if (sequences < 1 || count < sequences || count % sequences != 0 ||
       targets.size() != tokens.size()) {
@@ -35,7 +37,8 @@ Batch make_batch(std::vector<std::int32_t> tokens, std::vector<std::int32_t> tar
                       .found = fmt::to_string(token),
                       .reason = fmt::format("is not in the vocabulary of {}", vocab_size)});
   }
-  Batch batch(sequences, count / sequences);
+  Batch batch(sequences, count / sequences, more);
+  for (const ColumnSpec& column : more) batch[Column<float>(column.name)].assign(tokens.size(), 0);
   batch[kDocumentStarts].assign(tokens.size(), 0);
   for (std::int64_t i = 0; i < count; ++i) {
     std::int32_t& target = targets[static_cast<std::size_t>(i)];
@@ -54,12 +57,31 @@ Batch make_batch(std::vector<std::int32_t> tokens, std::vector<std::int32_t> tar
   return batch;
 }
 
+void set_column(Batch& batch, const ColumnSpec& column, std::span<const float> values) {
+  const std::vector<float>& weights = batch[kTargetWeights];
+  FP8LAB_ASSERT(values.size() == weights.size());
+  std::vector<float>& destination = batch[Column<float>(column.name)];
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (weights[i] == 0.0f) continue;
+    if (!std::isfinite(values[i])) {
+      const auto length = static_cast<std::size_t>(batch.sequence_length);
+      throw InputError({.noun = "column",
+                        .key = std::string(column.record_key),
+                        .found = fmt::format("{} at ({}, {})", values[i], i / length, i % length),
+                        .accepted = "finite numbers at trained tokens"});
+    }
+    destination[i] = values[i];
+  }
+}
+
 ModelSession::ModelSession(Backend& backend, const ModelConfig& model, const SessionConfig& config)
     : backend_(backend),
       model_(model),
       config_(config),
       parameters_(backend, model, config.optimizer, config.recipe.activation_dtype),
-      block_(backend) {
+      block_(backend),
+      objective_(make_objective(config.objective)),
+      columns_(objective_->own_columns()) {
   parameters_.initialize(config_.seed);
   mark_ = backend_.memory_mark();
 }
@@ -79,7 +101,7 @@ Transformer& ModelSession::transformer_for(const Batch& batch) {
     backend_.release_to(mark_);
     transformer_ = std::make_unique<Transformer>(
         backend_, parameters_, model_, config_.recipe,
-        BatchShape{batch.sequences, batch.sequence_length, config_.attention});
+        BatchShape{batch.sequences, batch.sequence_length, config_.attention, {}, columns_});
   }
   return *transformer_;
 }
@@ -101,7 +123,7 @@ std::vector<float> ModelSession::logits(const Batch& batch) {
 }
 
 TrainingStep ModelSession::training_step(Transformer& transformer) {
-  return {backend_, parameters_, transformer, block_, likelihood()};
+  return {backend_, parameters_, transformer, block_, *objective_};
 }
 
 double ModelSession::loss(const Batch& batch) {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "src/config/config.hpp"
 #include "src/evaluation/generator.hpp"
 #include "src/model/transformer.hpp"
 #include "src/model/weights/parameters.hpp"
+#include "src/objectives/objective.hpp"
 #include "src/train/step/training_step.hpp"
 
 namespace fp8lab {
@@ -17,14 +19,21 @@ struct SessionConfig {
   Recipe recipe;
   OptimizerConfig optimizer;
   AttentionConfig attention;
-  std::uint64_t seed = 1;  ///< of the initial weights and of random roundings
+  std::uint64_t seed = 1;       ///< of the initial weights and of random roundings
+  ObjectiveConfig objective{};  ///< what gradients() and step() minimize
 };
 
 /// Returns a batch of sequences of tokens, each one document. `targets` holds the target of each
 /// token, or a negative number for a token that is not trained on. Throws Error for a token or
-/// target outside the vocabulary, and if the lengths differ.
+/// target outside the vocabulary, and if the lengths differ. The columns of `more` are 0.
 Batch make_batch(std::vector<std::int32_t> tokens, std::vector<std::int32_t> targets,
-                 std::int64_t sequences, std::int64_t vocab_size);
+                 std::int64_t sequences, std::int64_t vocab_size,
+                 std::span<const ColumnSpec> more = {});
+
+/// Sets the column of a batch with this key of records, at trained tokens; it stays 0 elsewhere.
+/// Throws Error for a value that is not finite there. Preconditions: the batch has the column, and
+/// a value for each token.
+void set_column(Batch& batch, const ColumnSpec& column, std::span<const float> values);
 
 class ModelSession {
  public:
@@ -35,6 +44,8 @@ class ModelSession {
   const ModelConfig& model() const { return model_; }
   Parameters& parameters() { return parameters_; }
   std::int64_t steps() const { return steps_; }
+  /// The columns that every batch has beside kBatchColumns: those of the objective's own.
+  const std::vector<ColumnSpec>& columns() const { return columns_; }
 
   /// Returns the logits of the batch, (tokens, vocab_size). Changes only the random keys of the
   /// next step.
@@ -47,7 +58,7 @@ class ModelSession {
   /// scales and smoothing factors, as a batch of another shape does.
   std::vector<Completion> generate(const std::vector<Prompt>& prompts,
                                    const GenerationConfig& config, std::int64_t together);
-  /// Computes the loss and the gradients of all parameters.
+  /// Computes the objective's loss and the gradients of all parameters.
   double gradients(const Batch& batch);
 
   struct Step {
@@ -71,6 +82,8 @@ class ModelSession {
   Parameters parameters_;
   StepBlock block_;
   std::size_t mark_ = 0;  ///< allocation mark of the backend before the transformer
+  std::unique_ptr<Objective> objective_;
+  std::vector<ColumnSpec> columns_;
   std::unique_ptr<Transformer> transformer_;
   std::int64_t steps_ = 0;
 };

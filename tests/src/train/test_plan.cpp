@@ -329,7 +329,7 @@ TEST_CASE("a stage that cannot run names itself, the recipe, the layer and the s
   const ErrorFields long_sequence = refused(load_recipe("bf16"));
   CHECK(long_sequence.where == "stage s, recipe bf16");
   check_fields(long_sequence,
-               {.key = "sequence_length", .found = "8192", .accepted = "at most 256"});
+               {.key = "sequence_length", .found = "8192", .accepted = "at most 4096"});
   stage.sequence_length = 128;
   stage.eval = generation("te_delayed");
   const ErrorFields delayed = refused(load_recipe("bf16"));
