@@ -45,6 +45,7 @@ STRUCTURES = {
     "fp8lab_linear_pass": library.LinearPass,
     "fp8lab_run_description": library.RunDescription,
     "fp8lab_run_step": library.RunStep,
+    "fp8lab_run_document": library.RunDocument,
 }
 SCALARS = {
     "fp8lab_status": library.Status,
