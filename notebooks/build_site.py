@@ -70,6 +70,7 @@ SETTINGS: dict[str, Any] = {
     "html_show_search_summary": False,  # it would fetch pages, which browsers refuse for files
     "html_use_index": False,
     "highlight_language": "none",
+    "smartquotes": False,  # they make one dash of the two before an option
     "suppress_warnings": ["misc.highlighting_failure"],  # excerpts of TOML and JSON with "..."
 }
 

@@ -1,4 +1,4 @@
-"""Held-out losses in the run files of PyTorch: what the C interface writes, reports and compare read.
+"""Held-out losses in the run files of PyTorch: what the C interface writes, and readers find.
 
 The files are written as fp8lab.torch writes them, without layers, so that no torch is needed.
 """

@@ -107,6 +107,11 @@ def test_every_command_key_and_recipe_is_there(pages: dict[str, Reader]) -> None
         assert row["name"] in pages[f"recipes/{row['folder']}.html"].text.split()
 
 
+def test_options_keep_their_dashes(pages: dict[str, Reader]) -> None:
+    assert "--fp8-recipe blockwise" in pages["recipes/infir2.html"].text
+    assert "–" not in pages["recipes/infir2.html"].text
+
+
 def test_interfaces_are_there(pages: dict[str, Reader]) -> None:
     numerics = pages["api/cpp/numerics.html"].text
     assert "fused_group" in numerics and "Returns the code of an FP32 value" in numerics

@@ -130,7 +130,7 @@ class RunFile:
         with self._turn:
             if self._run is None:
                 raise Error("evaluation: accepted: after step(), within the block")
-            rows = (RunDocument * len(documents))(*documents)
+            rows = (RunDocument * len(documents))(*(RunDocument(*one) for one in documents))
             told = repr((text, [int(tokens) for tokens, _ in documents])).encode()
             number = int.from_bytes(hashlib.sha256(told).digest()[:8], "little")
             call(
