@@ -1,5 +1,6 @@
 // Device packs: written and read back, compared with the profiles of their cards, and with planted
 // deviations, each of which must be named.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <functional>
@@ -13,6 +14,7 @@
 #include "src/io/files/atomic_file.hpp"
 #include "src/validate/device_check.hpp"
 #include "src/validate/device_pack.hpp"
+#include "src/validate/golden_file.hpp"
 #include "src/validate/measure_device.hpp"
 #include "tests/scratch_directory.hpp"
 
@@ -140,6 +142,50 @@ TEST_CASE("Every card that was recorded is compared with its own profiles") {
     CHECK(profile->name == row.profile);
     CHECK(recorded_cards(row.major, row.minor).empty() == (row.major == 12));
   }
+}
+
+/// A record of an H200 (tests/golden) as the products of a pack; no instruction for ops that a pack
+/// does not have.
+DeviceProducts recorded(const MmaRecord& record) {
+  constexpr std::size_t kTiles = 3;
+  DeviceProducts one;
+  const std::uint32_t op = record.op;
+  const bool is_mma = op == 2 || op == 3 || op == 6 || op == 7 || op == 9;
+  one.instruction = op == 0 ? "wgmma" : is_mma ? "mma.sync" : "";
+  one.format_a = *golden_format(record.format_a);
+  one.format_b = *golden_format(record.format_b);
+  one.to_f16 = record.accumulator_bits == 16;
+  one.tiles = static_cast<std::int64_t>(std::min(kTiles, record.tiles.size()));
+  one.rows = 64;
+  one.columns = 8;
+  one.k = record.k;
+  for (std::int64_t i = 0; i < one.tiles; ++i) {
+    const MmaTile& tile = record.tiles[static_cast<std::size_t>(i)];
+    one.a.insert(one.a.end(), tile.a.begin(), tile.a.end());
+    one.b.insert(one.b.end(), tile.b.begin(), tile.b.end());
+    one.c.insert(one.c.end(), tile.c.begin(), tile.c.end());
+    one.d.insert(one.d.end(), tile.d.begin(), tile.d.end());
+  }
+  return one;
+}
+
+TEST_CASE("What an H200 returned agrees with the profiles of its compute capability alone") {
+  int compared = 0, unlike_ada = 0;
+  const DeviceFacts ada{"a card", 8, 9, 13000, 13000, "0.2.0"};
+  read_mma_records(std::string(FP8LAB_TEST_DATA) + "/golden/mma.bin", [&](const MmaRecord& record) {
+    const DeviceProducts products = recorded(record);
+    if (products.instruction.empty()) return;
+    ++compared;
+    const DeviceFinding here = only(kHopper, products);
+    CAPTURE(record.name, here.what, here.deviation, here.first);
+    CHECK(here.unchecked == 0);
+    CHECK(here.different == 0);
+    if (products.instruction == "wgmma") return;
+    const DeviceFinding there = only(ada, products);
+    if (there.different > 0) ++unlike_ada;
+  });
+  CHECK(compared >= 10);
+  CHECK(unlike_ada >= 5);
 }
 
 TEST_CASE("A planted deviation is named") {
