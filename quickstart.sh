@@ -52,7 +52,8 @@ test openblas libopenblas-dev openblas-devel openblas openblas-devel
 test pytest python3-pytest python3-pytest python-pytest python3-pytest
 test nbclient python3-nbclient python3-nbclient python-nbclient python3-nbclient
 test ipykernel python3-ipykernel python3-ipykernel python-ipykernel python3-ipykernel
-test mistune python3-mistune python3-mistune python-mistune python3-mistune
+test sphinx python3-sphinx python3-sphinx python-sphinx python3-Sphinx
+test myst_parser python3-myst-parser python3-myst-parser python-myst-parser python3-myst-parser
 lint clang_format clang-format clang-tools-extra clang clang-tools
 lint black black black python-black python3-black
 lint flake8 python3-flake8 python3-flake8 python-flake8 python3-flake8
@@ -122,7 +123,7 @@ is_here() {
     ninja | make) command -v "$1" >/dev/null ;;
     python) at_least "$(version_of "$python" --version)" 3 11 ;;
     clang_format) command -v clang-format >/dev/null ;;
-    numpy | h5py | matplotlib | scipy | jinja2 | pytest | nbclient | ipykernel | mistune | black | \
+    numpy | h5py | matplotlib | scipy | jinja2 | pytest | nbclient | ipykernel | sphinx | myst_parser | black | \
       flake8 | mypy)
       is_python_module "$1" ;;
     venv) is_python_module ensurepip ;;

@@ -1,6 +1,7 @@
 // fp8lab.h: run files of trainings of other frameworks.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -19,6 +20,7 @@
 struct fp8lab_run {
   std::unique_ptr<fp8lab::RunLog> log;
   std::vector<std::string> layers;  ///< names
+  std::int64_t last_step = 0;       ///< 0: none yet
 };
 
 namespace fp8lab::interface {
@@ -80,6 +82,29 @@ RunMeta meta_of(const fp8lab_run_description& run, const Recipe& recipe) {
   return meta;
 }
 
+/// Throws InputError for documents that cannot be those of an evaluation with this loss.
+void check_documents(double loss, const fp8lab_run_document* documents, std::size_t count) {
+  if (count == 0) return;
+  (void)given(documents, "documents");
+  double nats = 0, tokens = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (documents[i].tokens < 1) {
+      throw InputError({.where = fmt::format("document {}", i),
+                        .key = "tokens",
+                        .found = std::to_string(documents[i].tokens),
+                        .accepted = "at least 1"});
+    }
+    nats += documents[i].nats;
+    tokens += static_cast<double>(documents[i].tokens);
+  }
+  const double mean = nats / tokens;
+  if (std::isfinite(loss) && !(std::abs(mean - loss) <= 1e-3 * std::abs(loss))) {
+    throw InputError({.where = "documents",
+                      .found = fmt::format("{:.6g} nats per token", mean),
+                      .accepted = fmt::format("those of the loss, {:.6g}", loss)});
+  }
+}
+
 }  // namespace
 }  // namespace fp8lab::interface
 
@@ -121,6 +146,44 @@ fp8lab_status fp8lab_run_add_step(fp8lab_run* run, const fp8lab_run_step* step) 
     record.seconds = row.seconds;
     fp8lab::RunLog& log = *given(run, "run").log;
     log.append(record);
+    log.flush();
+    run->last_step = row.step;
+  });
+}
+
+fp8lab_status fp8lab_run_add_evaluation(fp8lab_run* run, int64_t step, double loss, uint64_t text,
+                                        const fp8lab_run_document* documents, size_t count) {
+  return guarded([&] {
+    fp8lab_run& whole = given(run, "run");
+    if (step != whole.last_step || step == 0) {
+      throw fp8lab::InputError(
+          {.key = "step",
+           .found = std::to_string(step),
+           .accepted = whole.last_step == 0
+                           ? "after the first step"
+                           : fmt::format("{}, the last step added", whole.last_step)});
+    }
+    if (loss < 0) {
+      throw fp8lab::InputError({.key = "loss",
+                                .found = fmt::format("{}", loss),
+                                .accepted = "nats per token, 0 or above, or NaN"});
+    }
+    interface::check_documents(loss, documents, count);
+    fp8lab::RunLog& log = *whole.log;
+    fp8lab::EvalRecord record;
+    record.step = step;
+    record.loss = loss;
+    log.append(record);
+    for (std::size_t i = 0; i < count; ++i) {
+      fp8lab::DocumentRecord row;
+      row.step = step;
+      row.text = text;
+      row.count = static_cast<std::int64_t>(count);
+      row.document = static_cast<std::int64_t>(i);
+      row.tokens = documents[i].tokens;
+      row.nats = documents[i].nats;
+      log.append(row);
+    }
     log.flush();
   });
 }

@@ -28,7 +28,7 @@ namespace {
 using nlohmann::json;
 
 /// Modules of two extents that no dialect's loader takes for quantized linear layers.
-constexpr std::array<std::string_view, 16> kUnquantized = {"lm_head",
+constexpr std::array<std::string_view, 17> kUnquantized = {"lm_head",
                                                            "embed_tokens",
                                                            "embed_in",
                                                            "embed_out",
@@ -40,6 +40,7 @@ constexpr std::array<std::string_view, 16> kUnquantized = {"lm_head",
                                                            "token_type_embeddings",
                                                            "shared",
                                                            "gate",
+                                                           "shared_expert_gate",
                                                            "router",
                                                            "classifier",
                                                            "score",
@@ -51,6 +52,68 @@ bool is_embedding(const std::string& module) {
          last == "shared";
 }
 
+/// True if a part of a module's name between dots satisfies `is_one`.
+template <class Predicate>
+bool has_part(const std::string& module, const Predicate& is_one) {
+  for (std::size_t first = 0; first <= module.size();) {
+    const std::size_t end = std::min(module.find('.', first), module.size());
+    if (is_one(std::string_view(module).substr(first, end - first))) return true;
+    first = end + 1;
+  }
+  return false;
+}
+
+bool is_router(const std::string& module) {
+  return has_part(module, [](std::string_view part) { return part == "router"; });
+}
+
+/// True for the weights of several experts in one tensor: 3-D ones of a mixture, and DBRX's, whose
+/// experts share the rows.
+bool is_stacked_experts(const TensorHeader& header) {
+  const std::string module = module_of_tensor(header.name);
+  if (is_router(module) || header.shape.size() < 2 || header.name.ends_with("bias")) return false;
+  const bool is_of_experts = has_part(module, [](std::string_view part) {
+    return part == "experts" || part.find("moe") != std::string_view::npos;
+  });
+  const bool is_matrix = header.shape.size() == 2;
+  if (!is_matrix) return is_of_experts;
+  return !header.name.ends_with(".weight") &&
+         has_part(module, [](std::string_view part) { return part == "experts"; });
+}
+
+/// Experts in MXFP4 as gpt-oss has them: `blocks` U8 (experts, N, K / 32, 16), two codes in a byte,
+/// the even column in the low half, and `scales` U8 (experts, N, K / 32), 2^(byte - 127). The model
+/// reads the values as (experts, K, N).
+struct PackedExperts {
+  const StoredTensor* blocks = nullptr;
+  const StoredTensor* scales = nullptr;
+};
+
+constexpr std::string_view kBlocks = "_blocks", kScales = "_scales";
+
+/// Returns the experts whose codes `tensor` holds; nothing for another tensor. Throws Error for
+/// codes without scales and for shapes that do not fit.
+std::optional<PackedExperts> packed_experts(const ModelFolder& folder, const StoredTensor& tensor) {
+  if (folder.claim.method != "mxfp4" || !tensor.name.ends_with(kBlocks)) return std::nullopt;
+  const std::string base = tensor.name.substr(0, tensor.name.size() - kBlocks.size());
+  const PackedExperts found{&tensor, folder.find(base + std::string(kScales))};
+  const auto& shape = tensor.shape;
+  const bool fits =
+      tensor.type == StoredType::u8 && shape.size() == 4 && shape[3] == 16 &&
+      found.scales != nullptr && found.scales->type == StoredType::u8 &&
+      found.scales->shape == std::vector<std::int64_t>(shape.begin(), shape.end() - 1);
+  if (!fits) {
+    throw InputError({.where = folder.path.string(),
+                      .noun = "tensor",
+                      .key = tensor.name,
+                      .found = shape_text(tensor) + (found.scales == nullptr
+                                                         ? " without scales"
+                                                         : " beside " + shape_text(*found.scales)),
+                      .accepted = "U8 (experts, N, K / 32, 16) beside U8 (experts, N, K / 32)"});
+  }
+  return found;
+}
+
 /// The weights of a folder as FP32 values.
 class FolderTensors : public ModelTensors {
  public:
@@ -58,23 +121,29 @@ class FolderTensors : public ModelTensors {
     for (const StoredWeight& weight : folder.weights) {
       headers_.push_back({weight.name, code_type(weight.layout), weight.shape()});
     }
-    for (const StoredTensor* tensor : folder.plain) headers_.push_back(*tensor);
+    for (const StoredTensor* tensor : folder.plain) add(*tensor);
   }
 
   const StoredWeight* weight(std::size_t index) const {
     return index < folder_.weights.size() ? &folder_.weights[index] : nullptr;
   }
-  /// Precondition: weight(index) is null.
+  /// Returns the packed experts of an index, or null.
+  const PackedExperts* experts(std::size_t index) const {
+    const auto found = experts_.find(index);
+    return found == experts_.end() ? nullptr : &found->second;
+  }
+  /// Precondition: weight(index) and experts(index) are null.
   const StoredTensor& plain(std::size_t index) const {
-    return *folder_.plain[index - folder_.weights.size()];
+    return *plain_[index - folder_.weights.size()];
   }
 
   void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
-    if (const StoredWeight* const one = weight(index)) {
-      if (index != cached_ || !grid_) {
-        grid_.emplace(ScaleGrid::read(*one));
-        cached_ = index;
-      }
+    if (const PackedExperts* const packed = experts(index)) {
+      hold(index);
+      read_experts(*packed, first, destination);
+    } else if (const StoredWeight* const one = weight(index)) {
+      hold(index);
+      if (!grid_) grid_.emplace(ScaleGrid::read(*one));
       read_weight(*one, *grid_, first, destination);
     } else {
       read_elements(plain(index), first, destination);
@@ -84,9 +153,60 @@ class FolderTensors : public ModelTensors {
   }
 
  private:
+  void add(const StoredTensor& tensor) {
+    if (const std::optional<PackedExperts> packed = packed_experts(folder_, tensor)) {
+      experts_[headers_.size()] = *packed;
+      const std::string name = tensor.name.substr(0, tensor.name.size() - kBlocks.size());
+      headers_.push_back(
+          {name, StoredType::u8, {tensor.shape[0], tensor.shape[2] * 32, tensor.shape[1]}});
+    } else if (folder_.claim.method == "mxfp4" && tensor.name.ends_with(kScales)) {
+      const std::string base = tensor.name.substr(0, tensor.name.size() - kScales.size());
+      if (folder_.find(base + std::string(kBlocks)) != nullptr) return;  // read with its codes
+      throw InputError({.where = folder_.path.string(),
+                        .noun = "tensor",
+                        .key = tensor.name,
+                        .reason = "has no codes beside it",
+                        .accepted = base + std::string(kBlocks)});
+    } else {
+      headers_.push_back(tensor);
+    }
+    plain_.push_back(&tensor);
+  }
+
+  /// Forgets what is held of another tensor.
+  void hold(std::size_t index) const {
+    if (held_ == index) return;
+    held_ = index;
+    grid_.reset();
+    blocks_.clear();
+    scales_.clear();
+  }
+
+  void read_experts(const PackedExperts& packed, std::int64_t first,
+                    std::span<float> destination) const {
+    if (blocks_.empty()) {
+      blocks_ = read_bytes(*packed.blocks);
+      scales_ = read_bytes(*packed.scales);
+    }
+    const std::int64_t rows = packed.blocks->shape[1], k = packed.blocks->shape[2] * 32;
+    for (std::size_t i = 0; i < destination.size(); ++i) {
+      const std::int64_t at = first + static_cast<std::int64_t>(i), expert = at / (k * rows);
+      const std::int64_t row = at % rows, column = at / rows % k;
+      const auto element = static_cast<std::size_t>((expert * rows + row) * k + column);
+      const auto byte = static_cast<std::uint32_t>(blocks_[element / 2]);
+      const float scale =
+          numerics::decode(numerics::kE8M0, static_cast<std::uint32_t>(scales_[element / 32]));
+      destination[i] =
+          scale * numerics::decode(numerics::kE2M1, element % 2 == 0 ? byte & 15u : byte >> 4);
+    }
+  }
+
   const ModelFolder& folder_;
-  mutable std::size_t cached_ = 0;  ///< whose grid it is
+  std::vector<const StoredTensor*> plain_;  ///< of each header after those of weights
+  std::map<std::size_t, PackedExperts> experts_;
+  mutable std::optional<std::size_t> held_;  ///< whose grid or bytes these are
   mutable std::optional<ScaleGrid> grid_;
+  mutable TensorBytes blocks_, scales_;
 };
 
 /// The bytes of a weight whose codes the target layout can keep; nothing if it cannot.
@@ -183,6 +303,14 @@ class Converter {
 
   /// What the doctor calls an error in a weight is not converted.
   void check_source() const {
+    const QuantizationClaim& claim = source_.claim;
+    if (claim.is_there && !claim.dialect && claim.method != "mxfp4") {
+      throw InputError({.where = source_.path.string(),
+                        .noun = "quant_method",
+                        .key = claim.method,
+                        .reason = "is not read here, and its weights without it are other weights",
+                        .accepted = "fp8, compressed-tensors, modelopt, torchao, mxfp4"});
+    }
     for (const StoredWeight& weight : source_.weights) {
       if (is_readable(weight)) continue;
       throw InputError({.where = source_.path.string(),
@@ -222,12 +350,15 @@ class Converter {
     }
   }
 
+  bool is_ignored(const std::string& module) const {
+    return std::any_of(options_.ignored.begin(), options_.ignored.end(),
+                       [&](const std::string& one) { return names_module(one, module); });
+  }
+
   bool is_kept(const TensorHeader& header, bool was_quantized) const {
     const std::string module = module_of_tensor(header.name);
-    const bool is_ignored =
-        std::any_of(options_.ignored.begin(), options_.ignored.end(),
-                    [&](const std::string& one) { return names_module(one, module); });
-    if (is_ignored || header.shape.size() != 2 || header.size() == 0) return true;
+    if (is_ignored(module) || is_router(module) || header.shape.size() != 2 || header.size() == 0)
+      return true;
     if (was_quantized) return false;
     if (!header.name.ends_with(".weight") || !is_weight_type(header.type)) return true;
     const std::string last = leaf_of_module(module);
@@ -238,6 +369,12 @@ class Converter {
   void plan(std::size_t index) {
     const TensorHeader& header = tensors_.headers()[index];
     const StoredWeight* const weight = tensors_.weight(index);
+    if (options_.target.layout) refuse_experts(index);
+    if (tensors_.experts(index) != nullptr) {
+      planned_.push_back(
+          {{header.name, options_.target.dtype, header.shape}, index, Content::values, nullptr});
+      return;
+    }
     const bool keeps = !options_.target.layout || is_kept(header, weight != nullptr);
     if (!keeps) return plan_quantized(index, header);
     if (weight == nullptr && (options_.target.layout || !is_weight_type(header.type) ||
@@ -251,7 +388,34 @@ class Converter {
     plain_.push_back(header.name);
     const std::string module = module_of_tensor(header.name);
     const bool is_linear = header.name.ends_with(".weight") && header.shape.size() == 2;
-    if (is_linear && !is_embedding(module)) kept_.push_back(module);
+    const bool is_of_linear = is_linear || is_stacked_experts(header);
+    if (is_of_linear && !is_embedding(module)) kept_.push_back(module);
+  }
+
+  /// Experts that no dialect has scales for would stay as they are: most of the model.
+  void refuse_experts(std::size_t index) const {
+    const TensorHeader& header = tensors_.headers()[index];
+    const std::string module = module_of_tensor(header.name);
+    if (tensors_.experts(index) != nullptr) {
+      throw InputError({.where = source_.path.string(),
+                        .noun = "tensor",
+                        .key = tensors_.experts(index)->blocks->name,
+                        .reason = "holds the experts of a layer in MXFP4, for which no dialect "
+                                  "here has a place",
+                        .accepted = "--to bf16, f16 or f32"});
+    }
+    const bool is_weight = tensors_.weight(index) != nullptr || is_weight_type(header.type);
+    if (!is_weight || !is_stacked_experts(header) || is_ignored(module)) return;
+    throw InputError(
+        {.where = source_.path.string(),
+         .noun = "tensor",
+         .key = header.name,
+         .reason = fmt::format("{} holds the experts of a layer in one tensor, for which no "
+                               "dialect here has scales",
+                               shape_text(header)),
+         .accepted = fmt::format("--ignore '{}', which keeps them as values, or a folder with a "
+                                 "tensor for each expert",
+                                 module)});
   }
 
   void plan_quantized(std::size_t index, const TensorHeader& header) {
@@ -450,7 +614,9 @@ class Converter {
     losses_[index] = {.name = header.name,
                       .shape = header.shape,
                       .from = weight != nullptr ? layout_text(weight->layout)
-                                                : std::string(stored_name(header.type)),
+                              : tensors_.experts(index) != nullptr
+                                  ? "mxfp4 experts"
+                                  : std::string(stored_name(header.type)),
                       .to = std::move(to),
                       .is_copied = is_copied,
                       .sqnr_db = loss.sqnr_db(),

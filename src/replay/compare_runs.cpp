@@ -36,6 +36,17 @@ FileComparison compare_files(const RecordedRun& a, const RecordedRun& b) {
   FileComparison found;
   found.made_of = recorded_differences(x, b.config);
   add_identity(x, y, found.made_of);
+  found.tells_data = !x.identity.empty() && !y.identity.empty();
+  if (!found.tells_data) {  // a file of fp8lab.torch: these are fields of their own
+    if (x.recipe_hash != y.recipe_hash) {
+      found.made_of.push_back(fmt::format("recipe: {} -> {}", x.recipe_name, y.recipe_name));
+    }
+    if (x.seed != y.seed) found.made_of.push_back(fmt::format("seed: {} -> {}", x.seed, y.seed));
+    if (x.parameter_count != y.parameter_count) {
+      found.made_of.push_back(
+          fmt::format("model parameters: {} -> {}", x.parameter_count, y.parameter_count));
+    }
+  }
   constexpr std::array<std::pair<const char*, std::string RunMeta::*>, 4> kParts = {
       {{"build", &RunMeta::code_version},
        {"backend", &RunMeta::backend},

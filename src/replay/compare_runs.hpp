@@ -15,6 +15,7 @@ namespace fp8lab {
 /// The comparison of two run files, without execution.
 struct FileComparison {
   std::vector<std::string> made_of;  ///< configuration, recipes, data, weights, build, device
+  bool tells_data = true;            ///< false: another program wrote a file, which names no data
   std::int64_t steps = 0;            ///< number of steps that both files have
   StepDifference first;              ///< first difference in these steps, or in the final weights
 };

@@ -35,10 +35,8 @@ std::filesystem::path find_start(const RecordedRun& run, const std::string& back
   throw run.places.missing(recorded, "initial weights", hash, "them with --init-from");
 }
 
-}  // namespace
-
-RecordedRun open_recorded_run(const std::filesystem::path& path,
-                              const std::vector<std::filesystem::path>& look_in) {
+/// Opens the file of a run; its configuration is not read.
+RecordedRun open_file(const std::filesystem::path& path) {
   RecordedRun run;
   run.file = is_folder(path) ? RunDirectory(path).run_file() : path;
   if (!is_file(run.file)) {
@@ -46,6 +44,20 @@ RecordedRun open_recorded_run(const std::filesystem::path& path,
   }
   run.data = read_run(run.file);
   require_continuable(run.data.meta, run.file);
+  return run;
+}
+
+}  // namespace
+
+RecordedRun open_run_to_compare(const std::filesystem::path& path) {
+  RecordedRun run = open_file(path);
+  if (has_configuration(run.data.meta, run.file.string())) return open_recorded_run(path);
+  return run;
+}
+
+RecordedRun open_recorded_run(const std::filesystem::path& path,
+                              const std::vector<std::filesystem::path>& look_in) {
+  RecordedRun run = open_file(path);
   run.config = recorded_run(run.data.meta, run.file.string(), {});
   run.places = RunPlaces(run.data.meta, run.file, look_in);
   return run;

@@ -178,9 +178,13 @@ RecipeTexts recorded_recipes(const RunMeta& meta) {
   return recipes;
 }
 
+bool has_configuration(const RunMeta& meta, const std::string& origin) {
+  return parse_toml(meta.config_text, origin)["stages"].node() != nullptr;
+}
+
 RunConfig recorded_run(const RunMeta& meta, const std::string& origin,
                        const std::vector<Assignment>& assignments) {
-  if (parse_toml(meta.config_text, origin)["stages"].node() == nullptr) {
+  if (!has_configuration(meta, origin)) {
     throw InputError({.where = origin,
                       .reason = "has no configuration: another program wrote it (fp8lab.torch)",
                       .accepted = "a run of fp8lab train"});

@@ -43,6 +43,10 @@ std::string quantizers_record(const std::map<std::string, std::vector<TensorName
 /// Returns the recorded recipes; for files without kRecipesKey only that of the run.
 RecipeTexts recorded_recipes(const RunMeta& meta);
 
+/// Returns true if a run of fp8lab wrote the file: those of other programs (fp8lab.torch) have no
+/// stages to execute again. Throws Error if the configuration is not TOML.
+bool has_configuration(const RunMeta& meta, const std::string& origin);
+
 /// Returns the configuration with `assignments` applied. Uses the recorded recipes; a recipe that
 /// the file does not contain is looked up by its name.
 RunConfig recorded_run(const RunMeta& meta, const std::string& origin,

@@ -46,6 +46,7 @@ STRUCTURES = {
     "fp8lab_linear_pass": library.LinearPass,
     "fp8lab_run_description": library.RunDescription,
     "fp8lab_run_step": library.RunStep,
+    "fp8lab_run_document": library.RunDocument,
 }
 SCALARS = {
     "fp8lab_status": library.Status,
@@ -128,7 +129,8 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
     environment = {**os.environ, "FP8LAB_LIBRARY": str(other)}
     words = [sys.executable, "-c", "import fp8lab; fp8lab.QuantSpec"]
     done = subprocess.run(words, capture_output=True, text=True, env=environment)
-    assert "has version 1000 of the C interface; accepted: 2" in done.stderr
+    expected = f"has version 1000 of the C interface; accepted: {library.INTERFACE_VERSION}"
+    assert expected in done.stderr
     environment["FP8LAB_LIBRARY"] = str(tmp_path / "none.so")
     done = subprocess.run(words, capture_output=True, text=True, env=environment)
     assert "ImportError: fp8lab cannot load" in done.stderr

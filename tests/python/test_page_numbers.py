@@ -14,6 +14,7 @@ from pathlib import Path
 
 import h5py
 import pytest
+from told_commands import commands, follow
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -37,27 +38,6 @@ def fp8lab(*words: object, folder: Path) -> str:
 # --- commands and what they print -----------------------------------------------------------------
 
 
-def commands() -> list[tuple[str, list[str]]]:
-    """Commands of README.md after a prompt, with the lines that follow them."""
-    found: list[tuple[str, list[str]]] = []
-    for block in re.findall(r"```text\n(.*?)```", README, re.DOTALL):
-        for line in block.splitlines():
-            if line.startswith("$ "):
-                found.append((line[2:].split("  #")[0].strip(), []))
-            elif line and found:
-                found[-1][1].append(line)
-    return found
-
-
-def follow(printed: list[str], expected: list[str]) -> bool:
-    """Whether lines are those expected, of which `...` stands for any number."""
-    if not expected:
-        return not printed
-    if expected[0] == "...":
-        return any(follow(printed[skip:], expected[1:]) for skip in range(len(printed) + 1))
-    return bool(printed) and printed[0] == expected[0] and follow(printed[1:], expected[1:])
-
-
 def test_expected_lines_are_matched_to_the_digit() -> None:
     lines = ["a", "b 1.25", "c", "d"]
     assert follow(lines, ["a", "...", "c", "..."]) and follow(lines, ["...", "d"])
@@ -69,7 +49,7 @@ def test_expected_lines_are_matched_to_the_digit() -> None:
 @needs_program
 def test_commands_of_the_front_page_print_what_it_says(tmp_path: Path) -> None:
     ran = 0
-    for command, expected in commands():
+    for command, expected in commands(README):
         program, *words = shlex.split(command)
         if command.removeprefix("fp8lab ").startswith(TAKE_LONG):
             continue
@@ -85,7 +65,7 @@ def test_commands_of_the_front_page_print_what_it_says(tmp_path: Path) -> None:
             printed,
         )
         ran += 1
-    assert ran == 2 and len(commands()) == 6
+    assert ran == 2 and len(commands(README)) == 6
 
 
 def sizes() -> dict[str, str]:

@@ -55,6 +55,31 @@ def test_a_run_file_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "run.h5").read_bytes() == b"mine"
 
 
+def test_held_out_losses(tmp_path: Path) -> None:
+    pytest.importorskip("h5py", reason="h5py is not installed")
+    converted = fp8lab.torch.convert(model(), seed=3)
+    with fp8lab.torch.RunFile(converted, tmp_path / "run.h5", every=2) as file:
+        with pytest.raises(fp8lab.torch.Error, match="accepted: after step"):
+            file.evaluation(2.0)
+        for step in range(3):
+            file.step(run(converted, inputs(step))["y"].square().mean())
+            fp8lab.torch.end_step(converted)
+            converted.eval()
+            with torch.no_grad():
+                loss = converted(inputs(9)).square().mean()
+            nats = float(loss)
+            file.evaluation(loss, documents=[(2, nats), (1, 2 * nats)] if step == 2 else ())
+            converted.train()
+        with pytest.raises(fp8lab.torch.Error, match="those of the loss"):
+            file.evaluation(2.0, documents=[(2, 40.0)])
+    with pytest.raises(fp8lab.torch.Error, match="after the end"):
+        file.step(1.0)
+    written = fp8lab.read_run(tmp_path / "run.h5")
+    assert written.eval["step"].tolist() == [1, 2, 3]
+    assert written.eval["loss"][2] == float(loss)
+    assert written.tensors["step"].tolist() == [1, 2]  # evaluations are not measured
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_step_takes_tensors_and_numbers(tmp_path: Path) -> None:
     pytest.importorskip("h5py", reason="h5py is not installed")

@@ -11,6 +11,7 @@
 #include "emulation/cpu/simd/aligned_buffer.hpp"
 #include "emulation/cpu/simd/gemm_kernels.hpp"
 #include "emulation/numerics/host_device.hpp"
+#include "kernels/probes/mma_forms.hpp"
 #include "tests/simulator/device.hpp"
 
 namespace fp8lab::simulator {
@@ -44,6 +45,40 @@ struct Codes {
   static constexpr int kLength = kBytesK / static_cast<int>(sizeof(Code));
   std::vector<Code> codes;
 };
+
+/// One output of an mma.sync of Hopper from 32 bytes of each operand.
+std::uint32_t multiply_row(cuda::MmaTypes types, const std::uint32_t* a, const std::uint32_t* b,
+                           std::uint32_t c) {
+  using cuda::MmaTypes;
+  const cuda::MmaForm& form = cuda::form_of(types);
+  std::uint32_t x[kBytesK], y[kBytesK];
+  const int bytes = kBytesK / form.k;
+  for (int i = 0; i < form.k; ++i) {
+    x[i] = y[i] = 0;
+    std::memcpy(&x[i], reinterpret_cast<const char*>(a) + i * bytes,
+                static_cast<std::size_t>(bytes));
+    std::memcpy(&y[i], reinterpret_cast<const char*>(b) + i * bytes,
+                static_cast<std::size_t>(bytes));
+    if (types == MmaTypes::tf32_f32) {
+      x[i] >>= 13;  // of FP32, which the unit does not read whole
+      y[i] >>= 13;
+    }
+  }
+  if (cuda::is_fp8(types)) {
+    const auto output =
+        form.to_f16 ? numerics::OutputKind::f16_nearest : numerics::OutputKind::f32_truncated;
+    return numerics::mma_sync_fp8(output, form.a, form.b, x, y, form.k, c);
+  }
+  const auto group = [&](const numerics::GroupModel& model) {
+    return numerics::fused_group(model, form.a, form.b, x, y, form.k, c);
+  };
+  switch (types) {
+    case MmaTypes::bf16_f32: return group(numerics::kSm90Bf16F32);
+    case MmaTypes::f16_f32: return group(numerics::kSm90Fp16F32);
+    case MmaTypes::f16_f16: return group(numerics::kSm90Fp16F16);
+    default: return group(numerics::kSm90Tf32F32);
+  }
+}
 
 std::uint32_t swizzled(std::uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
 
@@ -290,6 +325,51 @@ void multiply_in_warp(const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1
              for_each_sum([](float& of_lane_sum, float& sum) { sum = of_lane_sum; });
              multiply_bf16(left[0], 16, right[0], 8, sums[0]);
              for_each_sum([](float& of_lane_sum, float& sum) { of_lane_sum = sum; });
+           });
+}
+
+void multiply_tile_in_warp(int number, const std::uint32_t* a, const std::uint32_t* b,
+                           std::uint32_t* d) {
+  const auto types = static_cast<cuda::MmaTypes>(number);
+  struct Lane {
+    const std::uint32_t *a, *b;
+    std::uint32_t* d;
+  };
+  Lane mine{a, b, d};
+  exchange(Meeting::multiply, kAllLanes, reinterpret_cast<std::uintptr_t>(&mine),
+           [types](const std::uint64_t* of_lane) {
+             std::uint32_t left[16][kBytesK / 4], right[8][kBytesK / 4], sums[16][8];
+             const bool to_f16 = cuda::form_of(types).to_f16;
+             const auto lane_of = [&](int i) -> const Lane& {
+               return *reinterpret_cast<const Lane*>(of_lane[i]);
+             };
+             // Element i of a lane: its register, the shift in it, its place in the tile.
+             const auto for_each_sum = [&](const auto& visit) {
+               for (int lane = 0; lane < 32; ++lane) {
+                 for (int i = 0; i < 4; ++i) {
+                   std::uint32_t& word = lane_of(lane).d[to_f16 ? i / 2 : i];
+                   visit(word, to_f16 ? i % 2 * 16 : 0,
+                         sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]);
+                 }
+               }
+             };
+             for (int lane = 0; lane < 32; ++lane) {
+               const int g = lane / 4, t = lane % 4;
+               for (int i = 0; i < 4; ++i) left[g + i % 2 * 8][t + i / 2 * 4] = lane_of(lane).a[i];
+               for (int i = 0; i < 2; ++i) right[g][t + i * 4] = lane_of(lane).b[i];
+             }
+             for_each_sum([&](const std::uint32_t& word, int shift, std::uint32_t& sum) {
+               sum = to_f16 ? word >> shift & 0xFFFFu : word;
+             });
+             for (int row = 0; row < 16; ++row) {
+               for (int column = 0; column < 8; ++column) {
+                 sums[row][column] =
+                     multiply_row(types, left[row], right[column], sums[row][column]);
+               }
+             }
+             for_each_sum([&](std::uint32_t& word, int shift, const std::uint32_t& sum) {
+               word = to_f16 ? (word & ~(0xFFFFu << shift)) | sum << shift : sum;
+             });
            });
 }
 

@@ -25,6 +25,11 @@ void issue(const Product& product, void* d, const std::uint32_t* a);
 void commit_products();
 void wait_for_products(int pending);
 
+/// mma.sync of kernels/ptx/mma_tile.cuh as Hopper executes it, by all lanes of the warp. `types`:
+/// an MmaTypes, as a number, since the namespace of the kernels has another name here.
+void multiply_tile_in_warp(int types, const std::uint32_t* a, const std::uint32_t* b,
+                           std::uint32_t* d);
+
 /// mma.sync m16n8k16 of bf16, by all lanes of the warp.
 void multiply_in_warp(const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, float* d);
 /// ldmatrix.x4 by all lanes of the warp.

@@ -45,7 +45,8 @@ Options compare_options() {
               "backend that executes A again (default: as recorded)");
   options.add("backend-b", one_of(all_backends()),
               "backend that executes B again (default: as recorded)");
-  options.add("files-only", "compare the files only, execute nothing");
+  options.add("files-only",
+              "compare the files only, execute nothing; also for run files of fp8lab.torch");
   add_replay_options(options);
   return options;
 }
@@ -110,6 +111,9 @@ class CompareReport {
 void CompareReport::add(const FileComparison& files) {
   const RunDifference difference = sort_differences(files.made_of);
   fmt::print("{}\n", explain(difference));
+  if (!files.tells_data) {
+    fmt::print("of data, start and settings these files say nothing: another program wrote one\n");
+  }
   add_losses();
   for (const std::string& line : files.made_of) fmt::print("differs in {}\n", line);
   json_["differs_in"] = difference.names();
@@ -212,14 +216,17 @@ int compare(const std::vector<std::string>& arguments) {
   }
   check_output_files(values, "compare", {"json"});
   const std::vector<std::filesystem::path> look_in = folders_to_look_in(values, "compare");
-  const RecordedRun a = open_recorded_run(paths[0], look_in),
-                    b = open_recorded_run(paths[1], look_in);
+  const bool executes = values.count("files-only") == 0;
+  const auto open = [&](const std::string& path) {
+    return executes ? open_recorded_run(path, look_in) : open_run_to_compare(path);
+  };
+  const RecordedRun a = open(paths[0]), b = open(paths[1]);
   require_unread(values, "compare", {"json"});
   const FileComparison files = compare_files(a, b);
   CompareReport report(a, b);
   report.add(files);
   const bool differs = files.first.step >= 0;
-  if (differs && values.count("files-only") == 0) {
+  if (differs && executes) {
     const StartPoint start = common_start(a, b, files.first.step);
     PhaseLine phase;
     const ExecutedAgain again =

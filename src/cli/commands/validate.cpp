@@ -19,9 +19,11 @@
 #include "src/cli/validate_steps.hpp"
 #include "src/cli/version.hpp"
 #include "src/validate/codec.hpp"
+#include "src/validate/device_check.hpp"
 #include "src/validate/export.hpp"
 #include "src/validate/golden.hpp"
 #include "src/validate/kernels.hpp"
+#include "src/validate/measure_device.hpp"
 #include "src/validate/mutants.hpp"
 #include "src/validate/scalar_arithmetic.hpp"
 #include "src/validate/third_party.hpp"
@@ -44,23 +46,36 @@ struct Row {
 Options validate_options() {
   Options options(
       "fp8lab validate codec | golden DIR | thirdparty DIR | mutants [DIR] | kernels |\n"
-      "    step [FILE...] | export DIR");
+      "    step [FILE...] | export DIR | device [PACK...]\n"
+      "validate device asks the card of this machine (compute capability 8.0 or later) for "
+      "tensor-core\n"
+      "products and conversions, and compares them with the profiles of the specification. Results "
+      "of\n"
+      "A100, A2, Ada, L40S, H100, H200 and B200 are recorded; those of compute capability 8.7, "
+      "10.3,\n"
+      "11.0, 12.0 and 12.1 were never seen, and the probe itself has so far run on a simulated "
+      "GPU\n"
+      "alone. It does not ask tcgen05, block-scaled instructions and sparse ones. --out writes a "
+      "pack\n"
+      "that you can send; validate device PACK compares it on any machine.");
   options.add(
       "what", value<std::string>(),
       "codec: conversions of all 2^32 floats; golden: recorded hardware results; thirdparty: "
       "results that others recorded, files CHIP_FORMAT.npz; mutants: whether the checks notice "
       "arithmetic that is wrong in one step; kernels: every operation of a "
       "backend against the CPU emulator; step: whole training steps likewise, or against recorded "
-      "ones; export: vectors with hashes for other implementations");
+      "ones; export: vectors with hashes for other implementations; device: the tensor cores and "
+      "conversions of a card");
   options.add("directory", value<std::vector<std::string>>(),
               "folder of the recorded files (golden, thirdparty, mutants) or of the new ones "
-              "(export); step: recorded files to replay");
+              "(export); step: recorded files to replay; device: packs instead of the card");
+  options.add("out", value<std::string>(), "device: the pack to write");
   options.add("exhaustive", "codec: every float into every format of at most 16 bits (minutes)");
   options.add("backend", one_of(quantizing_backends(), "cpu"),
               "codec, kernels, step: backend under test");
   options.add("threads", value<int>(0), "number of CPU threads; 0: one for each processor");
   options.add("seed", value<std::uint64_t>(1),
-              "mutants, kernels, export: random seed of the cases");
+              "mutants, kernels, export, device: random seed of the cases");
   options.add("outputs", value<std::uint64_t>(20'000'000), "kernels: number of outputs to compare");
   options.add("rounds", value<int>(4),
               "kernels: at least this many rounds; small shapes come first");
@@ -417,13 +432,86 @@ int third_party(const Values& values) {
   return report_rows(values, "thirdparty", rows, differences);
 }
 
+void print_device_findings(const DeviceFacts& facts, const std::vector<DeviceFinding>& findings) {
+  const std::string_view cards = recorded_cards(facts.major, facts.minor);
+  fmt::print("{}, compute capability {}.{} ({}), driver {}.{}\n", facts.name, facts.major,
+             facts.minor,
+             cards.empty() ? "no results recorded" : fmt::format("recorded: {}", cards),
+             facts.driver / 1000, facts.driver % 1000 / 10);
+  for (const DeviceFinding& finding : findings) {
+    if (finding.unchecked > 0) {
+      fmt::print("{}: no profile, {} results; {}\n", finding.what, finding.unchecked,
+                 finding.deviation);
+      continue;
+    }
+    fmt::print("{}: {}, {} results, {} differ{}\n", finding.what, finding.expected, finding.results,
+               finding.different,
+               finding.deviation.empty()
+                   ? ""
+                   : fmt::format(": {}; first: {}", finding.deviation, finding.first));
+  }
+}
+
+nlohmann::ordered_json json_of(const DeviceFacts& facts,
+                               const std::vector<DeviceFinding>& findings) {
+  nlohmann::ordered_json json = {
+      {"device", facts.name},
+      {"compute_capability", fmt::format("{}.{}", facts.major, facts.minor)},
+      {"driver", facts.driver}};
+  json["findings"] = nlohmann::json::array();
+  for (const DeviceFinding& finding : findings) {
+    json["findings"].push_back({{"what", finding.what},
+                                {"expected", finding.expected},
+                                {"results", finding.results},
+                                {"different", finding.different},
+                                {"unchecked", finding.unchecked},
+                                {"deviation", finding.deviation},
+                                {"first", finding.first}});
+  }
+  return json;
+}
+
+int device(const Values& values) {
+  std::vector<DevicePack> packs;
+  if (values.count("directory") != 0) {
+    refuse_given(values, "validate device", {"out", "seed"}, "is for the card, not for packs");
+    for (const std::string& path : values["directory"].as<std::vector<std::string>>()) {
+      packs.push_back(read_device_pack(path));
+    }
+  } else {
+    DeviceMeasurement measurement;
+    measurement.seed = values["seed"].as<std::uint64_t>();
+    packs.push_back(measure_device(measurement, project_version()));
+    if (values.count("out") != 0) {
+      write_device_pack(values["out"].as<std::string>(), packs.front());
+    }
+  }
+  Row total;
+  nlohmann::ordered_json json = {{"what", "device"}, {"packs", nlohmann::json::array()}};
+  for (const DevicePack& pack : packs) {
+    const std::vector<DeviceFinding> findings = check_device_pack(pack);
+    print_device_findings(pack.facts, findings);
+    json["packs"].push_back(json_of(pack.facts, findings));
+    for (const DeviceFinding& finding : findings) {
+      total.cases += finding.results;
+      total.mismatches += finding.different;
+      total.unchecked += finding.unchecked;
+    }
+  }
+  fmt::print("{} cases, {} mismatches, {} unchecked\n", total.cases, total.mismatches,
+             total.unchecked);
+  if (values.count("out") != 0) fmt::print("pack: {}\n", values["out"].as<std::string>());
+  if (values.count("json") != 0) write_json(values["json"].as<std::string>(), json);
+  return total.mismatches == 0 && total.unchecked == 0 ? ExitCode::kSuccess : ExitCode::kMismatch;
+}
+
 }  // namespace
 
 int validate(const std::vector<std::string>& arguments) {
   const Values values =
       parse_arguments("validate", validate_options(), arguments, {{"what", 1}, {"directory", -1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  check_output_files(values, "validate", {"json"});
+  check_output_files(values, "validate", {"json", "out"});
   threads_of(values, "validate");
   return run_action(
       "validate", values, "what",
@@ -439,7 +527,8 @@ int validate(const std::vector<std::string>& arguments) {
         "directory",
         {"backend", "threads", "preset", "recipe", "set", "steps", "no-graphs", "record", "json"},
         validate_steps},
-       {"export", "directory", {"threads", "seed", "json"}, export_pack}});
+       {"export", "directory", {"threads", "seed", "json"}, export_pack},
+       {"device", "directory", {"out", "seed", "json"}, device}});
 }
 
 }  // namespace fp8lab::cli

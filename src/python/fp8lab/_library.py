@@ -210,6 +210,12 @@ class RunStep(ctypes.Structure):
     ]
 
 
+class RunDocument(ctypes.Structure):
+    """fp8lab_run_document."""
+
+    _fields_ = [("tokens", ctypes.c_int64), ("nats", ctypes.c_double)]
+
+
 class Status(ctypes.c_int32):
     """fp8lab_status: a type of its own, unlike other results that are int32."""
 
@@ -318,6 +324,10 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "run_free": (None, (_handle,)),
     "run_add_step": (_status, (_handle, _to(RunStep))),
     "run_add_statistics": (_status, (_handle, _int64, _to(_handle), _size, _memory)),
+    "run_add_evaluation": (
+        _status,
+        (_handle, _int64, _double, _seed, _to(RunDocument), _size),
+    ),
     "run_complete": (_status, (_handle,)),
 }
 """Result and argument types of every function of fp8lab.h, without the prefix fp8lab_."""

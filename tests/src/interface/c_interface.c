@@ -212,6 +212,9 @@ static void print_layout(void) {
   MEMBER(fp8lab_run_step, gradient_norm);
   MEMBER(fp8lab_run_step, learning_rate);
   MEMBER(fp8lab_run_step, seconds);
+  STRUCTURE(fp8lab_run_document);
+  MEMBER(fp8lab_run_document, tokens);
+  MEMBER(fp8lab_run_document, nats);
   printf("\n");
 }
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import math
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from fp8lab._library import Handle, RunDescription, RunStep, call, text
+from fp8lab._library import Handle, RunDescription, RunDocument, RunStep, call, text
 from fp8lab.errors import Error
 from fp8lab.torch.conversion import converted
 from fp8lab.torch.layer import MEASURED, SEED, Layer
@@ -41,6 +43,7 @@ class RunFile:
                 optimizer.step()
                 file.step(loss, tokens=batch.size)
                 fp8lab.torch.end_step(model)
+            file.evaluation(held_out_loss)     # as often as wanted, after a step
 
     Operands are measured in the first step and in every `every`th one: those of the last
     micro-batch, of weights in the first. The file holds the layers that ran in the first step. It
@@ -70,6 +73,7 @@ class RunFile:
         self._turn = threading.Lock()
         self._began = time.monotonic()
         self._steps = self._tokens = 0
+        self._has_ended = False
         self._measure(True)
 
     def __enter__(self) -> RunFile:
@@ -80,6 +84,7 @@ class RunFile:
         with self._turn:
             if kind is None and self._run is not None:
                 call("run_complete", self._run)
+            self._has_ended, self._run = True, None  # closes the file, so that it can be read
 
     def step(
         self,
@@ -95,6 +100,8 @@ class RunFile:
         norm is not finite counts as diverged in reports; the file has infinity for any such norm.
         """
         with self._turn:
+            if self._has_ended:
+                raise Error(f"{self._path}: step() after the end; accepted: within the block")
             if self._run is None:
                 self._begin()
             assert self._run is not None
@@ -115,6 +122,35 @@ class RunFile:
                 stream = self._layers[0].stream() if count else 0
                 call("run_add_statistics", self._run, self._steps, handles, count, stream)
             self._measure((self._steps + 1) % self._every == 0)
+
+    def evaluation(
+        self, loss: Any, *, documents: Sequence[tuple[int, float]] = (), text: str = ""
+    ) -> None:
+        """Adds the held-out loss of the model as it is after the last step, in nats per token.
+
+        Reports and `fp8lab compare` judge a run by its last evaluation rather than by its training
+        losses, and pair it with the evaluation of the baseline at the same step. `documents` are
+        the tokens and the sum of the losses, in nats, of each document of the held-out text, in
+        its order: with those of the last evaluation, reports also state the noise of the choice
+        of documents. They are paired between runs whose `text`, any name of it, and numbers of
+        tokens are the same. Raises Error before the first step, for a negative loss, and for
+        documents whose mean is not the loss.
+        """
+        with self._turn:
+            if self._run is None:
+                raise Error("evaluation: accepted: after step(), within the block")
+            rows = (RunDocument * len(documents))(*(RunDocument(*one) for one in documents))
+            told = repr((text, [int(tokens) for tokens, _ in documents])).encode()
+            number = int.from_bytes(hashlib.sha256(told).digest()[:8], "little")
+            call(
+                "run_add_evaluation",
+                self._run,
+                self._steps,
+                _number(loss),
+                number,
+                rows,
+                len(documents),
+            )
 
     def _measure(self, is_measured: bool) -> None:
         self._is_measured = is_measured

@@ -1,0 +1,205 @@
+"""fp8lab convert of mixtures of experts: converted tensor by tensor, or refused by its name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from model_files import Stored, read_folder, stored, write_folder
+from program import refused, run
+from quantized_files import TABLES, numbers, read_weights, sqnr
+
+CONFIG: dict[str, Any] = {"model_type": "mixture", "num_hidden_layers": 1, "dtype": "bfloat16"}
+LAYER = "model.layers.0."
+
+
+def weights(**shapes: tuple[int, ...]) -> dict[str, Stored]:
+    """BF16 values by name, in which __ stands for a dot."""
+    random = np.random.default_rng(5)
+    return {
+        LAYER + name.replace("__", "."): stored(random.normal(size=shape).astype(np.float32))
+        for name, shape in shapes.items()
+    }
+
+
+def convert(source: Path, out: Path, *words: object) -> dict[str, Any]:
+    done = run("convert", source, out, "--json", *words)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+ATTENTION = {"self_attn__o_proj__weight": (64, 64)}
+# Names of experts with a tensor each, and what stays in high precision beside them.
+FAMILIES: dict[str, tuple[dict[str, tuple[int, ...]], list[str]]] = {
+    "mixtral": (
+        {f"block_sparse_moe__experts__{e}__w1__weight": (64, 64) for e in range(2)}
+        | {f"block_sparse_moe__experts__{e}__w2__weight": (64, 64) for e in range(2)}
+        | {"block_sparse_moe__gate__weight": (2, 64)},
+        ["block_sparse_moe.gate"],
+    ),
+    "qwen_moe": (
+        {f"mlp__experts__{e}__up_proj__weight": (96, 64) for e in range(3)}
+        | {
+            "mlp__gate__weight": (3, 64),
+            "mlp__shared_expert__up_proj__weight": (96, 64),
+            "mlp__shared_expert_gate__weight": (1, 64),
+        },
+        ["mlp.gate", "mlp.shared_expert_gate"],
+    ),
+    "deepseek_v3": (
+        {f"mlp__experts__{e}__down_proj__weight": (64, 96) for e in range(2)}
+        | {
+            "mlp__gate__weight": (2, 64),
+            "mlp__gate__e_score_correction_bias": (2,),
+            "mlp__shared_experts__down_proj__weight": (64, 96),
+        },
+        ["mlp.gate"],
+    ),
+    "granite_router": (
+        {"block_sparse_moe__router__layer__weight": (4, 64)},
+        ["block_sparse_moe.router.layer"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("target", ["fp8", "compressed-tensors:mxfp4"])
+def test_experts_with_a_tensor_each_are_quantized(family: str, target: str, tmp_path: Path) -> None:
+    shapes, kept = FAMILIES[family]
+    tensors = weights(**ATTENTION, **shapes)
+    source = write_folder(tmp_path / "bf16", tensors, CONFIG)
+    document = convert(source, tmp_path / "out", "--to", target)
+    quantized = {one["tensor"] for one in document["tensors"]}
+    plain = {f"{LAYER}{name}.weight" for name in kept}
+    assert quantized == {n for n in tensors if n.endswith(".weight")} - plain
+    read = read_weights(tmp_path / "out", target)
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        found = sqnr(numbers(tensor), read[name])
+        assert found == float("inf") if name not in quantized else 15 < found < 40, name
+    said = json.dumps(json.loads((tmp_path / "out/config.json").read_text())["quantization_config"])
+    for name in kept:
+        assert f"{LAYER}{name}" in said
+
+
+STACKED = {
+    "qwen3_vl": ("mlp__experts__gate_up_proj", (4, 64, 96)),
+    "mixtral_v5": ("mlp__experts__down_proj", (4, 64, 48)),
+    "granite": ("block_sparse_moe__input_linear__weight", (4, 96, 64)),
+    "dbrx": ("ffn__experts__mlp__w1", (256, 64)),
+}
+
+
+@pytest.mark.parametrize("family", STACKED)
+def test_experts_in_one_tensor_are_refused_by_name(family: str, tmp_path: Path) -> None:
+    name, shape = STACKED[family]
+    tensors = weights(**ATTENTION, **{name: shape})
+    source = write_folder(tmp_path / "bf16", tensors, CONFIG)
+    stack = LAYER + name.replace("__", ".")
+    message = refused("convert", source, tmp_path / "out", "--to", "fp8")
+    assert f"'{stack}'" in message and "--ignore" in message
+    assert not (tmp_path / "out").exists()
+    module = stack.rpartition(".")[0]
+    document = convert(source, tmp_path / "out", "--to", "fp8", "--ignore", module)
+    assert [one["tensor"] for one in document["tensors"]] == [f"{LAYER}self_attn.o_proj.weight"]
+    assert read_folder(tmp_path / "out")[stack] == tensors[stack]
+    table = json.loads((tmp_path / "out/config.json").read_text())["quantization_config"]
+    assert module in table["modules_to_not_convert"]
+    assert convert(source, tmp_path / "values", "--to", "f32")["tensors"]
+
+
+def test_stacked_experts_that_were_quantized_are_refused_too(tmp_path: Path) -> None:
+    codes = np.random.default_rng(1).integers(0, 120, (2, 128, 128)).astype(np.uint8)
+    experts = LAYER + "mlp.experts.down_proj.weight"
+    tensors = weights(**ATTENTION) | {
+        experts: ("F8_E4M3", codes.shape, codes.tobytes()),
+        experts + "_scale_inv": stored(np.ones((2, 1, 1), np.float32), "F32"),
+    }
+    quantization = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config = CONFIG | {"quantization_config": quantization}
+    source = write_folder(tmp_path / "fp8", tensors, config)
+    message = refused("convert", source, tmp_path / "out", "--to", "compressed-tensors:channel")
+    assert experts in message
+
+
+# --- gpt-oss --------------------------------------------------------------------------------------
+
+
+def mxfp4_model(experts: int = 3, rows: int = 40, k: int = 64) -> dict[str, Stored]:
+    random = np.random.default_rng(2)
+    blocks = random.integers(0, 256, (experts, rows, k // 32, 16)).astype(np.uint8)
+    scales = random.integers(118, 136, (experts, rows, k // 32)).astype(np.uint8)
+    name = LAYER + "mlp.experts.gate_up_proj"
+    return weights(mlp__router__weight=(experts, k), **ATTENTION) | {
+        name + "_blocks": ("U8", blocks.shape, blocks.tobytes()),
+        name + "_scales": ("U8", scales.shape, scales.tobytes()),
+        name + "_bias": stored(random.normal(size=(experts, rows)).astype(np.float32)),
+    }
+
+
+def mxfp4_values(tensors: dict[str, Stored]) -> npt.NDArray[np.float32]:
+    """The experts as transformers dequantizes them: (experts, K, rows)."""
+    name = LAYER + "mlp.experts.gate_up_proj"
+    _, shape, data = tensors[name + "_blocks"]
+    codes = np.frombuffer(data, np.uint8).reshape(shape)
+    values = TABLES["E2M1"][np.stack([codes & 15, codes >> 4], axis=-1)]
+    values = values.reshape(*shape[:3], 32) * numbers(tensors[name + "_scales"])[..., None]
+    return np.ascontiguousarray(values.reshape(shape[0], shape[1], -1).transpose(0, 2, 1))
+
+
+GPT_OSS = CONFIG | {
+    "quantization_config": {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": ["model.layers.*.mlp.router"],
+    }
+}
+
+
+@pytest.mark.parametrize("target", ["bf16", "f32", "f16"])
+def test_experts_in_mxfp4_become_values(target: str, tmp_path: Path) -> None:
+    tensors = mxfp4_model()
+    source = write_folder(tmp_path / "mxfp4", tensors, GPT_OSS, shards=2)
+    document = convert(source, tmp_path / "out", "--to", target)
+    name = LAYER + "mlp.experts.gate_up_proj"
+    (experts,) = [one for one in document["tensors"] if one["tensor"] == name]
+    assert experts["exact"] and experts["from"] == "mxfp4 experts"
+    read = read_folder(tmp_path / "out")
+    assert not [tensor for tensor in read if tensor.endswith(("_blocks", "_scales"))]
+    assert read[name][1] == (3, 64, 40)
+    assert np.array_equal(numbers(read[name]), mxfp4_values(tensors))
+    assert name + "_bias" in read and f"{LAYER}mlp.router.weight" in read
+    assert "quantization_config" not in json.loads((tmp_path / "out/config.json").read_text())
+
+
+def test_experts_in_mxfp4_are_refused_by_name(tmp_path: Path) -> None:
+    tensors = mxfp4_model()
+    name = LAYER + "mlp.experts.gate_up_proj"
+    source = write_folder(tmp_path / "mxfp4", tensors, GPT_OSS)
+    message = refused("convert", source, tmp_path / "out", "--to", "fp8")
+    assert f"'{name}_blocks'" in message and "--to bf16" in message
+    damaged: list[tuple[dict[str, Stored], str]] = []
+    for lost in ("_scales", "_blocks"):
+        damaged.append(({n: t for n, t in tensors.items() if not n.endswith(lost)}, name))
+    kind, shape, data = tensors[name + "_scales"]
+    damaged.append((tensors | {name + "_scales": (kind, (3, 40, 1), data[:120])}, name))
+    nan = np.frombuffer(data, np.uint8).copy()
+    nan[7] = 255
+    damaged.append((tensors | {name + "_scales": (kind, shape, nan.tobytes())}, name))
+    for number, (model, word) in enumerate(damaged):
+        folder = write_folder(tmp_path / f"damaged{number}", model, GPT_OSS)
+        assert word in refused("convert", folder, tmp_path / "out", "--to", "bf16")
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes"])
+def test_other_methods_are_refused_by_name(method: str, tmp_path: Path) -> None:
+    config = CONFIG | {"quantization_config": {"quant_method": method, "bits": 4}}
+    source = write_folder(tmp_path / "model", weights(**ATTENTION), config)
+    for target in ("bf16", "fp8"):
+        message = refused("convert", source, tmp_path / "out", "--to", target)
+        assert f"'{method}'" in message
