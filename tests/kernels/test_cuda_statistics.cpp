@@ -415,11 +415,11 @@ RowLayout layout_of(Lines lines, std::int64_t length) {
 }
 
 /// Keeps a stream busy until it is released, 20 s at most.
-struct Gate {
+struct Latch {
   std::atomic<bool> open{false}, abandoned{false};
 
   static void wait(void* data) {
-    auto& gate = *static_cast<Gate*>(data);
+    auto& gate = *static_cast<Latch*>(data);
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (!gate.open) {
       if (std::chrono::steady_clock::now() > end) {
@@ -628,8 +628,8 @@ TEST_CASE("cuda statistics are enqueued behind what the stream still has to do",
     measured->upload();
     measured->on_cpu();
   }
-  Gate gate;
-  cuda::check(cudaLaunchHostFunc(context->stream(), Gate::wait, &gate), "cudaLaunchHostFunc");
+  Latch gate;
+  cuda::check(cudaLaunchHostFunc(context->stream(), Latch::wait, &gate), "cudaLaunchHostFunc");
   for (Measured* measured : {&first, &second}) measured->on_device(*context);
   const bool waited = gate.abandoned;
   const cudaError_t state = cudaStreamQuery(context->stream());
