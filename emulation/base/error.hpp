@@ -13,16 +13,6 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Calls `make`. Prefixes the message of an Error that it throws with `where` and a comma.
-template <class Make>
-auto in_context(const std::string& where, const Make& make) -> decltype(make()) {
-  try {
-    return make();
-  } catch (const Error& error) {
-    throw Error(where + ", " + error.what());
-  }
-}
-
 /// A failure of the machine (disk full, device lost). The command line exits with status 1.
 class RuntimeFailure : public std::runtime_error {
  public:

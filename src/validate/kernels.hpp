@@ -39,8 +39,9 @@ struct KernelOutcome {
 };
 
 /// Runs rounds over the cases of all operations (emulation/cases/list.hpp), each with
-/// new shapes (one element, odd, K tails, large) and adversarial data; the rows of a kernel's cases
-/// lie as kRowLayouts say, in turn. Throws Error if `only` matches no kernel.
+/// new shapes (one element, odd, K tails, large) and adversarial data. All run with wide rows and
+/// gaps; every fourth case of a kernel also in another one of kRowLayouts, in turn. Throws Error if
+/// `only` matches no kernel.
 KernelOutcome validate_kernels(Backend& expected, Backend& tested, const KernelOptions& options);
 
 }  // namespace fp8lab
