@@ -246,6 +246,10 @@ std::string format_safetensors_header(const std::map<std::string, std::string>& 
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t offset = 0;
   for (const TensorHeader& tensor : tensors) {
+    if (header.contains(tensor.name)) {  // nor "__metadata__"
+      throw InputError(
+          {.noun = "tensor", .key = tensor.name, .reason = "is to be written under a taken name"});
+    }
     header[tensor.name] = {{"dtype", stored_name(tensor.type)},
                            {"shape", tensor.shape},
                            {"data_offsets", {offset, offset + tensor.bytes()}}};

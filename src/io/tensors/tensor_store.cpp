@@ -151,7 +151,13 @@ void write_tensor_store(const fs::path& folder, std::uint64_t shard_bytes,
   if (shards == 1) return write_safetensors(folder / kSingleFile, all, tensors, produce);
   nlohmann::json index;
   std::uint64_t total = 0;
-  for (const TensorHeader& tensor : tensors) total += tensor.bytes();
+  std::set<std::string_view> names;
+  for (const TensorHeader& tensor : tensors) {
+    total += tensor.bytes();
+    if (names.insert(tensor.name).second) continue;
+    throw InputError(
+        {.noun = "tensor", .key = tensor.name, .reason = "is to be written under a taken name"});
+  }
   index["metadata"]["total_size"] = total;
   for (std::size_t shard = 0; shard < shards; ++shard) {
     const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, shards);

@@ -201,3 +201,20 @@ TEST_CASE("a failed write leaves the old file") {
   CHECK(std::distance(std::filesystem::directory_iterator(scratch.path()),
                       std::filesystem::directory_iterator()) == 1);
 }
+
+TEST_CASE("no two tensors of one name are written, in one file or in two") {
+  const ScratchDirectory scratch;
+  const std::vector<TensorHeader> tensors = {
+      {"t", StoredType::u8, {4}}, {"u", StoredType::u8, {4}}, {"t", StoredType::u8, {4}}};
+  const auto produce = [&](std::size_t) { return TensorBytes(4); };
+  CHECK_THROWS_WITH(write_safetensors(scratch / "a", {}, tensors, produce),
+                    Catch::Contains("tensor 't'"));
+  for (const std::uint64_t shard_bytes : {4u, 1000u}) {
+    CHECK_THROWS_WITH(write_tensor_store(scratch.path(), shard_bytes, tensors, produce),
+                      Catch::Contains("tensor 't'"));
+  }
+  CHECK_THROWS_WITH(write_safetensors(scratch / "a", {{"k", "v"}},
+                                      {{"__metadata__", StoredType::u8, {4}}}, produce),
+                    Catch::Contains("__metadata__"));
+  CHECK(std::filesystem::is_empty(scratch.path()));
+}
