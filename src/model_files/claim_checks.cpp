@@ -11,6 +11,7 @@
 #include "src/io/files/file_kind.hpp"
 #include "src/io/json_document.hpp"
 #include "src/model_files/model_doctor.hpp"
+#include "src/model_files/packed_experts.hpp"
 
 namespace fp8lab {
 namespace {
@@ -42,6 +43,9 @@ class ClaimChecks {
   void run() {
     for (StoredWeight& weight : folder_.weights) check_weight(weight);
     for (const StoredTensor* scale : folder_.orphans) report_orphan(*scale);
+    check_names_of_codes();
+    const std::size_t known = findings_.size();
+    experts_ = find_packed_experts(folder_, findings_).size() + findings_.size() - known;
     check_unread_tensors();
     check_method();
     check_ignored_names();
@@ -321,9 +325,35 @@ class ClaimChecks {
     }
   }
 
+  /// Names of codes that hold none, and weights of one name.
+  void check_names_of_codes() {
+    for (const StoredTensor* tensor : folder_.plain) {
+      if (!tensor->name.ends_with(".weight_packed")) continue;
+      const std::string weight = module_of_tensor(tensor->name) + ".weight";
+      const bool is_beside = folder_.find(weight) != nullptr;
+      add(Severity::error, is_beside ? "weight_twice" : "code_type", tensor->name,
+          fmt::format("is {}, but loaders look for codes under this name{}", shape_text(*tensor),
+                      is_beside ? fmt::format(", and '{}' is there too: which of the two counts "
+                                              "depends on the loader",
+                                              weight)
+                                : ""));
+    }
+    std::map<std::string, const StoredTensor*> codes;
+    for (const StoredWeight& weight : folder_.weights) {
+      const auto [first, is_new] = codes.emplace(weight.name, weight.codes);
+      const bool is_reported = first->second->name == weight.name ||
+                               weight.codes->name == weight.name;  // by check_parts
+      if (is_new || is_reported) continue;
+      add(Severity::error, "weight_twice", weight.codes->name,
+          fmt::format("is there beside '{}': which of the two weights counts depends on the loader",
+                      first->second->name));
+    }
+  }
+
   void check_method() {
     const QuantizationClaim& claim = folder_.claim;
-    if (claim.is_there && !claim.dialect && !claim.method.empty()) {
+    const bool is_of_experts = claims_packed_experts(folder_);
+    if (claim.is_there && !claim.dialect && !claim.method.empty() && !is_of_experts) {
       add(Severity::note, "method_unknown", "config.json",
           fmt::format("quant_method '{}' is not known here: shapes and values are checked, names "
                       "against the method are not",
@@ -337,7 +367,8 @@ class ClaimChecks {
                       folder_.weights.size() - 1));
       return;
     }
-    if (folder_.weights.empty() && claim.dialect) {
+    const bool has_codes = !folder_.weights.empty() || experts_ > 0;
+    if (!has_codes && (claim.dialect || is_of_experts)) {
       add(Severity::error, "config_quantized", "config.json",
           fmt::format("quantization_config says '{}', but no tensor is quantized: loaders look for "
                       "scales that are not there, or quantize once more",
@@ -447,6 +478,7 @@ class ClaimChecks {
 
   ModelFolder& folder_;
   std::vector<ModelFinding>& findings_;
+  std::size_t experts_ = 0;  ///< tensors of experts in MXFP4, sound or not
 };
 
 }  // namespace
@@ -460,6 +492,7 @@ bool is_readable(const StoredWeight& weight) {
 
 void check_claims(ModelFolder& folder, std::vector<ModelFinding>& findings) {
   ClaimChecks(folder, findings).run();
+  check_mixtures(folder, findings);
 }
 
 }  // namespace fp8lab

@@ -21,6 +21,7 @@
 #include "src/model/weights/weight_names.hpp"
 #include "src/model_files/loss_meter.hpp"
 #include "src/model_files/model_doctor.hpp"
+#include "src/model_files/packed_experts.hpp"
 
 namespace fp8lab {
 namespace {
@@ -28,23 +29,23 @@ namespace {
 using nlohmann::json;
 
 /// Modules of two extents that no dialect's loader takes for quantized linear layers.
-constexpr std::array<std::string_view, 17> kUnquantized = {"lm_head",
-                                                           "embed_tokens",
-                                                           "embed_in",
-                                                           "embed_out",
-                                                           "wte",
-                                                           "wpe",
-                                                           "tok_embeddings",
-                                                           "word_embeddings",
-                                                           "position_embeddings",
-                                                           "token_type_embeddings",
-                                                           "shared",
-                                                           "gate",
-                                                           "shared_expert_gate",
-                                                           "router",
-                                                           "classifier",
-                                                           "score",
-                                                           "patch_embedding"};
+constexpr std::array<std::string_view, 14> kUnquantized = {
+    "lm_head", "embed_tokens",   "embed_in",        "embed_out",           "wte",
+    "wpe",     "tok_embeddings", "word_embeddings", "position_embeddings", "token_type_embeddings",
+    "shared",  "classifier",     "score",           "patch_embedding"};
+
+/// Parts of names of what chooses experts, whatever stands behind: "mlp.gate.wg".
+constexpr std::array<std::string_view, 11> kRouters = {"gate",
+                                                       "router",
+                                                       "switch",
+                                                       "gating",
+                                                       "gate_network",
+                                                       "gating_network",
+                                                       "router_gate",
+                                                       "routing_layer",
+                                                       "moe_gate",
+                                                       "expert_gate",
+                                                       "shared_expert_gate"};
 
 bool is_embedding(const std::string& module) {
   const std::string last = leaf_of_module(module);
@@ -81,39 +82,6 @@ bool is_stacked_experts(const TensorHeader& header) {
          has_part(module, [](std::string_view part) { return part == "experts"; });
 }
 
-/// Experts in MXFP4 as gpt-oss has them: `blocks` U8 (experts, N, K / 32, 16), two codes in a byte,
-/// the even column in the low half, and `scales` U8 (experts, N, K / 32), 2^(byte - 127). The model
-/// reads the values as (experts, K, N).
-struct PackedExperts {
-  const StoredTensor* blocks = nullptr;
-  const StoredTensor* scales = nullptr;
-};
-
-constexpr std::string_view kBlocks = "_blocks", kScales = "_scales";
-
-/// Returns the experts whose codes `tensor` holds; nothing for another tensor. Throws Error for
-/// codes without scales and for shapes that do not fit.
-std::optional<PackedExperts> packed_experts(const ModelFolder& folder, const StoredTensor& tensor) {
-  if (folder.claim.method != "mxfp4" || !tensor.name.ends_with(kBlocks)) return std::nullopt;
-  const std::string base = tensor.name.substr(0, tensor.name.size() - kBlocks.size());
-  const PackedExperts found{&tensor, folder.find(base + std::string(kScales))};
-  const auto& shape = tensor.shape;
-  const bool fits =
-      tensor.type == StoredType::u8 && shape.size() == 4 && shape[3] == 16 &&
-      found.scales != nullptr && found.scales->type == StoredType::u8 &&
-      found.scales->shape == std::vector<std::int64_t>(shape.begin(), shape.end() - 1);
-  if (!fits) {
-    throw InputError({.where = folder.path.string(),
-                      .noun = "tensor",
-                      .key = tensor.name,
-                      .found = shape_text(tensor) + (found.scales == nullptr
-                                                         ? " without scales"
-                                                         : " beside " + shape_text(*found.scales)),
-                      .accepted = "U8 (experts, N, K / 32, 16) beside U8 (experts, N, K / 32)"});
-  }
-  return found;
-}
-
 /// The weights of a folder as FP32 values.
 class FolderTensors : public ModelTensors {
  public:
@@ -121,7 +89,32 @@ class FolderTensors : public ModelTensors {
     for (const StoredWeight& weight : folder.weights) {
       headers_.push_back({weight.name, code_type(weight.layout), weight.shape()});
     }
-    for (const StoredTensor* tensor : folder.plain) add(*tensor);
+    std::vector<ModelFinding> wrong;
+    std::map<const StoredTensor*, PackedExperts> of_blocks;
+    std::set<const StoredTensor*> scales;  // read with their codes
+    for (PackedExperts& one : find_packed_experts(folder, wrong)) {
+      scales.insert(one.scales);
+      of_blocks[one.blocks] = std::move(one);
+    }
+    if (!wrong.empty()) {
+      throw InputError({.where = folder.path.string(),
+                        .noun = "tensor",
+                        .key = wrong.front().tensor,
+                        .verb = ":",
+                        .reason = wrong.front().text});
+    }
+    for (const StoredTensor* tensor : folder.plain) {
+      if (scales.count(tensor) != 0) continue;
+      const auto found = of_blocks.find(tensor);
+      if (found != of_blocks.end()) {
+        const PackedExperts& experts = found->second;
+        headers_.push_back({experts.name, StoredType::u8, experts.shape()});
+        experts_[headers_.size() - 1] = experts;
+      } else {
+        headers_.push_back(*tensor);
+      }
+      plain_.push_back(tensor);
+    }
   }
 
   const StoredWeight* weight(std::size_t index) const {
@@ -140,7 +133,8 @@ class FolderTensors : public ModelTensors {
   void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
     if (const PackedExperts* const packed = experts(index)) {
       hold(index);
-      read_experts(*packed, first, destination);
+      if (expert_bytes_.blocks.empty()) expert_bytes_ = read_bytes(*packed);
+      read_experts(*packed, expert_bytes_, first, destination);
     } else if (const StoredWeight* const one = weight(index)) {
       hold(index);
       if (!grid_) grid_.emplace(ScaleGrid::read(*one));
@@ -153,52 +147,12 @@ class FolderTensors : public ModelTensors {
   }
 
  private:
-  void add(const StoredTensor& tensor) {
-    if (const std::optional<PackedExperts> packed = packed_experts(folder_, tensor)) {
-      experts_[headers_.size()] = *packed;
-      const std::string name = tensor.name.substr(0, tensor.name.size() - kBlocks.size());
-      headers_.push_back(
-          {name, StoredType::u8, {tensor.shape[0], tensor.shape[2] * 32, tensor.shape[1]}});
-    } else if (folder_.claim.method == "mxfp4" && tensor.name.ends_with(kScales)) {
-      const std::string base = tensor.name.substr(0, tensor.name.size() - kScales.size());
-      if (folder_.find(base + std::string(kBlocks)) != nullptr) return;  // read with its codes
-      throw InputError({.where = folder_.path.string(),
-                        .noun = "tensor",
-                        .key = tensor.name,
-                        .reason = "has no codes beside it",
-                        .accepted = base + std::string(kBlocks)});
-    } else {
-      headers_.push_back(tensor);
-    }
-    plain_.push_back(&tensor);
-  }
-
   /// Forgets what is held of another tensor.
   void hold(std::size_t index) const {
     if (held_ == index) return;
     held_ = index;
     grid_.reset();
-    blocks_.clear();
-    scales_.clear();
-  }
-
-  void read_experts(const PackedExperts& packed, std::int64_t first,
-                    std::span<float> destination) const {
-    if (blocks_.empty()) {
-      blocks_ = read_bytes(*packed.blocks);
-      scales_ = read_bytes(*packed.scales);
-    }
-    const std::int64_t rows = packed.blocks->shape[1], k = packed.blocks->shape[2] * 32;
-    for (std::size_t i = 0; i < destination.size(); ++i) {
-      const std::int64_t at = first + static_cast<std::int64_t>(i), expert = at / (k * rows);
-      const std::int64_t row = at % rows, column = at / rows % k;
-      const auto element = static_cast<std::size_t>((expert * rows + row) * k + column);
-      const auto byte = static_cast<std::uint32_t>(blocks_[element / 2]);
-      const float scale =
-          numerics::decode(numerics::kE8M0, static_cast<std::uint32_t>(scales_[element / 32]));
-      destination[i] =
-          scale * numerics::decode(numerics::kE2M1, element % 2 == 0 ? byte & 15u : byte >> 4);
-    }
+    expert_bytes_ = {};
   }
 
   const ModelFolder& folder_;
@@ -206,7 +160,7 @@ class FolderTensors : public ModelTensors {
   std::map<std::size_t, PackedExperts> experts_;
   mutable std::optional<std::size_t> held_;  ///< whose grid or bytes these are
   mutable std::optional<ScaleGrid> grid_;
-  mutable TensorBytes blocks_, scales_;
+  mutable PackedExpertBytes expert_bytes_;
 };
 
 /// The bytes of a weight whose codes the target layout can keep; nothing if it cannot.
@@ -268,6 +222,7 @@ class Converter {
     check_ignored();
     for (std::size_t i = 0; i < tensors_.headers().size(); ++i) plan(i);
     plan_inputs();
+    refuse_two_of_a_name();
     if (options_.target.layout && shapes_.empty()) {
       throw Error(
           fmt::format("{}: no weight to quantize: none has two extents and the name of a "
@@ -304,7 +259,7 @@ class Converter {
   /// What the doctor calls an error in a weight is not converted.
   void check_source() const {
     const QuantizationClaim& claim = source_.claim;
-    if (claim.is_there && !claim.dialect && claim.method != "mxfp4") {
+    if (claim.is_there && !claim.dialect && !claims_packed_experts(source_)) {
       throw InputError({.where = source_.path.string(),
                         .noun = "quant_method",
                         .key = claim.method,
@@ -362,7 +317,10 @@ class Converter {
     if (was_quantized) return false;
     if (!header.name.ends_with(".weight") || !is_weight_type(header.type)) return true;
     const std::string last = leaf_of_module(module);
-    return is_embedding(module) ||
+    const bool chooses = has_part(module, [](std::string_view part) {
+      return std::find(kRouters.begin(), kRouters.end(), part) != kRouters.end();
+    });
+    return chooses || is_embedding(module) ||
            std::find(kUnquantized.begin(), kUnquantized.end(), last) != kUnquantized.end();
   }
 
@@ -474,6 +432,32 @@ class Converter {
           dropped));
     }
     add_input_scales(written);
+  }
+
+  /// The name in the source of what a tensor of the result is made from.
+  const std::string& origin_of(const Planned& one) const {
+    if (one.copied != nullptr) return one.copied->name;
+    if (one.content == Content::input_scale) return one.header.name;
+    if (const PackedExperts* const packed = tensors_.experts(one.source)) {
+      return packed->blocks->name;
+    }
+    const StoredWeight* const weight = tensors_.weight(one.source);
+    return weight != nullptr ? weight->codes->name : tensors_.headers()[one.source].name;
+  }
+
+  /// Codes and scales get names that other tensors of the source may have.
+  void refuse_two_of_a_name() const {
+    std::map<std::string_view, const Planned*> known;
+    for (const Planned& one : planned_) {
+      const auto [first, is_new] = known.emplace(one.header.name, &one);
+      if (is_new) continue;
+      throw InputError({.where = source_.path.string(),
+                        .noun = "tensor",
+                        .key = one.header.name,
+                        .reason = fmt::format("would be written twice, from '{}' and from '{}'",
+                                              origin_of(*first->second), origin_of(one)),
+                        .accepted = "a folder with one of the two"});
+    }
   }
 
   /// ModelOpt's FP8 with one scale a tensor has static inputs.

@@ -52,7 +52,7 @@ struct Conversion {
 ///
 /// Throws Error naming the tensor if the source has errors that forbid reading it, for K that is no
 /// multiple of a group, for values too large for the type, for files that hold (in, out) weights,
-/// and for inputs without a scale where the dialect needs one.
+/// for two tensors of one name, and for inputs without a scale where the dialect needs one.
 Conversion convert_model(Backend& backend, const ModelFolder& source,
                          const ConversionOptions& options, const std::filesystem::path& out,
                          const PartReport& report);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "src/model_files/packed_experts.hpp"
+
 namespace fp8lab {
 
 std::size_t ModelExamination::count(Severity severity) const {
@@ -27,6 +29,10 @@ ModelExamination examine_model(const std::filesystem::path& model,
   std::map<std::string, std::size_t> layouts;
   for (const StoredWeight& weight : folder.weights) {
     if (is_readable(weight)) ++layouts[layout_text(weight.layout)];
+  }
+  std::vector<ModelFinding> reported;  // by check_claims
+  if (const std::size_t count = find_packed_experts(folder, reported).size(); count > 0) {
+    layouts["mxfp4 experts"] = count;
   }
   for (const auto& [layout, count] : layouts) {
     result.layouts.push_back(fmt::format("{}: {} weights", layout, count));

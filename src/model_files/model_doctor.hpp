@@ -41,8 +41,10 @@ ModelExamination examine_model(const std::filesystem::path& model,
 
 // The parts of it. Each appends to the findings.
 
-/// Names, shapes, configuration.
+/// Names, shapes, configuration, packed experts and mixtures.
 void check_claims(ModelFolder& folder, std::vector<ModelFinding>& findings);
+/// Experts and their projections that are missing, differ, or have names that no loader looks for.
+void check_mixtures(const ModelFolder& folder, std::vector<ModelFinding>& findings);
 /// Codes, scales and values. Needs the tiles that check_claims sets.
 void check_values(const ModelFolder& folder, const PartReport& report,
                   std::vector<ModelFinding>& findings);

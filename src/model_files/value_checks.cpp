@@ -8,6 +8,7 @@
 #include "emulation/numerics/codec.hpp"
 #include "src/model_files/code_scan.hpp"
 #include "src/model_files/model_doctor.hpp"
+#include "src/model_files/packed_experts.hpp"
 
 namespace fp8lab {
 namespace {
@@ -79,13 +80,30 @@ class ValueChecks {
         on_grid = on_grid && is_e4m3(value);
       }
     }
-    if (count > 0) report_nonfinite(tensor, count, first_at);
+    if (count > 0) report_nonfinite(tensor.name, tensor.shape, count, first_at);
     const bool is_linear = tensor.name.ends_with(".weight") && tensor.shape.size() == 2;
     if (!on_grid || !is_linear || amax < 16 || tensor.size() < 64) return;
     add(Severity::error, "scale_dropped", tensor.name, {}, 1,
         fmt::format("is {}, but every value is one of the 253 of E4M3, up to {}: FP8 codes written "
                     "as values without their scales; the weight is wrong by that factor",
                     stored_name(tensor.type), amax));
+  }
+
+  void check_experts(const PackedExperts& experts) {
+    const std::vector<std::int64_t> shape = experts.shape();
+    const std::int64_t size = shape[0] * shape[1] * shape[2];
+    const PackedExpertBytes bytes = read_bytes(experts);
+    std::int64_t count = 0, first_at = 0;
+    std::vector<float> values;
+    for (std::int64_t first = 0; first < size; first += kElementsAtOnce) {
+      values.resize(static_cast<std::size_t>(std::min(kElementsAtOnce, size - first)));
+      read_experts(experts, bytes, first, values);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (std::isfinite(values[i]) || count++ > 0) continue;
+        first_at = first + static_cast<std::int64_t>(i);
+      }
+    }
+    if (count > 0) report_nonfinite(experts.name, shape, count, first_at);
   }
 
   void check_input_scales() {
@@ -149,16 +167,19 @@ class ValueChecks {
     return numerics::decode(numerics::kE4M3, code) == value;
   }
 
-  void report_nonfinite(const StoredTensor& tensor, std::int64_t count, std::int64_t at) {
-    std::vector<std::int64_t> place(tensor.shape.size());
+  void report_nonfinite(const std::string& name, const std::vector<std::int64_t>& shape,
+                        std::int64_t count, std::int64_t at) {
+    std::vector<std::int64_t> place(shape.size());
+    std::int64_t size = 1;
     for (std::size_t i = place.size(); i-- > 0;) {
-      place[i] = at % tensor.shape[i];
-      at /= tensor.shape[i];
+      place[i] = at % shape[i];
+      at /= shape[i];
+      size *= shape[i];
     }
-    add(Severity::error, "nonfinite", tensor.name, {}, count,
+    add(Severity::error, "nonfinite", name, {}, count,
         fmt::format("{} of {} elements are NaN or infinite, the first at ({}): every output of the "
                     "layer becomes NaN",
-                    count, tensor.size(), fmt::join(place, ", ")));
+                    count, size, fmt::join(place, ", ")));
   }
 
   /// Returns true if the codes are another format's, so that their values say nothing.
@@ -406,6 +427,10 @@ void check_values(const ModelFolder& folder, const PartReport& report,
   for (const StoredTensor* tensor : folder.plain) {
     say(*tensor);
     checks.check_plain(*tensor);
+  }
+  std::vector<ModelFinding> reported;  // by check_claims
+  for (const PackedExperts& experts : find_packed_experts(folder, reported)) {
+    checks.check_experts(experts);
   }
   checks.check_input_scales();
   checks.check_siblings();
