@@ -129,6 +129,33 @@ def test_operands_that_a_frozen_layer_never_makes_have_no_statistics(
     assert "0.0 dB" not in page
 
 
+def test_adapters_of_random_weights_say_that_no_file_holds_these(tmp_path: Path) -> None:
+    config = configuration(tmp_path / "lora.toml", LORA, steps=1)
+    succeeded("train", "--config", config, "--out", tmp_path / "lora")
+    said = succeeded("export", tmp_path / "lora", tmp_path / "adapter")
+    assert "low-rank adapters of random weights, which no file holds" in said
+    assert "--init-from" in said
+    told = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert told["base_model_name_or_path"] is None
+
+
+def test_models_of_no_family_are_refused_for_that(tmp_path: Path) -> None:
+    xielu = 'feed_forward = "xielu"\n'
+    lora = LORA.replace('"mlp.gate", ', "")
+    for name, more in (("plain", xielu), ("lora", xielu + lora)):
+        config = configuration(tmp_path / f"{name}.toml", more, steps=1)
+        succeeded("train", "--config", config, "--out", tmp_path / name)
+    plain, out = tmp_path / "plain", tmp_path / "out"
+    for words in (
+        ("export", plain, out),
+        ("export", plain, out, "--recipe", "infir2"),
+        ("quantize", plain, "--recipe", "infir2", "--out", out),
+        ("export", tmp_path / "lora", out),
+    ):
+        assert "no family of transformers has" in refused(*words), words
+        assert not out.exists()
+
+
 def test_adapters_are_exported_as_peft_reads_them(base: Path, tmp_path: Path) -> None:
     config = configuration(tmp_path / "lora.toml", LORA)
     out = tmp_path / "lora"

@@ -112,6 +112,15 @@ def test_saved_models_are_the_same(shape: Path, tmp_path: Path) -> None:
     assert np.array_equal(other.logits(tokens()), model.logits(tokens()))
 
 
+@pytest.mark.parametrize("recipe", [None, "infir2", "fp8_block128"])
+def test_models_of_no_family_are_not_saved(recipe: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "model.toml"
+    file.write_text(SHAPE + 'feed_forward = "xielu"\n')
+    with pytest.raises(fp8lab.Error, match="no family of transformers has .*xielu"):
+        make(file).save(tmp_path / "saved", recipe=recipe)
+    assert not (tmp_path / "saved").exists()
+
+
 def test_greedy_completions_follow_the_logits(shape: Path) -> None:
     model = make(shape, recipe="infir2", seed=5)
     prompts = [[3, 1, 4], [1, 5, 9, 2, 6, 5, 3]]

@@ -89,6 +89,12 @@ std::string base_of(const ModelSource& source) {
   return recorded_run(*source.run, source.name, {}).init_from.string();
 }
 
+std::string base_words(const std::string& base) {
+  if (!base.empty()) return base;
+  return "random weights, which no file holds: adapters that can be used need a run with "
+         "--init-from";
+}
+
 }  // namespace
 
 int export_command(const std::vector<std::string>& arguments) {
@@ -124,7 +130,7 @@ int export_command(const std::vector<std::string>& arguments) {
     export_adapters(*source.tensors, source.require_model(), options.dtype, base_of(source), folder,
                     parts.report());
     parts.clear();
-    fmt::print("{}: low-rank adapters of {}\n", folder, base_of(source));
+    fmt::print("{}: low-rank adapters of {}\n", folder, base_words(base_of(source)));
     return ExitCode::kSuccess;
   }
   const auto backend =

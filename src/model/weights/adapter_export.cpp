@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "emulation/base/input_error.hpp"
+#include "src/config/reading/hugging_face.hpp"
 #include "src/model/dialects/folder_writer.hpp"
 #include "src/model/weights/model_export.hpp"
 
@@ -34,6 +35,7 @@ void export_adapters(const ModelTensors& tensors, const ModelConfig& model, Stor
     TensorHeader header = tensors.headers()[i];
     if (header.name.find(".lora_") == std::string::npos) continue;
     if (!header.name.starts_with(kPrefix)) {
+      hugging_face_config(model, "bfloat16");  // throws Error for a model of no family
       throw InputError({.noun = "adapter",
                         .key = header.name,
                         .reason = "is of an output that is no module of its own in the files of "
@@ -48,7 +50,7 @@ void export_adapters(const ModelTensors& tensors, const ModelConfig& model, Stor
   nlohmann::ordered_json config;
   config["peft_type"] = "LORA";
   config["task_type"] = "CAUSAL_LM";
-  config["base_model_name_or_path"] = base;
+  config["base_model_name_or_path"] = base.empty() ? nlohmann::json() : nlohmann::json(base);
   config["r"] = model.lora.rank;
   config["lora_alpha"] = model.lora.alpha;
   config["lora_dropout"] = 0.0;

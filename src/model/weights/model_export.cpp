@@ -206,11 +206,15 @@ bool has_own_tiles(const WeightPart& part, std::int64_t rows, const QuantSpec& s
   return tile == 0 || first % tile != 0 || (end != rows && end % tile != 0);
 }
 
-ordered_json make_config(const ModelConfig& model, const ExportOptions& options, const Plan& plan) {
+/// The config.json without quantization. Throws Error for a model of no family of transformers.
+ordered_json family_config(const ModelConfig& model, const ExportOptions& options) {
   const char* const dtype = options.dtype == StoredType::f32   ? "float32"
                             : options.dtype == StoredType::f16 ? "float16"
                                                                : "bfloat16";
-  ordered_json config = hugging_face_config(model, dtype);
+  return hugging_face_config(model, dtype);
+}
+
+ordered_json make_config(ordered_json config, const ExportOptions& options, const Plan& plan) {
   if (!plan.quantization.is_null()) config["quantization_config"] = plan.quantization;
   if (!options.tokenizer.empty() && is_hugging_face_folder(options.tokenizer)) {
     const nlohmann::json source = read_json_object(options.tokenizer / "config.json");
@@ -322,6 +326,7 @@ void export_model(Backend& backend, const ModelTensors& tensors, const ModelConf
                   const ExportOptions& options, const fs::path& folder, const PartReport& report) {
   check_new_folder(folder);
   check_tokenizer(options);
+  const ordered_json family = family_config(model, options);  // before what names its weights
   const Plan plan = make_plan(tensors, model, options);
   ModelFolderContent content;
   content.shard_bytes = options.shard_bytes;
@@ -330,7 +335,7 @@ void export_model(Backend& backend, const ModelTensors& tensors, const ModelConf
     return produce(backend, tensors, plan.tensors[i], options.seed);
   };
   content.work = [&](std::size_t i) { return tensors.headers()[plan.tensors[i].source].bytes(); };
-  content.files["config.json"] = make_config(model, options, plan).dump(2) + "\n";
+  content.files["config.json"] = make_config(family, options, plan).dump(2) + "\n";
   content.copied_from = options.tokenizer;
   write_model_folder(folder, content, report);
 }
