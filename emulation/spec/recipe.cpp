@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string_view>
@@ -275,7 +276,13 @@ bool layer_pattern_matches(const std::string& pattern, const std::string& name, 
 }
 
 const LinearRecipe& Recipe::for_layer(const std::string& layer_name, int layer_count) const {
-  if (layer_name.ends_with(".lora_a") || layer_name.ends_with(".lora_b")) return high_precision;
+  if (layer_name.ends_with(".lora_a") || layer_name.ends_with(".lora_b")) {
+    // An adapter follows an override of its own name alone (src/error_sources has such).
+    const auto own =
+        std::find_if(overrides.begin(), overrides.end(),
+                     [&](const RecipeOverride& one) { return one.match == layer_name; });
+    return own == overrides.end() ? high_precision : own->recipe;
+  }
   for (const std::string& pattern : keep_high_precision) {
     if (layer_pattern_matches(pattern, layer_name, layer_count)) return high_precision;
   }

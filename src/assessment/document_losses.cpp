@@ -43,6 +43,11 @@ std::int64_t inputs_of(const Corpus& corpus) {
   return inputs;
 }
 
+std::int64_t length_filled_by(const DataSources& data, std::int64_t length) {
+  for (const auto& corpus : data.corpora) length = std::min(length, inputs_of(*corpus));
+  return std::max<std::int64_t>(length, 1);
+}
+
 std::int64_t sequences_of(const DataSources& data, std::int64_t length) {
   // The mixture draws sequences from sources by their weights: the first exhausted source limits.
   double total = 0;

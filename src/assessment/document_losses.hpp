@@ -36,6 +36,10 @@ DocumentLosses document_losses(AssessedModel& model, Transformer& transformer,
 /// Returns the number of tokens of `corpus` that a model reads to predict the next one.
 std::int64_t inputs_of(const Corpus& corpus);
 
+/// Returns the length of sequences for `data`: `length`, or the inputs of the shortest source if
+/// these do not fill a sequence.
+std::int64_t length_filled_by(const DataSources& data, std::int64_t length);
+
 /// Returns the number of sequences of `length` tokens that `data` fill without reading a document
 /// twice; at least 1.
 std::int64_t sequences_of(const DataSources& data, std::int64_t length);

@@ -161,10 +161,10 @@ std::vector<std::string> key_words() {
 }
 
 std::string run_key_list() {
-  return "Keys of a run file (TOML), in their tables. --set KEY=VALUE sets one on the command "
-         "line: "
-         "--set seed=2,\n--set optimizer.beta1=0.8, --set stages.NAME.steps=50, and stages.*.steps "
-         "for all stages.\n\n" +
+  return "Keys of a run file (TOML), in their tables. Paths are relative to the working directory, "
+         "that of\nbase to its file. --set KEY=VALUE sets one on the command line: --set seed=2,\n"
+         "--set optimizer.beta1=0.8, --set stages.NAME.steps=50, and stages.*.steps for all "
+         "stages.\n\n" +
          page_of(run_keys());
 }
 

@@ -41,14 +41,16 @@ std::string repetition_note(const DataSources& data, std::int64_t sequences, std
   for (std::size_t i = 0; i < cursors.size(); ++i) {
     const DataCursor& at = cursors[i];
     if (at.epoch == 0 || (at.epoch == 1 && at.document == 0 && at.offset == 0)) continue;
+    const bool is_whole = at.document == 0 && at.offset == 0;
     repeated +=
-        fmt::format("{}the {} documents of {} {} times", repeated.empty() ? "" : ", ",
-                    data.corpora[i]->size(), data.corpora[i]->records().front().name, at.epoch + 1);
+        fmt::format("{}the {} documents of {} {} times{}", repeated.empty() ? "" : ", ",
+                    data.corpora[i]->size(), data.corpora[i]->records().front().name,
+                    is_whole ? at.epoch : at.epoch + 1, is_whole ? "" : ", the last time in part");
   }
   if (repeated.empty()) return {};
   return fmt::format(
-      "{} = {} sequences of {} tokens read {}, the last time in part: the held-out loss and its "
-      "number of tokens count them as often",
+      "{} = {} sequences of {} tokens read {}: the held-out loss and its number of tokens count "
+      "them as often",
       what, sequences, length, repeated);
 }
 

@@ -336,10 +336,18 @@ fp8lab_status fp8lab_model_weight(fp8lab_model* model, size_t index, const fp8la
   });
 }
 
+int32_t fp8lab_model_is_trained(const fp8lab_model* model, size_t index) {
+  if (model == nullptr || index >= model->tensors.size()) return 0;
+  return model->tensors[index].parameter->is_trained() ? 1 : 0;
+}
+
 fp8lab_status fp8lab_model_gradient(fp8lab_model* model, size_t index, const fp8lab_array* values) {
   return guarded([&] {
-    write_tensor(given(model, "model"), index, values,
-                 [](const fp8lab::Parameter& parameter) { return parameter.gradient(); });
+    write_tensor(given(model, "model"), index, values, [](const fp8lab::Parameter& parameter) {
+      if (parameter.is_trained()) return parameter.gradient();
+      throw fp8lab::InputError(
+          {.where = parameter.name(), .reason = "is frozen and has no gradient"});
+    });
   });
 }
 

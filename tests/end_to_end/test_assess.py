@@ -102,6 +102,21 @@ def by_name(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in found["recipes"]}
 
 
+def test_a_text_shorter_than_a_sequence_is_read_once(folder: Path) -> None:
+    texts = ["3 and 4 make 7; 3 times two makes 6.", "5 and 6 make 11."]
+    (folder / "short.jsonl").write_text("\n".join(json.dumps({"text": one}) for one in texts))
+    words = ("--data", "short.jsonl", "--form", "running_text", "--json")
+    options = ("--recipe", "infir2", "--gradient-sequences", 0, "--out", "short_page")
+    result = run("assess", "plain", *words, "short.json", *options, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    found = by_name(json.loads((folder / "short.json").read_text()))
+    facts = json.loads((folder / "short_page" / "facts.json").read_text())
+    assert facts["sequences"] == 1 and facts["sequence_length"] < 100
+    assert "no document counts twice" in result.stderr
+    evaluated = run("eval", "plain", "--recipe", "bf16", *words, cwd=folder)
+    assert found["bf16"]["loss"] == pytest.approx(json.loads(evaluated.stdout)["loss"], rel=1e-6)
+
+
 def test_losses_are_those_of_eval(folder: Path) -> None:
     found = by_name(
         assessed(folder, "plain", "--sequences", 4, "--recipe", "infir2", "--recipe", "nvfp4")

@@ -481,9 +481,13 @@ def test_a_small_text_is_read_once(runs: Path) -> None:
     result = run("eval", "bf16", "--data", "tiny.txt", "--json", cwd=runs)
     assert json.loads(result.stdout)["sources"][0]["tokens"] <= 8
     assert "since no document counts twice" in result.stderr and " times" not in result.stderr
+    result = run("eval", "bf16", "--data", "small.txt", "--sequence-length", 200, cwd=runs)
+    assert "fill 1 sequence of 147 tokens" in result.stderr and " times" not in result.stderr
     # What is asked for is done, and said.
-    result = run("eval", "bf16", "--data", "small.txt", "--sequences", 16, cwd=runs)
-    assert result.returncode == 0 and " times" in result.stderr
+    for length, times in ((49, "6 times, the last time in part"), (147, "16 times")):
+        options = ("--sequences", 16, "--sequence-length", length)
+        result = run("eval", "bf16", "--data", "small.txt", *options, cwd=runs)
+        assert result.returncode == 0 and f"small.txt {times}: the held-out" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,25 @@ def test_gradients_are_slopes_of_the_loss(shape: Path) -> None:
         assert gradients[name].flat[7] == pytest.approx(slope, rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.parametrize("keys", ["lora_rank = 2", "qk_norm = true\nqk_norm_frozen = true"])
+def test_frozen_weights_have_no_gradient(tmp_path: Path, keys: str) -> None:
+    text = "vocab_size = 61\nhidden_size = 32\nintermediate_size = 48\nnum_hidden_layers = 2\n"
+    model_file = tmp_path / "model.toml"
+    model_file.write_text(f"{text}num_attention_heads = 2\n{keys}\n")
+    model = make(model_file)
+    _, gradients = model.gradients(tokens())
+    weights = model.parameters()
+    frozen = weights.keys() - gradients.keys()
+    if "lora" in keys:
+        assert gradients and all(".lora_" in name for name in gradients)
+        assert not any(".lora_" in name for name in frozen)
+    else:
+        assert len(frozen) == 4 and all(name.endswith("_norm.weight") for name in frozen)
+    total = sum(float(np.square(one.astype(np.float64)).sum()) for one in gradients.values())
+    norm = model.step(tokens(), learning_rate=0.0).gradient_norm
+    assert total**0.5 == pytest.approx(norm, rel=1e-6)
+
+
 def test_a_step_is_adamw(shape: Path) -> None:
     options = {"weight_decay": 0.5, "clip_norm": 0.25, "beta1": 0.8, "beta2": 0.9}
     model = make(shape, **options)

@@ -252,6 +252,20 @@ std::int64_t positive(const Values& values, const char* option, std::int64_t lea
   return number;
 }
 
+/// Shortens the sequences of a stage to what the data fill without a document that is read twice.
+/// Returns their length.
+std::int64_t fill_sequences(const DataSources& data, StageConfig& stage) {
+  const std::int64_t asked = stage.sequence_length;
+  stage.sequence_length = length_filled_by(data, asked);
+  if (stage.sequence_length < asked) {
+    print_notes(
+        {fmt::format("the data fill no sequence of {} tokens: sequences have {}, since no "
+                     "document counts twice",
+                     asked, stage.sequence_length)});
+  }
+  return stage.sequence_length;
+}
+
 /// Returns the number of sequences for the losses: the requested one, or all
 /// of the data up to a limit.
 std::int64_t loss_sequences(const Values& values, const DataSources& data, std::int64_t length) {
@@ -374,7 +388,7 @@ int assess(const std::vector<std::string>& arguments) {
   for (const char* name : {kFactsFile, kSuggestedFile}) {
     require_unread(folder / name, "assess: --out");
   }
-  const std::int64_t length = stage.sequence_length;
+  const std::int64_t length = fill_sequences(data, run.stages.back());
   const std::int64_t sequences = loss_sequences(values, data, length);
   const std::int64_t for_gradients = std::min(positive(values, "gradient-sequences", 0), sequences);
   const std::int64_t for_map = std::min(positive(values, "map-sequences", 1), sequences);

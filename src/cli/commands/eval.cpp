@@ -215,17 +215,17 @@ void locate(const ModelSource& source, const std::vector<Assignment>& assignment
 }
 
 /// Without --sequences, reads documents that the command names at most once: fewer sequences, and
-/// for documents that fill none a shorter one. Returns a note on it; empty if nothing changes.
-std::string read_once(const std::vector<Assignment>& assignments, const Values& values,
-                      const DataSources& data, StageConfig& stage) {
+/// for documents that fill none a shorter one, unless answers need the length. Returns a note on
+/// it; empty if nothing changes.
+std::string read_once(const std::vector<Assignment>& assignments, const DataSources& data,
+                      StageConfig& stage) {
   EvalConfig& eval = *stage.eval;
   if (!names_files(assignments) || names(assignments, "sequences")) return {};
   const std::int64_t before = eval.sequences, length = stage.sequence_length;
-  const std::int64_t inputs = data.corpora.size() == 1 ? inputs_of(*data.corpora.front()) : length;
-  const bool answers = eval.exact_match > 0 || eval.pass_at_k || eval.rollout;  // need the length
-  if (inputs < length && !given(values, "sequence-length") && !answers) {
-    stage.sequence_length = std::max<std::int64_t>(inputs, 1);
-  }
+  const std::int64_t filled = length_filled_by(data, length);
+  const bool answers = eval.exact_match > 0 || eval.pass_at_k || eval.rollout;
+  if (answers && filled < length) return {};
+  stage.sequence_length = filled;
   const std::int64_t whole = sequences_of(data, stage.sequence_length);
   if (whole >= before && stage.sequence_length == length) return {};
   std::int64_t& micro = stage.micro_batch_sequences;
@@ -338,7 +338,7 @@ int eval(const std::vector<std::string>& arguments) {
   print_notes(vocabulary_notes(data, source.vocabulary));
   print_notes(document_notes(values, stage.eval->data, data));
   check_targets(data, stage.sequence_length, "eval");
-  const std::string fewer = read_once(assignments, values, data, stage);
+  const std::string fewer = read_once(assignments, data, stage);
   const bool own_rollouts = !names(assignments, "rollout.recipe");
   const EvaluationInputs inputs =
       read_evaluation_inputs(*stage.eval, data, run.model, stage.sequence_length, "eval",

@@ -193,6 +193,7 @@ void require_model_of_start(const toml::table& document, const std::string& star
   // Has no effect on the arithmetic once weights exist.
   stored->initializer_range = model.initializer_range;
   stored->scaled_residual_init = model.scaled_residual_init;
+  stored->scaled_norm_init = model.scaled_norm_init;
   if (model.positions == PositionKind::rope) {
     stored->max_position_embeddings = model.max_position_embeddings;
   }

@@ -255,6 +255,12 @@ void check_model(const TomlReader& reader, const ModelConfig& model) {
                  .reason = fmt::format("does not divide num_attention_heads = {}",
                                        model.num_attention_heads)});
   }
+  constexpr double kLeastScale = 1e-30;  // FP32 rounds much smaller ones to 0, the default
+  const double scale = model.layers.front().attention.softmax_scale;
+  if (scale > 0.0 && scale < kLeastScale) {
+    reader.fail("softmax_scale", {.found = fmt::to_string(scale),
+                                  .accepted = fmt::format("0, or a number from {}", kLeastScale)});
+  }
   check_model_size(reader, model);
 }
 

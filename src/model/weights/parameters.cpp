@@ -201,19 +201,27 @@ float Parameter::rate_factor() const {
 void Parameters::assign_groups() {
   const auto layers = static_cast<int>(model_.layer_count());
   for (const OptimizerGroup& group : optimizer_.groups) {
-    bool matches = false, counts = false;
+    bool matches = false, counts = false, is_in_time = false;
     for (Parameter& parameter : parameters_) {
       if (!layer_pattern_matches(group.match, parameter.name(), layers)) continue;
       matches = true;
       if (!parameter.group.match.empty()) continue;
       parameter.group = group;
-      counts = true;
+      is_in_time = true;
+      counts = counts || group.frozen || !parameter.declaration.is_frozen;
     }
     if (!matches) {
       throw InputError({.key = "optimizer.group.match",
                         .found = quoted_word(group.match),
                         .reason = ", the name of no parameter of the model",
                         .accepted = "for example " + quoted_word(parameters_.front().name())});
+    }
+    if (is_in_time && !counts) {
+      throw InputError({.key = "optimizer.group.match",
+                        .found = quoted_word(group.match),
+                        .reason = ", which changes nothing, since the model freezes all of its "
+                                  "parameters (qk_norm_frozen)",
+                        .accepted = "patterns of trained parameters"});
     }
     if (!counts) {
       throw InputError({.key = "optimizer.group.match",

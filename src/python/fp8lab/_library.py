@@ -279,6 +279,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "model_tensors": (_size, (_handle,)),
     "model_tensor": (_status, (_handle, _size, _to(_text), _to(_int32), _to(_to(_int64)))),
     "model_weight": (_status, (_handle, _size, _array)),
+    "model_is_trained": (_int32, (_handle, _size)),
     "model_gradient": (_status, (_handle, _size, _array)),
     "model_set_weights": (_status, (_handle, _to(_text), _array, _size)),
     "model_logits": (_status, (_handle, _array, _array)),

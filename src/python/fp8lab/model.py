@@ -309,7 +309,8 @@ class Model:
         *,
         columns: Mapping[str, ArrayLike] | None = None,
     ) -> tuple[float, dict[str, NDArray[np.float32]]]:
-        """Returns the objective's loss and its gradient with respect to every weight.
+        """Returns the objective's loss and its gradient with respect to every trained weight.
+        Frozen weights, such as those below low-rank adapters, are left out.
 
         `columns` has what the objective reads beside tokens and targets, by the keys of JSON-lines
         records: numbers of shape (sequences, length), such as {"advantage": ...}. They count at
@@ -319,7 +320,7 @@ class Model:
         batch, more = self._batch(tokens, targets), _columns(columns)
         places = ctypes.byref(_described(more)), ctypes.byref(loss)
         call("model_backward", self._model, *_arrays(*batch), *places)
-        return loss.value, self._tensors("model_gradient")
+        return loss.value, self._tensors("model_gradient", trained=True)
 
     @_in_turn
     def step(
@@ -362,13 +363,16 @@ class Model:
         call(function, self._model, ctypes.byref(text))
         return (text.value or b"").decode()
 
-    def _tensors(self, function: str) -> dict[str, NDArray[np.float32]]:
-        """Returns what `function` writes of each tensor, by the names of transformers."""
+    def _tensors(self, function: str, trained: bool = False) -> dict[str, NDArray[np.float32]]:
+        """Returns what `function` writes of each tensor, or of each trained one, by the names of
+        transformers."""
         tensors = {}
         name, rank = ctypes.c_char_p(), ctypes.c_int32()
         shape = ctypes.POINTER(ctypes.c_int64)()
         places = ctypes.byref(name), ctypes.byref(rank), ctypes.byref(shape)
         for index in range(call("model_tensors", self._model)):
+            if trained and not call("model_is_trained", self._model, index):
+                continue
             call("model_tensor", self._model, index, *places)
             values = np.empty(shape[: rank.value], np.float32)
             call(function, self._model, index, numpy_array(values, "values"))

@@ -360,6 +360,7 @@ void check_architecture(const CheckpointFile& file, const ModelConfig& model) {
   wanted.layer_norm_eps = stored.layer_norm_eps;
   wanted.initializer_range = stored.initializer_range;
   wanted.scaled_residual_init = stored.scaled_residual_init;
+  wanted.scaled_norm_init = stored.scaled_norm_init;
   if (wanted == stored) return;
   std::istringstream own(model_table_text(wanted)), other(model_table_text(stored));
   std::string line, stored_line;

@@ -187,6 +187,19 @@ TEST_CASE("without its sources a gradient is exact, and casts are what a healthy
   CHECK(attribution.remarks.empty());
 }
 
+TEST_CASE("without its sources the gradient of adapters is exact") {
+  std::vector<Assignment> settings = kShort;
+  settings.push_back({"model.lora_rank", "4"});
+  DiagnosedRun run("bf16", settings);
+  const Attribution attribution =
+      attributed(run, run.at_checkpoint(), parse_recipe(kHealthy, "planted.toml"));
+  CHECK(attribution.nothing < 1e-6);
+  CHECK(attribution.whole > 0.005);
+  check_named(attribution, "source", "element cast");
+  // The products of adapters are in bf16: without casts, their storage remains.
+  CHECK(part(attribution, "layer", "layers.0.attention.q.lora_a").alone > 0);
+}
+
 TEST_CASE("a recipe without errors has none") {
   const Attribution attribution = attributed(load_recipe("fp32"));
   CHECK(attribution.whole < 1e-5);

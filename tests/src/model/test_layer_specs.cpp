@@ -349,6 +349,12 @@ TEST_CASE("a model without a last norm, with small norms, xIELU, GEGLU and a fac
                             parameter.name().find("post_norm") == std::string::npos;
     CHECK(parameter.is_trained() == !is_qk_norm);
   }
+  OptimizerConfig idle;
+  idle.groups.push_back({.match = "layers.*.attention.q_norm", .learning_rate = 2.0f});
+  CHECK_THROWS_WITH(Parameters(*backend, fog, idle, DType::bf16),
+                    Catch::Contains("the model freezes all of its parameters"));
+  idle.groups.front().frozen = true;
+  CHECK_NOTHROW(Parameters(*backend, fog, idle, DType::bf16));
   // The head reads the stream, which the last layer has written for no other reader.
   for (const LinearDeclaration& linear : declaration.linears()) {
     if (linear.name == "lm_head") CHECK_FALSE(linear.own_x.has_value());
