@@ -50,7 +50,8 @@ struct Recipe {
   DType activation_dtype = DType::bf16;  ///< storage of activations and their gradients
 
   /// Returns the numerics of one layer: keep_high_precision first, then the overrides in order.
-  /// Products of low-rank adapters (names ending in ".lora_a", ".lora_b") are in high precision.
+  /// Products of low-rank adapters (names ending in ".lora_a", ".lora_b") are in high precision,
+  /// unless an override is their name itself.
   /// `layer_count` resolves "first" and "last" in patterns.
   const LinearRecipe& for_layer(const std::string& layer_name, int layer_count) const;
 };

@@ -196,6 +196,10 @@ static void print_layout(void) {
   MEMBER(fp8lab_linear_pass, stream);
   MEMBER(fp8lab_linear_pass, x);
   MEMBER(fp8lab_linear_pass, w);
+  STRUCTURE(fp8lab_columns);
+  MEMBER(fp8lab_columns, names);
+  MEMBER(fp8lab_columns, arrays);
+  MEMBER(fp8lab_columns, count);
   STRUCTURE(fp8lab_run_description);
   MEMBER(fp8lab_run_description, path);
   MEMBER(fp8lab_run_description, name);
