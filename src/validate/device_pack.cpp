@@ -200,7 +200,8 @@ class PackReader {
       refuse("promote", std::to_string(one.promote),
              fmt::format("0 and multiples of {} up to {}", unit, one.k));
     }
-    if (one.promote > 0 && one.to_f16) refuse("promote", std::to_string(one.promote), "0 to fp16");
+    if (one.promote > 0 && one.to_f16)
+      refuse("promote", std::to_string(one.promote), "0 with FP16 results");
     count("tiles", one.tiles,
           one.tiles * ((one.rows + one.columns) * one.k + 2 * one.rows * one.columns));
     const std::string name = fmt::format("product{}.", index);
