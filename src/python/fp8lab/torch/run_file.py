@@ -133,8 +133,8 @@ class RunFile:
         the tokens and the sum of the losses, in nats, of each document of the held-out text, in
         its order: with those of the last evaluation, reports also state the noise of the choice
         of documents. They are paired between runs whose `text`, any name of it, and numbers of
-        tokens are the same. Raises Error before the first step, for a negative loss, and for
-        documents whose mean is not the loss.
+        tokens are the same. Raises Error before the first step and after the end, for a second
+        evaluation of a step, negative losses, and documents whose mean is not the loss.
         """
         with self._turn:
             if self._run is None:
