@@ -43,7 +43,7 @@ class RunFile:
                 optimizer.step()
                 file.step(loss, tokens=batch.size)
                 fp8lab.torch.end_step(model)
-            file.evaluation(held_out_loss)     # as often as wanted, after a step
+            file.evaluation(held_out_loss)     # after any step, once
 
     Operands are measured in the first step and in every `every`th one: those of the last
     micro-batch, of weights in the first. The file holds the layers that ran in the first step. It
