@@ -522,9 +522,9 @@ typedef struct fp8lab_run_document {
 /* Adds an evaluation after a step: the held-out loss in nats per token, and `documents` (count), in
  * the order of the text, or NULL with count 0. `text` is a hash of the held-out text: reports pair
  * documents of runs that have the same. Evaluations of a step are added after the step and before
- * the next one. Fails for a step that is not the last one added, a loss that is negative, a
- * document without tokens, and documents whose nats per token are not the loss (relative difference
- * above 1e-3). */
+ * the next one, one for a step. Fails for a step that is not the last one added or has one, after
+ * fp8lab_run_complete, for a loss or nats that are negative, a document without tokens, and
+ * documents whose nats per token are not the loss (relative difference above 1e-3). */
 FP8LAB_EXPORT fp8lab_status fp8lab_run_add_evaluation(fp8lab_run* run, int64_t step, double loss,
                                                       uint64_t text,
                                                       const fp8lab_run_document* documents,

@@ -6,10 +6,12 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulation/base/input_error.hpp"
 #include "emulation/cpu/simd/target.hpp"
+#include "src/config/reading/toml_reader.hpp"
 #include "src/interface/guard.hpp"
 #include "src/interface/handles.hpp"
 #include "src/interface/layer_handles.hpp"
@@ -19,8 +21,10 @@
 
 struct fp8lab_run {
   std::unique_ptr<fp8lab::RunLog> log;
-  std::vector<std::string> layers;  ///< names
-  std::int64_t last_step = 0;       ///< 0: none yet
+  std::vector<std::string> layers;   ///< names
+  std::int64_t last_step = 0;        ///< 0: none yet
+  std::int64_t last_evaluation = 0;  ///< its step; 0: none yet
+  bool is_complete = false;
 };
 
 namespace fp8lab::interface {
@@ -82,6 +86,27 @@ RunMeta meta_of(const fp8lab_run_description& run, const Recipe& recipe) {
   return meta;
 }
 
+/// The run, to which rows can still be added.
+fp8lab_run& open_run(fp8lab_run* run, const char* what) {
+  fp8lab_run& whole = given(run, "run");
+  if (whole.is_complete) {
+    throw InputError(
+        {.where = what, .reason = "the run is complete", .accepted = "before fp8lab_run_complete"});
+  }
+  return whole;
+}
+
+/// Throws InputError for a configuration that readers could not parse.
+void check_config(const std::string& config) {
+  try {
+    (void)parse_toml(config, "config");
+  } catch (const InputError& error) {
+    ErrorFields fields = error.fields();
+    fields.accepted = "TOML, such as 'lr = 1e-3'";
+    throw InputError(std::move(fields));
+  }
+}
+
 /// Throws InputError for documents that cannot be those of an evaluation with this loss.
 void check_documents(double loss, const fp8lab_run_document* documents, std::size_t count) {
   if (count == 0) return;
@@ -93,6 +118,12 @@ void check_documents(double loss, const fp8lab_run_document* documents, std::siz
                         .key = "tokens",
                         .found = std::to_string(documents[i].tokens),
                         .accepted = "at least 1"});
+    }
+    if (documents[i].nats < 0) {
+      throw InputError({.where = fmt::format("document {}", i),
+                        .key = "nats",
+                        .found = fmt::format("{}", documents[i].nats),
+                        .accepted = "0 or above, or NaN"});
     }
     nats += documents[i].nats;
     tokens += static_cast<double>(documents[i].tokens);
@@ -118,6 +149,7 @@ fp8lab_status fp8lab_run_new(const fp8lab_run_description* description, const fp
     fp8lab_run*& result = given(run, "run");
     const auto all = interface::layers_from(layers, count);
     const fp8lab::RunMeta meta = interface::meta_of(described, given(recipe, "recipe").recipe);
+    interface::check_config(meta.config_text);
     const std::string path = text_of(described.path, "path");
     if (std::filesystem::exists(path)) {
       throw fp8lab::InputError(
@@ -144,17 +176,17 @@ fp8lab_status fp8lab_run_add_step(fp8lab_run* run, const fp8lab_run_step* step) 
     record.grad_norm = row.gradient_norm;
     record.learning_rate = row.learning_rate;
     record.seconds = row.seconds;
-    fp8lab::RunLog& log = *given(run, "run").log;
-    log.append(record);
-    log.flush();
-    run->last_step = row.step;
+    fp8lab_run& whole = interface::open_run(run, "step");
+    whole.log->append(record);
+    whole.log->flush();
+    whole.last_step = row.step;
   });
 }
 
 fp8lab_status fp8lab_run_add_evaluation(fp8lab_run* run, int64_t step, double loss, uint64_t text,
                                         const fp8lab_run_document* documents, size_t count) {
   return guarded([&] {
-    fp8lab_run& whole = given(run, "run");
+    fp8lab_run& whole = interface::open_run(run, "evaluation");
     if (step != whole.last_step || step == 0) {
       throw fp8lab::InputError(
           {.key = "step",
@@ -162,6 +194,12 @@ fp8lab_status fp8lab_run_add_evaluation(fp8lab_run* run, int64_t step, double lo
            .accepted = whole.last_step == 0
                            ? "after the first step"
                            : fmt::format("{}, the last step added", whole.last_step)});
+    }
+    if (step == whole.last_evaluation) {
+      throw fp8lab::InputError({.key = "step",
+                                .found = std::to_string(step),
+                                .reason = "and has an evaluation",
+                                .accepted = "one evaluation of a step"});
     }
     if (loss < 0) {
       throw fp8lab::InputError({.key = "loss",
@@ -184,6 +222,7 @@ fp8lab_status fp8lab_run_add_evaluation(fp8lab_run* run, int64_t step, double lo
       row.nats = documents[i].nats;
       log.append(row);
     }
+    whole.last_evaluation = step;
     log.flush();
   });
 }
@@ -191,7 +230,7 @@ fp8lab_status fp8lab_run_add_evaluation(fp8lab_run* run, int64_t step, double lo
 fp8lab_status fp8lab_run_add_statistics(fp8lab_run* run, int64_t step, fp8lab_linear* const* layers,
                                         size_t count, void* stream) {
   return guarded([&] {
-    const fp8lab_run& whole = given(run, "run");
+    const fp8lab_run& whole = interface::open_run(run, "statistics");
     const auto all = interface::layers_from(layers, count);
     std::vector<fp8lab::OperandStatistics> statistics;
     std::vector<std::uint8_t> without_history;
@@ -218,5 +257,9 @@ fp8lab_status fp8lab_run_add_statistics(fp8lab_run* run, int64_t step, fp8lab_li
 }
 
 fp8lab_status fp8lab_run_complete(fp8lab_run* run) {
-  return guarded([&] { given(run, "run").log->complete(0); });
+  return guarded([&] {
+    fp8lab_run& whole = interface::open_run(run, "completion");
+    whole.is_complete = true;  // Also if the disk is full: the row may be there.
+    whole.log->complete(0);
+  });
 }

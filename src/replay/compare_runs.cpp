@@ -3,7 +3,13 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <bit>
+#include <cmath>
+#include <map>
 #include <utility>
+
+#include "src/io/hash.hpp"
+#include "src/replay/run_difference.hpp"
 
 namespace fp8lab {
 namespace {
@@ -29,6 +35,50 @@ void add_identity(const RunMeta& a, const RunMeta& b, std::vector<std::string>& 
   }
 }
 
+bool differ(double a, double b) {
+  return !(std::isnan(a) && std::isnan(b)) &&
+         std::bit_cast<std::uint64_t>(a) != std::bit_cast<std::uint64_t>(b);
+}
+
+const std::string& stage_of(const RunData& run, std::int32_t stage) {
+  return run.meta.stage_names.at(static_cast<std::size_t>(stage));
+}
+
+/// Returns the first evaluation of the same step and stage whose results differ.
+StepDifference first_held_out(const RunData& a, const RunData& b) {
+  for (const EvalRecord& x : a.eval) {
+    for (const EvalRecord& y : b.eval) {
+      if (x.step != y.step || stage_of(a, x.stage) != stage_of(b, y.stage)) continue;
+      if (differ(x.loss, y.loss)) return {x.step, "held-out loss"};
+      if (differ(x.exact_match, y.exact_match)) return {x.step, "exact match"};
+    }
+  }
+  return {};
+}
+
+/// The held-out text of each evaluation that has documents, by step and stage.
+using HeldOutTexts = std::map<std::pair<std::int64_t, std::string>, std::uint64_t>;
+
+HeldOutTexts held_out_texts(const RunData& run) {
+  HeldOutTexts texts;
+  for (const DocumentRecord& row : run.documents) {
+    texts[{row.step, stage_of(run, row.stage)}] = row.text;
+  }
+  return texts;
+}
+
+/// Adds the first evaluation whose texts differ.
+void add_held_out_text(const RunData& a, const RunData& b, std::vector<std::string>& differences) {
+  const HeldOutTexts others = held_out_texts(b);
+  for (const auto& [place, text] : held_out_texts(a)) {
+    const auto other = others.find(place);
+    if (other == others.end() || other->second == text) continue;
+    differences.push_back(fmt::format("evaluation data of stage {}: {} -> {}", place.second,
+                                      hex16(text), hex16(other->second)));
+    return;
+  }
+}
+
 }  // namespace
 
 FileComparison compare_files(const RecordedRun& a, const RecordedRun& b) {
@@ -46,6 +96,7 @@ FileComparison compare_files(const RecordedRun& a, const RecordedRun& b) {
       found.made_of.push_back(
           fmt::format("model parameters: {} -> {}", x.parameter_count, y.parameter_count));
     }
+    add_held_out_text(a.data, b.data, found.made_of);
   }
   constexpr std::array<std::pair<const char*, std::string RunMeta::*>, 4> kParts = {
       {{"build", &RunMeta::code_version},
@@ -63,6 +114,9 @@ FileComparison compare_files(const RecordedRun& a, const RecordedRun& b) {
   const bool both = a.data.complete && b.data.complete && a.last_step() == b.last_step();
   if (found.first.step < 0 && both && a.data.final_weight_hash != b.data.final_weight_hash) {
     found.first = {a.last_step(), "final weights"};
+  }
+  if (found.first.step < 0 && !sort_differences(found.made_of).evaluation) {
+    found.held_out = first_held_out(a.data, b.data);
   }
   return found;
 }

@@ -18,6 +18,11 @@ struct FileComparison {
   bool tells_data = true;            ///< false: another program wrote a file, which names no data
   std::int64_t steps = 0;            ///< number of steps that both files have
   StepDifference first;              ///< first difference in these steps, or in the final weights
+  /// The first held-out loss, or share of right answers, that differs after equal steps; none if
+  /// the runs evaluate in different ways.
+  StepDifference held_out;
+
+  bool differs() const { return first.step >= 0 || held_out.step >= 0; }
 };
 FileComparison compare_files(const RecordedRun& a, const RecordedRun& b);
 

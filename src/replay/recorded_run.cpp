@@ -4,6 +4,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/base/input_error.hpp"
+#include "src/config/reading/document_kind.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/train/checkpoint/identity.hpp"
 #include "src/train/run_check.hpp"
@@ -42,6 +43,7 @@ RecordedRun open_file(const std::filesystem::path& path) {
   if (!is_file(run.file)) {
     throw InputError({.where = run.file.string(), .reason = "there is no run file"});
   }
+  refuse_document(run.file, "a run");
   run.data = read_run(run.file);
   require_continuable(run.data.meta, run.file);
   return run;
@@ -52,6 +54,7 @@ RecordedRun open_file(const std::filesystem::path& path) {
 RecordedRun open_run_to_compare(const std::filesystem::path& path) {
   RecordedRun run = open_file(path);
   if (has_configuration(run.data.meta, run.file.string())) return open_recorded_run(path);
+  run.config.text = run.data.meta.config_text;
   return run;
 }
 

@@ -29,7 +29,7 @@ RecordedRun open_recorded_run(const std::filesystem::path& path,
                               const std::vector<std::filesystem::path>& look_in = {});
 
 /// As open_recorded_run, and also for a run that another program wrote (has_configuration): then
-/// without `config` and `places`, to be compared and not executed.
+/// without `places`, and with the text alone of `config`, to be compared and not executed.
 RecordedRun open_run_to_compare(const std::filesystem::path& path);
 
 /// Creates a backend by name.

@@ -103,11 +103,19 @@ struct Candidate {
   std::string text;
 };
 
-bool explains(const DeviceProducts& products, const Candidate& candidate) {
+/// Returns true if a candidate has all results. `telling` is a result that refuted another one,
+/// with which the comparison begins: most candidates fail there too.
+bool explains(const DeviceProducts& products, const Candidate& candidate, std::int64_t& telling) {
   const FormatSpec format = products.result_format();
-  for (std::int64_t i = 0; i < products.results(); ++i) {
+  const auto agrees = [&](std::int64_t i) {
     const std::uint32_t found = canonical(format, products.d[static_cast<std::size_t>(i)]);
-    if (emulated(products, candidate.accumulator, i, candidate.promote) != found) return false;
+    return emulated(products, candidate.accumulator, i, candidate.promote) == found;
+  };
+  if (!agrees(telling)) return false;
+  for (std::int64_t i = 0; i < products.results(); ++i) {
+    if (agrees(i)) continue;
+    telling = i;
+    return false;
   }
   return true;
 }
@@ -218,8 +226,9 @@ void for_each_candidate(const DeviceProducts& products, const Accumulator& expec
 
 std::string explanation(const DeviceProducts& products, const Accumulator& expected) {
   std::string found;
+  std::int64_t telling = 0;
   for_each_candidate(products, expected, [&](const Candidate& candidate) {
-    if (!explains(products, candidate)) return false;
+    if (!explains(products, candidate, telling)) return false;
     found = candidate.text;
     return true;
   });
@@ -261,9 +270,8 @@ DeviceFinding check_products(const DeviceFacts& facts, const DeviceProducts& pro
   if (finding.different == 0) return finding;
   finding.deviation = explanation(products, profile->accumulator);
   if (finding.deviation.empty()) {
-    const double equal = 100.0 - 100.0 * static_cast<double>(finding.different) /
-                                     static_cast<double>(finding.results);
-    finding.deviation = fmt::format("of no known unit; {:.2f} % of the results are equal", equal);
+    finding.deviation = fmt::format("of no known unit; {} of {} results are equal",
+                                    finding.results - finding.different, finding.results);
   }
   return finding;
 }

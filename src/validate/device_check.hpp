@@ -39,7 +39,7 @@ struct DeviceFinding {
 /// Compares all of a pack, in its order. Of results that differ, the search goes through the
 /// profiles, then through changes of one and of two parameters (fraction bits, group, kept mantissa
 /// bits, rounding, alignment, floor) and other intervals of promotion; a deviation that none of
-/// them explains is said to be unknown, with the share of results that are equal.
+/// them explains is said to be unknown, with the number of results that are equal.
 std::vector<DeviceFinding> check_device_pack(const DevicePack& pack);
 
 }  // namespace fp8lab

@@ -18,7 +18,8 @@ namespace {
 using numerics::FormatSpec;
 
 constexpr const char* kKind = "device-1";
-constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
+constexpr std::int64_t kMostElements = std::int64_t{1} << 26;  ///< of all tensors of a pack
+constexpr std::int64_t kRowsUnit = 16, kColumnsUnit = 8;       ///< of every instruction
 
 /// The type whose elements are codes of a format; TF32 is stored as FP32, its lower bits 0.
 StoredType pack_type(const FormatSpec& format) {
@@ -32,6 +33,13 @@ StoredType pack_type(const FormatSpec& format) {
 bool is_known(const FormatSpec& format) {
   return format == numerics::kFP32 || format == numerics::kTF32 ||
          pack_type(format) != StoredType::f32;
+}
+
+bool is_fp8_format(const FormatSpec& format) { return format.bits() <= 8; }
+
+/// Elements of K that one instruction multiplies: 32 bytes.
+std::int64_t elements_of_k(const FormatSpec& format) {
+  return 32 / static_cast<std::int64_t>(size_of(pack_type(format)));
 }
 
 /// Bits that a stored element has below those of the code.
@@ -69,7 +77,7 @@ class PackReader {
     }
     const auto about = metadata.find("about");
     if (about == metadata.end()) refuse("about", "missing", "a JSON object");
-    about_ = parse_json(about->second, file_.path());
+    about_ = parse_json(about->second, file_.path() + ": metadata 'about'");
   }
 
   DevicePack read() {
@@ -82,6 +90,9 @@ class PackReader {
     }
     for (const json& one : field(about_, "conversions", json::value_t::array)) {
       pack.conversions.push_back(conversions(one, pack.conversions.size()));
+    }
+    if (pack.products.empty() && pack.conversions.empty()) {
+      refuse("products", "empty, as is 'conversions'", "results of a card");
     }
     return pack;
   }
@@ -113,13 +124,31 @@ class PackReader {
     if (value < 0 || value > 1'000'000) refuse(key, std::to_string(value), "0 to 1000000");
     return static_cast<int>(value);
   }
-  FormatSpec format(const json& object, const char* key) const {
+  /// A count that is a positive multiple of `unit`.
+  std::int64_t multiple(const json& object, const char* key, std::int64_t unit) const {
+    const std::int64_t value = number(object, key);
+    if (value < 1 || value % unit != 0) {
+      refuse(key, std::to_string(value),
+             unit == 1 ? std::string("1 or more") : fmt::format("multiples of {}", unit));
+    }
+    return value;
+  }
+  FormatSpec format(const json& object, const char* key, const std::string& accepted) const {
     const std::string name = text(object, key);
     const std::optional<FormatSpec> found = format_by_name(name);
-    if (!found || !is_known(*found)) {
-      refuse(key, quoted_word(name), "e4m3fn, e5m2, bf16, fp16, e8m10, fp32");
+    if (!found || !is_known(*found) || accepted.find(format_name(*found)) == std::string::npos) {
+      refuse(key, quoted_word(name), accepted);
     }
     return *found;
+  }
+
+  /// Counts the elements of a pack, which are limited.
+  void count(const char* key, std::int64_t value, std::int64_t elements) {
+    elements_ += elements;
+    if (elements_ > kMostElements) {
+      refuse(key, fmt::format("{}: more than {} elements in the pack", value, kMostElements),
+             "fewer");
+    }
   }
 
   std::vector<std::uint32_t> codes(const std::string& name, const FormatSpec& format,
@@ -143,41 +172,70 @@ class PackReader {
     return values;
   }
 
-  DeviceProducts products(const json& about, std::size_t index) const {
-    DeviceProducts one;
+  /// Reads what an instruction multiplies. Refuses what none has.
+  void read_instruction(const json& about, DeviceProducts& one) const {
     one.instruction = text(about, "instruction");
-    one.format_a = format(about, "a");
-    one.format_b = format(about, "b");
-    one.to_f16 = field(about, "to_f16", json::value_t::boolean).get<bool>();
-    one.promote = number(about, "promote");
-    one.tiles = number(about, "tiles");
-    one.rows = number(about, "rows");
-    one.columns = number(about, "columns");
-    one.k = number(about, "k");
-    if (one.tiles * one.rows > kMostElements / (one.k + one.columns + 1)) {
-      refuse("tiles", std::to_string(one.tiles), "fewer");
+    if (one.instruction != "mma.sync" && one.instruction != "wgmma") {
+      refuse("instruction", quoted_word(one.instruction), "mma.sync, wgmma");
     }
+    one.format_a = format(about, "a", "e4m3fn, e5m2, bf16, fp16, e8m10");
+    one.format_b = format(about, "b",
+                          is_fp8_format(one.format_a) ? "e4m3fn, e5m2" : format_name(one.format_a));
+    one.to_f16 = field(about, "to_f16", json::value_t::boolean).get<bool>();
+    if (one.to_f16 && !is_fp8_format(one.format_a) && one.format_a != numerics::kFP16) {
+      refuse("to_f16", "true", "false with " + format_name(one.format_a));
+    }
+  }
+
+  DeviceProducts products(const json& about, std::size_t index) {
+    DeviceProducts one;
+    read_instruction(about, one);
+    one.tiles = multiple(about, "tiles", 1);
+    one.rows = multiple(about, "rows", kRowsUnit);
+    one.columns = multiple(about, "columns", kColumnsUnit);
+    const std::int64_t unit = elements_of_k(one.format_a);
+    one.k = multiple(about, "k", unit);
+    one.promote = number(about, "promote");
+    if (one.promote % unit != 0 || one.promote > one.k) {
+      refuse("promote", std::to_string(one.promote),
+             fmt::format("0 and multiples of {} up to {}", unit, one.k));
+    }
+    if (one.promote > 0 && one.to_f16)
+      refuse("promote", std::to_string(one.promote), "0 with FP16 results");
+    count("tiles", one.tiles,
+          one.tiles * ((one.rows + one.columns) * one.k + 2 * one.rows * one.columns));
     const std::string name = fmt::format("product{}.", index);
     one.a = codes(name + "a", one.format_a, {one.tiles, one.rows, one.k});
     one.b = codes(name + "b", one.format_b, {one.tiles, one.columns, one.k});
     const std::vector<std::int64_t> shape{one.tiles, one.rows, one.columns};
-    if (file_.find(name + "c") != nullptr) one.c = codes(name + "c", one.result_format(), shape);
+    if (file_.find(name + "c") != nullptr) {
+      if (one.promote > 0) {
+        throw InputError({.where = file_.path(),
+                          .noun = "tensor",
+                          .key = name + "c",
+                          .reason = "is no addend of promoted sums",
+                          .accepted = "with 'promote' 0"});
+      }
+      one.c = codes(name + "c", one.result_format(), shape);
+    }
     one.d = codes(name + "d", one.result_format(), shape);
     return one;
   }
 
-  DeviceConversions conversions(const json& about, std::size_t index) const {
+  DeviceConversions conversions(const json& about, std::size_t index) {
     DeviceConversions one;
-    one.format = format(about, "format");
-    const std::int64_t count = number(about, "count");
+    one.format = format(about, "format", "e4m3fn, e5m2, bf16, fp16");
+    const std::int64_t values = multiple(about, "count", 1);
+    count("count", values, 2 * values);
     const std::string name = fmt::format("conversion{}.", index);
-    one.inputs = codes(name + "x", numerics::kFP32, {count});
-    one.codes = codes(name + "codes", one.format, {count});
+    one.inputs = codes(name + "x", numerics::kFP32, {values});
+    one.codes = codes(name + "codes", one.format, {values});
     return one;
   }
 
   SafetensorsFile file_;
   json about_;
+  std::int64_t elements_ = 0;  ///< of the tensors that were read
 };
 
 }  // namespace

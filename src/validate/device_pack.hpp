@@ -66,7 +66,8 @@ struct DevicePack {
 void write_device_pack(const std::filesystem::path& path, const DevicePack& pack);
 
 /// Inverse of write_device_pack. Throws Error that names the file and the tensor or field for
-/// anything else: other metadata, unknown formats, shapes that do not fit.
+/// anything else: other metadata, shapes that do not fit, products that no instruction has
+/// (formats, K, promotion, an addend of promoted sums), no results at all, more than 2^26 elements.
 DevicePack read_device_pack(const std::filesystem::path& path);
 
 }  // namespace fp8lab

@@ -461,7 +461,7 @@ def test_what_is_no_model_is_told_by_its_kind(tmp_path: Path) -> None:
     (tmp_path / "run.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(60))
     np.save(tmp_path / "x.npy", np.ones((4, 32), np.float32))
     for file, words in {
-        "held.jsonl": "held.jsonl: no safetensors file: header length",
+        "held.jsonl": "held.jsonl: no safetensors file, but text: header length",
         "model.gguf": "no safetensors file, but GGUF, of which python3 -m fp8lab.gguf FILE FOLDER",
         "x.npy": "no safetensors file, but NumPy's .npy",
     }.items():
@@ -471,6 +471,98 @@ def test_what_is_no_model_is_told_by_its_kind(tmp_path: Path) -> None:
     # A run goes by its run.h5 as by its folder, wherever a model is read.
     for file in ("run.h5", tmp_path / "run.h5"):
         assert "a run without a checkpoint" in refused("eval", file, cwd=tmp_path)
+
+
+DOCUMENTS = {
+    "run.toml": ("a run file", "fp8lab train --config run.toml", '[[stages]]\nname = "s"\n'),
+    "r.toml": ("a recipe", "fp8lab train --preset NAME --recipe r.toml", "[slots.x]\n"),
+    "study": ("a study", "fp8lab ablate --study study", '[[arm]]\nname = "a"\n'),
+    "m.toml": (
+        "a model file",
+        "fp8lab train --preset NAME --set model.base=m.toml",
+        "vocab_size = 48\nhidden_size = 32\n",
+    ),
+    "part.toml": (
+        "a model file",
+        "its keys belong into [model] of a run file",
+        'base = "fog"\nvocab_size = 48\nhidden_size = 32\n',
+    ),
+    "o.toml": ("a TOML file", "", "[[optimizer.group]]\nfrozen = true\n"),
+    "broken.toml": ("a TOML file", "", "[["),
+}
+
+
+def test_documents_are_named_wherever_other_files_are_read(tmp_path: Path) -> None:
+    for name, (_, _, content) in DOCUMENTS.items():
+        (tmp_path / name).write_text(content)
+    commands = {
+        "a model or a run": (
+            ("eval",),
+            ("generate", "--prompt", "a"),
+            ("export",),
+            ("whatif", "--recipe", "bf16"),
+            ("attribute",),
+            ("assess",),
+            ("certify",),
+            ("train", "--preset", "quickstart", "--dry-run", "--init-from"),
+        ),
+        "a run": (("verify",), ("compare", "r.toml"), ("compare", "--files-only", "r.toml")),
+        "the folder of a run, of a study or of a model": (("doctor",),),
+    }
+    for wanted, all_words in commands.items():
+        for index, words in enumerate(all_words):
+            for name in DOCUMENTS if index == 0 else ("run.toml",):
+                shown = "r.toml" if words[0] == "compare" else name
+                kind, command, _ = DOCUMENTS[shown]
+                more = ("out",) if words[0] == "export" else ()
+                said = refused(*words, name, *more, cwd=tmp_path)
+                ending = f"; {command}" if command else ""
+                assert said.rstrip().endswith(f"{shown}: is {kind}, not {wanted}{ending}"), said
+
+
+def test_models_and_records_are_named_where_documents_are_read(tmp_path: Path) -> None:
+    kind, command, content = DOCUMENTS["m.toml"]
+    (tmp_path / "m.toml").write_text(content)
+    (tmp_path / "run.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(60))
+    (tmp_path / "c.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    for own, words in {
+        "a run file": ("train", "--dry-run", "--config"),
+        "a recipe": ("recipes", "check"),
+        "a study": ("ablate", "--list", "--study"),
+    }.items():
+        said = refused(*words, "m.toml", cwd=tmp_path)
+        assert said.rstrip().endswith(f"m.toml: is {kind}, not {own}; {command}"), said
+        said = refused(*words, "run.h5", cwd=tmp_path)
+        assert "run.h5: is an HDF5 file, the record of a run or study, not TOML" in said
+        assert "fp8lab report run.h5" in said
+        said = refused(*words, "c.safetensors", cwd=tmp_path)
+        assert "c.safetensors: is a safetensors file, not TOML; fp8lab eval c.safetensors" in said
+    # The command that is named reads the file.
+    model = succeeded("models", "show", "tiny", "--json")
+    (tmp_path / "m.toml").write_text(json.loads(model)["text"].replace("[model]\n", ""))
+    words = command.replace("NAME", "quickstart").split()[1:]
+    assert "parameters" in succeeded(*words, "--dry-run", cwd=tmp_path)
+
+
+def test_a_pack_of_another_card_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    def pack(name: str, found: int) -> Path:
+        facts = {"major": 9, "minor": 0, "driver": 13000, "runtime": 13000, "version": "x"}
+        conversion = {"format": "bf16", "count": 1}
+        about = {"device": {"name": name, **facts}, "products": [], "conversions": [conversion]}
+        tensors = {
+            "conversion0.x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+            "conversion0.codes": {"dtype": "BF16", "shape": [1], "data_offsets": [4, 6]},
+        }
+        metadata = {"fp8lab": "device-1", "about": json.dumps(about)}
+        header = json.dumps({"__metadata__": metadata, **tensors}).encode()
+        data = struct.pack("<fH", 1.0, found)
+        (tmp_path / "p").write_bytes(struct.pack("<Q", len(header)) + header + data)
+        return tmp_path / "p"
+
+    said = succeeded("validate", "device", pack("\x1b[31mcard\n9 cases", 0x3F80))
+    assert said.startswith("\\x1b[31mcard 9 cases, compute capability 9.0")
+    assert said.endswith("\n1 cases, 0 mismatches, 0 unchecked\n")
+    assert run("validate", "device", pack("card", 0x3F81)).returncode == 3
 
 
 def test_places_of_words_are_not_offered_as_options() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -399,7 +400,15 @@ def test_columns_that_do_not_fit_an_objective_are_refused(shape: Path) -> None:
         advantage=np.ones((2, 11)),
     )
     refused("column 'advantage': <U1; accepted: numbers", advantage=np.array([["a"]]))
+    refused("column 'advantage': rows of unequal length", advantage=[[1.0, 2.0], [1.0]])
     wrong = advantage.copy()
+    for value, words in ((1e39, r"1e\+39"), (-1e300, r"1e\+300")):
+        wrong[1, 4] = value
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            refused(f"column 'advantage': {words}; accepted: float32, at most", advantage=wrong)
+    wrong[1, 4] = np.inf
+    refused(r"column 'advantage' is inf at \(1, 4\); accepted: finite numbers", advantage=wrong)
     wrong[1, 4] = np.nan
     refused(r"column 'advantage' is nan at \(1, 4\); accepted: finite numbers", advantage=wrong)
     wrong[1, 4], wrong[0, 11] = 1.0, np.inf  # the last token has no target

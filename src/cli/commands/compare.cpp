@@ -19,6 +19,7 @@
 #include "src/cli/options/replay_options.hpp"
 #include "src/cli/progress.hpp"
 #include "src/io/hash.hpp"
+#include "src/io/printable.hpp"
 #include "src/io/shell_word.hpp"
 #include "src/replay/compare_runs.hpp"
 #include "src/replay/run_difference.hpp"
@@ -110,20 +111,27 @@ class CompareReport {
 
 void CompareReport::add(const FileComparison& files) {
   const RunDifference difference = sort_differences(files.made_of);
-  fmt::print("{}\n", explain(difference));
+  const bool says_equal = files.tells_data || !difference.names().empty();
+  fmt::print("{}\n", says_equal ? printable(explain(difference))
+                                : "A and B differ in nothing that their files name");
   if (!files.tells_data) {
     fmt::print("of data, start and settings these files say nothing: another program wrote one\n");
   }
   add_losses();
-  for (const std::string& line : files.made_of) fmt::print("differs in {}\n", line);
+  for (const std::string& line : files.made_of) fmt::print("differs in {}\n", printable(line));
   json_["differs_in"] = difference.names();
   json_["pair"] = difference.is_pair();
   json_["made_of"] = files.made_of;
   json_["steps"] = files.steps;
-  json_["good"] = files.first.step < 0;
+  json_["good"] = !files.differs();
   if (files.first.step < 0) {
-    fmt::print("{} steps that both have: same bits (A ends after step {}, B after {})\n",
-               files.steps, a_.last_step(), b_.last_step());
+    fmt::print("{} steps that both have: {} (A ends after step {}, B after {})\n", files.steps,
+               files.tells_data ? "same bits" : "same losses and gradient norms", a_.last_step(),
+               b_.last_step());
+    if (files.held_out.step < 0) return;
+    fmt::print("files: {} differs first at step {}\n", files.held_out.what, files.held_out.step);
+    json_["first_step"] = files.held_out.step;
+    json_["difference"] = files.held_out.what;
     return;
   }
   fmt::print("files: {} differs first at step {}", files.first.what, files.first.step);
@@ -151,8 +159,8 @@ void CompareReport::add_losses() {
   }
   fmt::print("{:<20} {:>9} {:>12} {:>12} {:>12}\n", "loss in nats", "step", "A", "B", "B - A");
   for (const LossPair& pair : pairs) {
-    fmt::print("{:<20} {:>9} {:>12.6g} {:>12.6g} {:>+12.4g}\n", pair.name, pair.step, pair.a,
-               pair.b, pair.b - pair.a);
+    fmt::print("{:<20} {:>9} {:>12.6g} {:>12.6g} {:>+12.4g}\n", printable(pair.name), pair.step,
+               pair.a, pair.b, pair.b - pair.a);
     json_["losses"].push_back({{"name", pair.name},
                                {"step", pair.step},
                                {"a", finite_json(pair.a)},
@@ -225,8 +233,7 @@ int compare(const std::vector<std::string>& arguments) {
   const FileComparison files = compare_files(a, b);
   CompareReport report(a, b);
   report.add(files);
-  const bool differs = files.first.step >= 0;
-  if (differs && executes) {
+  if (files.first.step >= 0 && executes) {
     const StartPoint start = common_start(a, b, files.first.step);
     PhaseLine phase;
     const ExecutedAgain again =
@@ -241,7 +248,7 @@ int compare(const std::vector<std::string>& arguments) {
   if (values.count("json") != 0) {
     write_json(values["json"].as<std::string>(), report.json());
   }
-  return differs ? ExitCode::kMismatch : ExitCode::kSuccess;
+  return files.differs() ? ExitCode::kMismatch : ExitCode::kSuccess;
 }
 
 }  // namespace fp8lab::cli

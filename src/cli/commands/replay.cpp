@@ -11,6 +11,7 @@
 #include "src/cli/options/output_path.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/json_document.hpp"
+#include "src/io/printable.hpp"
 #include "src/replay/replay_gemm.hpp"
 
 namespace fp8lab::cli {
@@ -65,7 +66,7 @@ void print_calls(const ordered_json& calls, const fs::path& file) {
   for (const auto& row : rows) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
-    fmt::print("{}\n", line.substr(0, line.find_last_not_of(' ') + 1));
+    fmt::print("{}\n", printable(line.substr(0, line.find_last_not_of(' ') + 1)));
   }
 }
 
@@ -123,7 +124,7 @@ int replay(const std::vector<std::string>& arguments) {
     right = right && result.is_right();
     json["gemms"].push_back(as_json(gemm, result));
     if (values.count("json") != 0) continue;
-    for (const std::string& line : describe(gemm, result)) fmt::print("{}\n", line);
+    for (const std::string& line : describe(gemm, result)) fmt::print("{}\n", printable(line));
   }
   if (values.count("json") != 0) fmt::print("{}\n", json_text(json));
   return right ? ExitCode::kSuccess : ExitCode::kMismatch;

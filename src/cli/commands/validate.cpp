@@ -18,6 +18,7 @@
 #include "src/cli/progress.hpp"
 #include "src/cli/validate_steps.hpp"
 #include "src/cli/version.hpp"
+#include "src/io/printable.hpp"
 #include "src/validate/codec.hpp"
 #include "src/validate/device_check.hpp"
 #include "src/validate/export.hpp"
@@ -390,12 +391,12 @@ int check_kernels(const Values& values) {
 int report_rows(const Values& values, const std::string& what, const std::vector<Row>& rows,
                 const std::vector<GoldenMismatch>& differences) {
   for (const Row& row : rows) {
-    fmt::print("{}: {} cases, {} mismatches, {} unchecked\n", row.name, row.cases, row.mismatches,
-               row.unchecked);
+    fmt::print("{}: {} cases, {} mismatches, {} unchecked\n", printable(row.name), row.cases,
+               row.mismatches, row.unchecked);
   }
   for (const GoldenMismatch& mismatch : differences) {
-    fmt::print("first mismatch in {}: {}: expected {:#x}, got {:#x}\n", mismatch.file,
-               mismatch.where, mismatch.expected, mismatch.actual);
+    fmt::print("first mismatch in {}: {}: expected {:#x}, got {:#x}\n", printable(mismatch.file),
+               printable(mismatch.where), mismatch.expected, mismatch.actual);
   }
   const Row total = add_up(rows);
   fmt::print("{} cases, {} mismatches, {} unchecked\n", total.cases, total.mismatches,
@@ -434,8 +435,8 @@ int third_party(const Values& values) {
 
 void print_device_findings(const DeviceFacts& facts, const std::vector<DeviceFinding>& findings) {
   const std::string_view cards = recorded_cards(facts.major, facts.minor);
-  fmt::print("{}, compute capability {}.{} ({}), driver {}.{}\n", facts.name, facts.major,
-             facts.minor,
+  fmt::print("{}, compute capability {}.{} ({}), driver {}.{}\n", printable(facts.name),
+             facts.major, facts.minor,
              cards.empty() ? "no results recorded" : fmt::format("recorded: {}", cards),
              facts.driver / 1000, facts.driver % 1000 / 10);
   for (const DeviceFinding& finding : findings) {
@@ -488,8 +489,11 @@ int device(const Values& values) {
   }
   Row total;
   nlohmann::ordered_json json = {{"what", "device"}, {"packs", nlohmann::json::array()}};
+  PhaseLine phase;
   for (const DevicePack& pack : packs) {
+    phase.begin("validate device: comparing, and looking for what explains a difference");
     const std::vector<DeviceFinding> findings = check_device_pack(pack);
+    phase.begin("");
     print_device_findings(pack.facts, findings);
     json["packs"].push_back(json_of(pack.facts, findings));
     for (const DeviceFinding& finding : findings) {

@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "emulation/base/input_error.hpp"
+#include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/io/shell_word.hpp"
 
 namespace fp8lab {
@@ -15,10 +17,11 @@ namespace {
 struct KindRow {
   DocumentKind kind;
   std::string_view name;
-  std::string_view command;                ///< before the path of the file
+  std::string_view command;                ///< before the path of the file, and a blank or "="
   std::array<std::string_view, 4> keys{};  ///< that only files of this kind have
+  std::ptrdiff_t needed = 1;               ///< keys that tell the kind
 };
-constexpr std::array<KindRow, 3> kKinds = {{
+constexpr std::array<KindRow, 4> kKinds = {{
     {DocumentKind::run, "a run file", "fp8lab train --config", {"stages", "logging", "model"}},
     {DocumentKind::recipe,
      "a recipe",
@@ -28,13 +31,33 @@ constexpr std::array<KindRow, 3> kKinds = {{
      "a study",
      "fp8lab ablate --study",
      {"arm", "baseline", "shared_stages", "design"}},
+    // A run file may have one of these keys outside [model] by mistake.
+    {DocumentKind::model,
+     "a model file",
+     "fp8lab train --preset NAME --set model.base=",
+     {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"},
+     2},
 }};
+
+/// Files of more bytes are no documents.
+constexpr std::uintmax_t kMostBytes = std::uintmax_t{1} << 22;
 
 bool has_keys(const toml::table& document, const KindRow& row) {
   // The axes of a study are a list, those of a recipe a table.
   if (row.kind == DocumentKind::study && document["axis"].is_array()) return true;
-  return std::any_of(row.keys.begin(), row.keys.end(),
-                     [&](std::string_view key) { return !key.empty() && document.contains(key); });
+  const auto found = std::count_if(row.keys.begin(), row.keys.end(), [&](std::string_view key) {
+    return !key.empty() && document.contains(key);
+  });
+  return found >= row.needed;
+}
+
+/// The command that reads a file of this kind. A model with a base is the table of a run file.
+std::string remedy_for(const KindRow& row, const toml::table& document, const std::string& file) {
+  if (row.kind == DocumentKind::model && document.contains("base")) {
+    return "its keys belong into [model] of a run file";
+  }
+  return fmt::format("{}{}{}", row.command, row.command.ends_with('=') ? "" : " ",
+                     shell_path(file));
 }
 
 }  // namespace
@@ -46,7 +69,29 @@ void require_kind(const toml::table& document, DocumentKind wanted, const std::s
     if (other.kind == wanted || !has_keys(document, other)) continue;
     throw InputError({.where = origin,
                       .reason = fmt::format("is {}, not {}", other.name, own.name),
-                      .remedy = fmt::format("{} {}", other.command, shell_path(origin))});
+                      .remedy = remedy_for(other, document, origin)});
+  }
+}
+
+void refuse_document(const std::filesystem::path& path, const std::string& wanted) {
+  std::error_code ignored;
+  if (!is_file(path) || std::filesystem::file_size(path, ignored) > kMostBytes) return;
+  const bool is_toml = path.extension() == ".toml";
+  toml::table document;
+  try {
+    document = parse_toml(read_file(path), path.string());
+  } catch (const Error&) {
+    if (!is_toml) return;
+  }
+  for (const KindRow& row : kKinds) {
+    if (!has_keys(document, row)) continue;
+    throw InputError({.where = path.string(),
+                      .reason = fmt::format("is {}, not {}", row.name, wanted),
+                      .remedy = remedy_for(row, document, path.string())});
+  }
+  if (is_toml) {
+    throw InputError(
+        {.where = path.string(), .reason = fmt::format("is a TOML file, not {}", wanted)});
   }
 }
 

@@ -1,17 +1,23 @@
-// Tells run files, recipes and studies apart, so that a file given to the wrong command is named.
+// Tells run files, recipes, studies and models apart, so that a file given to the wrong command is
+// named.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include "src/config/reading/toml_reader.hpp"
 
 namespace fp8lab {
 
-enum class DocumentKind : std::uint8_t { run, recipe, study };
+enum class DocumentKind : std::uint8_t { run, recipe, study, model };
 
 /// Throws Error with the command that reads `origin` if the top-level keys of `document` are those
 /// of another kind of file than `wanted`. A document with keys of no kind, or of `wanted`, passes.
 void require_kind(const toml::table& document, DocumentKind wanted, const std::string& origin);
+
+/// Throws Error with the kind of the file at `path`, and the command that reads it, if it is a
+/// document of this header, or any other ".toml", where `wanted` ("a run", "a model") is expected.
+void refuse_document(const std::filesystem::path& path, const std::string& wanted);
 
 }  // namespace fp8lab

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "emulation/base/input_error.hpp"
+#include "src/config/reading/document_kind.hpp"
 #include "src/config/reading/nearest_name.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
@@ -129,6 +130,7 @@ std::string did_you_mean_model(const std::string& name) {
 
 std::string existing_model_path(const std::string& name) {
   std::string path = require_model_path(name);
+  refuse_document(path, "a model or a run");
   if (is_present(path)) return path;
   throw InputError({.where = name,
                     .reason = "there is no such file or folder" + did_you_mean_model(name),
@@ -143,6 +145,7 @@ std::string model_path(const std::string& name) {
 
 std::string start_path(const std::string& name) {
   const fs::path path = model_path(name);
+  refuse_document(path, "a model or a run");
   const fs::path folder = path.filename() == "run.h5" ? path.parent_path() : path;
   const fs::path checkpoint = folder / "checkpoint.safetensors";
   return is_present(folder / "run.h5") && is_present(checkpoint) ? checkpoint.string()

@@ -9,6 +9,7 @@
 #include "emulation/base/input_error.hpp"
 #include "src/config/reading/nearest_name.hpp"
 #include "src/config/reading/toml_text.hpp"
+#include "src/io/shell_word.hpp"
 
 namespace fp8lab {
 namespace {
@@ -71,6 +72,21 @@ std::size_t end_of_string(const std::string& text, std::size_t begin) {
   return text.size();
 }
 
+/// Names the files of this program that are no text.
+void refuse_binary(const std::string& text, const std::string& origin) {
+  if (text.starts_with("\x89HDF")) {
+    throw InputError({.where = origin,
+                      .reason = "is an HDF5 file, the record of a run or study, not TOML",
+                      .remedy = "fp8lab report " + shell_path(origin)});
+  }
+  // Eight bytes of the header's length before its JSON.
+  if (text.size() > 9 && text[7] == '\0' && text[8] == '{') {
+    throw InputError({.where = origin,
+                      .reason = "is a safetensors file, not TOML",
+                      .remedy = "fp8lab eval " + shell_path(origin)});
+  }
+}
+
 }  // namespace
 
 std::optional<FieldValue> value_of(const toml::node& node) {
@@ -118,6 +134,7 @@ void check_toml_depth(const std::string& text, const std::string& origin) {
 }
 
 toml::table parse_toml(const std::string& text, const std::string& origin) {
+  refuse_binary(text, origin);
   check_toml_depth(text, origin);
   try {
     return toml::parse(text, origin);

@@ -33,7 +33,12 @@ const char* what_else(std::uint64_t length) {
   for (const auto& [begin, words] : kKinds) {
     if (std::memcmp(&length, begin.data(), begin.size()) == 0) return words;
   }
-  return "";
+  std::array<char, sizeof length> bytes{};
+  std::memcpy(bytes.data(), &length, bytes.size());
+  const bool is_text = std::all_of(bytes.begin(), bytes.end(), [](char c) {
+    return (c >= ' ' && c <= '~') || c == '\n' || c == '\r' || c == '\t';
+  });
+  return is_text ? ", but text" : "";
 }
 
 std::uint64_t header_length(const InputFile& file) {

@@ -73,11 +73,22 @@ def _columns(values: Mapping[str, ArrayLike] | None) -> dict[str, NDArray[np.flo
         raise TypeError(f"columns: {kind}; accepted: a mapping of names to arrays")
     columns = {}
     for name, value in given.items():
-        column = np.asarray(value)
         word = library.words(name, "a name of columns")
+        try:
+            column = np.asarray(value)
+        except ValueError:
+            raise Error(f"column '{word}': rows of unequal length; accepted: an array") from None
         if column.dtype.kind not in "fiu":
             raise Error(f"column '{word}': {column.dtype}; accepted: numbers")
-        columns[word] = np.ascontiguousarray(column, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            narrow = np.ascontiguousarray(column, dtype=np.float32)
+        if np.any(np.isinf(narrow) & np.isfinite(column)):
+            largest = np.abs(column[np.isfinite(column)]).max()
+            raise Error(
+                f"column '{word}': {largest:.6g}; accepted: float32, at most "
+                f"{np.finfo(np.float32).max:.6g}"
+            )
+        columns[word] = narrow
     return columns
 
 

@@ -7,6 +7,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/base/input_error.hpp"
+#include "src/config/reading/document_kind.hpp"
 #include "src/config/reading/hub_cache.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
@@ -201,6 +202,7 @@ std::vector<Finding> examine(const fs::path& directory, bool repair) {
   std::vector<Finding> findings = examine_all_exports(directory, repair);
   if (!is_folder(directory)) {
     if (!findings.empty()) return findings;
+    refuse_document(directory, "the folder of a run, of a study or of a model");
     throw InputError({.where = directory.string(),
                       .reason = "no directory" + did_you_mean_model(directory),
                       .accepted = "that of a run, of a study or of a model"});

@@ -43,7 +43,7 @@ class RunFile:
                 optimizer.step()
                 file.step(loss, tokens=batch.size)
                 fp8lab.torch.end_step(model)
-            file.evaluation(held_out_loss)     # as often as wanted, after a step
+            file.evaluation(held_out_loss)     # after any step, once
 
     Operands are measured in the first step and in every `every`th one: those of the last
     micro-batch, of weights in the first. The file holds the layers that ran in the first step. It
@@ -133,8 +133,8 @@ class RunFile:
         the tokens and the sum of the losses, in nats, of each document of the held-out text, in
         its order: with those of the last evaluation, reports also state the noise of the choice
         of documents. They are paired between runs whose `text`, any name of it, and numbers of
-        tokens are the same. Raises Error before the first step, for a negative loss, and for
-        documents whose mean is not the loss.
+        tokens are the same. Raises Error before the first step and after the end, for a second
+        evaluation of a step, negative losses, and documents whose mean is not the loss.
         """
         with self._turn:
             if self._run is None:
