@@ -68,10 +68,12 @@ def test_held_out_losses(tmp_path: Path) -> None:
             with torch.no_grad():
                 loss = converted(inputs(9)).square().mean()
             nats = float(loss)
+            with pytest.raises(fp8lab.torch.Error, match="those of the loss"):
+                file.evaluation(2.0, documents=[(2, 40.0)])
             file.evaluation(loss, documents=[(2, nats), (1, 2 * nats)] if step == 2 else ())
             converted.train()
-        with pytest.raises(fp8lab.torch.Error, match="those of the loss"):
-            file.evaluation(2.0, documents=[(2, 40.0)])
+        with pytest.raises(fp8lab.torch.Error, match="has an evaluation"):
+            file.evaluation(loss)
     with pytest.raises(fp8lab.torch.Error, match="after the end"):
         file.step(1.0)
     written = fp8lab.read_run(tmp_path / "run.h5")
