@@ -161,6 +161,10 @@ def test_overrides_are_compared_with_a_model_or_said_not_to_be(folder: Path) -> 
     (folder / "r.toml").write_text(text.format("first"))
     said = succeeded("recipes", "check", "r.toml", "--model", "tiny", cwd=folder)
     assert "override layers.first.*: 4 of 9 layers\n" in said
+    second = '[[override]]\nmatch = "layers.0.mlp.down"\n'
+    (folder / "r.toml").write_text(text.format("first") + second)
+    said = succeeded("recipes", "check", "r.toml", "--model", "tiny", cwd=folder)
+    assert "override layers.0.mlp.down: 0 of 9 layers, since what stands before it" in said
 
 
 def test_sequences_of_an_evaluation_come_in_whole_batches(folder: Path) -> None:

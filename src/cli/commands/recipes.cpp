@@ -1,6 +1,7 @@
 // fp8lab recipes: lists the built-in recipes and checks recipe files.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -137,18 +138,20 @@ std::vector<std::string> warnings(const Recipe& recipe, const Values& values) {
   return fp8lab::warnings(recipe.linear, shape[0], shape[1], shape[2]);
 }
 
-/// Returns the layers of `model` to which the overrides of a recipe apply, a line each.
+/// Returns the number of layers of `model` that each override of a recipe decides, a line each.
 std::string overridden_layers(const Recipe& recipe, const ModelConfig& model) {
   const auto count = static_cast<int>(model.layer_count());
   const Declaration declaration = declaration_of(model);
+  const std::vector<LinearDeclaration>& linears = declaration.linears();
   std::string text;
   for (const RecipeOverride& exception : recipe.overrides) {
-    std::vector<std::string> names;
-    for (const LinearDeclaration& linear : declaration.linears()) {
-      if (layer_pattern_matches(exception.match, linear.name, count)) names.push_back(linear.name);
-    }
-    text += fmt::format("override {}: {} of {} layers\n", exception.match, names.size(),
-                        declaration.linears().size());
+    const auto decided =
+        std::count_if(linears.begin(), linears.end(), [&](const LinearDeclaration& linear) {
+          return &recipe.for_layer(linear.name, count) == &exception.recipe;
+        });
+    text +=
+        fmt::format("override {}: {} of {} layers{}\n", exception.match, decided, linears.size(),
+                    decided > 0 ? "" : ", since what stands before it has its layers");
   }
   return text;
 }
