@@ -1,6 +1,6 @@
-// GEMM by the scalar definition of numerics/schedule.hpp, one thread for each element. It covers
-// the accumulators that no instruction of this device has: mma.sync FP8 semantics on FP8 codes, and
-// ideal sums other than integer sums that fit into 32 bits.
+// GEMM by the scalar definition of numerics/schedule.hpp. It covers the accumulators that no
+// instruction of this device has: mma.sync FP8 semantics on FP8 codes and ideal FP32 sums, one
+// thread for each element, and exact sums other than integer sums that fit into 32 bits, in FP64.
 #pragma once
 
 #include <cstdint>
@@ -28,5 +28,8 @@ struct ScalarGemm {
 };
 
 void gemm_scalar(Context& context, const ScalarGemm& gemm);
+
+/// The same for ChainUnit::ideal_exact (picture in gemm_exact.cu).
+void gemm_exact(Context& context, const ScalarGemm& gemm);
 
 }  // namespace fp8lab::cuda

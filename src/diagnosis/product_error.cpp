@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "emulation/base/error.hpp"
@@ -60,18 +59,17 @@ Squares squares_of(const double* product, const float* d, const float* exact, co
   return sums;
 }
 
-bool has_same_values(const HostMatrix& a, const HostMatrix& b) {
-  return a.rows == b.rows && a.cols == b.cols &&
-         std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(float)) == 0;
+bool is_same(const Factor& a, const Factor& b) {
+  return &a.tensor == &b.tensor && a.transpose == b.transpose;
 }
 
 }  // namespace
 
-HostMatrix host_matrix(Backend& backend, const TensorView& view) {
-  HostMatrix matrix{view.rows, view.cols, {}};
+void copy_to_host(Backend& backend, const TensorView& view, HostMatrix& matrix) {
+  matrix.rows = view.rows;
+  matrix.cols = view.cols;
   matrix.values.resize(static_cast<std::size_t>(view.size()));
   download_floats(backend, view, matrix.values);
-  return matrix;
 }
 
 std::vector<double> exact_product(const Factor& a, const Factor& b) {
@@ -116,12 +114,9 @@ ProductError product_error(const std::vector<double>& product, const HostMatrix&
 
 const std::vector<double>& ExactProducts::of(const Factor& a, const Factor& b) {
   for (const Known& known : known_) {
-    if (known.transpose_a == a.transpose && known.transpose_b == b.transpose &&
-        has_same_values(known.a, a.tensor) && has_same_values(known.b, b.tensor)) {
-      return known.product;
-    }
+    if (is_same(known.a, a) && is_same(known.b, b)) return known.product;
   }
-  known_.push_back({a.tensor, b.tensor, a.transpose, b.transpose, exact_product(a, b)});
+  known_.push_back({a, b, exact_product(a, b)});
   return known_.back().product;
 }
 

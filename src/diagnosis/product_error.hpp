@@ -15,8 +15,8 @@ struct HostMatrix {
   std::vector<float> values;
 };
 
-/// Copies a bf16 or f32 tensor to the host.
-HostMatrix host_matrix(Backend& backend, const TensorView& view);
+/// Copies a bf16 or f32 tensor to the host, into the memory of an earlier matrix if it is as large.
+void copy_to_host(Backend& backend, const TensorView& view, HostMatrix& matrix);
 
 /// One factor of a product A B^T: a tensor (rows, K), or the transpose of a tensor (K, rows).
 struct Factor {
@@ -48,19 +48,16 @@ ProductError product_error(const std::vector<double>& product, const HostMatrix&
                            const HostMatrix* exact = nullptr,
                            const HostMatrix* straight_through = nullptr);
 
-/// Caches exact products by the values of their factors: all recipes multiply the same unquantized
-/// tensors.
+/// Caches exact products by their factors: all recipes multiply the same unquantized tensors.
 class ExactProducts {
  public:
-  /// Returns exact_product(a, b). The reference is valid as long as this object.
+  /// Returns exact_product(a, b). The factors' tensors must live as long as this object, unchanged;
+  /// so long the reference is valid.
   const std::vector<double>& of(const Factor& a, const Factor& b);
-  /// Returns the number of products computed.
-  std::size_t computed() const { return known_.size(); }
 
  private:
   struct Known {
-    HostMatrix a, b;
-    bool transpose_a = false, transpose_b = false;
+    Factor a, b;
     std::vector<double> product;
   };
   std::list<Known> known_;  // a list keeps references valid

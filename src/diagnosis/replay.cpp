@@ -1,7 +1,9 @@
 #include "src/diagnosis/replay.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "src/architecture/parts.hpp"
@@ -62,6 +64,23 @@ bool has_estimator(const LinearRecipe& recipe) {
                      [](const QuantSpec& spec) { return static_cast<bool>(spec.estimator); });
 }
 
+/// Unquantized tensors of one layer on the host, copied once for all recipes. Recipes differ in the
+/// type of activations, and in the weights that a slot is quantized from.
+class HostSources {
+ public:
+  /// Returns the copy of `view`. `tensor` and `is_master`, of a weight, say which tensor it is; for
+  /// one type it has the same values in every recipe.
+  const HostMatrix& of(Backend& backend, Tensor tensor, bool is_master, const TensorView& view) {
+    const auto [found, is_new] = copies_.try_emplace(Key{tensor, is_master, view.dtype});
+    if (is_new) copy_to_host(backend, view, found->second);
+    return found->second;
+  }
+
+ private:
+  using Key = std::tuple<Tensor, bool, DType>;
+  std::map<Key, HostMatrix> copies_;
+};
+
 /// A recipe without some of its errors.
 struct ReducedRecipes {
   Recipe exact_sums;
@@ -94,6 +113,7 @@ class StepReplay {
           const auto found = std::find(layers_.begin(), layers_.end(), captured.index);
           const auto at = static_cast<std::size_t>(found - layers_.begin());
           products_ = {};
+          sources_ = {};
           for (std::size_t i = 0; i < replays_.size(); ++i) {
             replays_[i].layers[at] = replay_layer(captured, replays_[i].recipe, reduced_[i]);
           }
@@ -160,42 +180,42 @@ class StepReplay {
 
   LayerReplay replay_layer(const CapturedLinear& captured, const Recipe& recipe,
                            const std::optional<ReducedRecipes>& reduced) {
-    const auto products_of = [&](const Recipe& one) {
-      PerGemm<HostMatrix> products;
+    const auto products_of = [&](const Recipe& one, PerGemm<HostMatrix>& products) {
       StepContext unmeasured = step_.context;
       unmeasured.log_statistics = false;
       run_layer(captured, one, unmeasured, [&](const LayerTensors& tensors, LayerReplay&) {
         for (const GemmRole role : kGemmRoles) {
-          products[role] = host_matrix(backend_, tensors.products[role]);
+          copy_to_host(backend_, tensors.products[role], products[role]);
         }
       });
-      return products;
     };
-    std::optional<PerGemm<HostMatrix>> exact, straight;
-    if (reduced) {
-      exact = products_of(reduced->exact_sums);
-      const bool estimates = has_estimator(recipe.for_layer(captured.linear.name(), layer_count_));
-      if (estimates) straight = products_of(reduced->straight_through);
-    }
+    const bool estimates =
+        reduced && has_estimator(recipe.for_layer(captured.linear.name(), layer_count_));
+    if (reduced) products_of(reduced->exact_sums, exact_);
+    if (estimates) products_of(reduced->straight_through, straight_);
     return run_layer(
         captured, recipe, step_.context, [&](const LayerTensors& tensors, LayerReplay& result) {
           backend_.download(result.operands.data(), tensors.statistics);
-          const PerTensor<HostMatrix> sources = {
-              host_matrix(backend_, tensors.x), {}, host_matrix(backend_, tensors.dy)};
           for (const GemmRole role : kGemmRoles) {
-            HostMatrix w;
             const auto factor = [&](Slot slot) -> Factor {
-              if (is_weight(slot)) {
-                w = host_matrix(backend_, tensors.w.source(result.recipe.slot(slot)));
-              }
-              return {is_weight(slot) ? w : sources[tensor_of(slot)], is_second_orientation(slot)};
+              return {source_of(tensors, result.recipe, slot), is_second_orientation(slot)};
             };
-            const Factor a = factor(a_slot(role)), b = factor(b_slot(role));
+            copy_to_host(backend_, tensors.products[role], whole_);
             result.errors[role] = product_error(
-                products_.of(a, b), host_matrix(backend_, tensors.products[role]),
-                exact ? &(*exact)[role] : nullptr, straight ? &(*straight)[role] : nullptr);
+                products_.of(factor(a_slot(role)), factor(b_slot(role))), whole_,
+                reduced ? &exact_[role] : nullptr, estimates ? &straight_[role] : nullptr);
           }
         });
+  }
+
+  /// Returns the tensor that `slot` is quantized from.
+  const HostMatrix& source_of(const LayerTensors& tensors, const LinearRecipe& recipe, Slot slot) {
+    const Tensor tensor = tensor_of(slot);
+    if (!is_weight(slot)) {
+      return sources_.of(backend_, tensor, false, tensor == Tensor::x ? tensors.x : tensors.dy);
+    }
+    const TensorView& weight = tensors.w.source(recipe.slot(slot));
+    return sources_.of(backend_, tensor, weight.data == tensors.w.master.data, weight);
   }
 
   void allocate_products(const LinearDescription& layer, PerGemm<TensorView>& products) {
@@ -243,8 +263,11 @@ class StepReplay {
   CheckpointAtWork work_;
   const StepBatch& step_;
   int layer_count_;
-  std::vector<std::size_t> layers_;  ///< layers to replay
-  ExactProducts products_;           ///< products of the current layer
+  std::vector<std::size_t> layers_;       ///< layers to replay
+  HostSources sources_;                   ///< of the current layer
+  ExactProducts products_;                ///< of sources_
+  PerGemm<HostMatrix> exact_, straight_;  ///< products of the reduced recipes, memory is kept
+  HostMatrix whole_;                      ///< a product of the recipe, likewise
   std::vector<RecipeReplay> replays_;
   std::vector<std::optional<ReducedRecipes>> reduced_;  ///< one per recipe
 };

@@ -1,7 +1,6 @@
 #include "emulation/cpu/gemm/exact_chain.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -11,45 +10,23 @@
 namespace fp8lab::cpu {
 namespace {
 
-constexpr int kFp64Bits = 53;
 constexpr std::int64_t kLanes = 8;
-constexpr std::uint32_t kMantissa = 0x7FFFFFu;
 
-/// Returns the value of the lowest set bit of a magnitude; 0 for 0.
-float lowest_bit(std::uint32_t magnitude) {
-  const std::uint32_t rest = (magnitude & kMantissa) == 0 ? 0u : magnitude & (magnitude - 1u);
-  return numerics::bits_float(magnitude) - numerics::bits_float(rest);
-}
-
-/// Adds `value` to `sum`, and what FP64 leaves of it to `rest` (Knuth's TwoSum).
-void add_doubled(double value, double& sum, double& rest) {
-  const double before = sum;
-  sum = before + value;
-  const double part = sum - before;
-  rest += (before - (sum - part)) + (value - part);
-}
-
-/// The sum of a column's products in twice the precision (Sum2 of Ogita, Rump and Oishi, SIAM J.
-/// Sci. Comput. 26, 2005, of products that are exact), which leaves at most n^2 2^-105 sum |a b|,
-/// n = k + kLanes; the FP32 number if there is one alone that near to it.
+/// The sum of a column's products in twice the precision; the FP32 number if there is one alone
+/// that near to it.
 std::optional<float> summed_doubled(const ExactRow& row, std::int64_t column) {
-  double sums[kLanes] = {}, rests[kLanes] = {};
+  numerics::DoubledSum lanes[kLanes];
   const double* b = row.b + column;
   for (std::int64_t begin = 0; begin < row.k; begin += kLanes) {
     const std::int64_t count = std::min(kLanes, row.k - begin);
     for (std::int64_t i = 0; i < count; ++i) {
-      add_doubled(row.a[begin + i] * b[(begin + i) * row.stride], sums[i], rests[i]);
+      lanes[i].add(row.a[begin + i] * b[(begin + i) * row.stride]);
     }
   }
-  double sum = 0.0, rest = 0.0;
-  for (std::int64_t i = 0; i < kLanes; ++i) {
-    add_doubled(sums[i], sum, rest);
-    rest += rests[i];
-  }
-  // errors[column] is 2 (k + 1) 2^-53 sum |a b| at least, and n at most 8 (k + 1).
-  const double value = sum + rest;
-  const double n = static_cast<double>(row.k + kLanes);
-  const double error = 16.0 * n * 0x1p-52 * row.errors[column] + 0x1p-51 * std::abs(value);
+  numerics::DoubledSum all;
+  for (const numerics::DoubledSum& lane : lanes) all.add(lane);
+  const double value = all.sum + all.rest;
+  const double error = all.error(row.k, row.errors[column]);
   const float least = static_cast<float>(value - error), most = static_cast<float>(value + error);
   if (numerics::float_bits(least) != numerics::float_bits(most)) return std::nullopt;
   return least;
@@ -66,7 +43,7 @@ float summed_exactly(const ExactRow& row, std::int64_t column) {
 
 }  // namespace
 
-ExactExtent exact_extent(const float* values, std::int64_t k) {
+numerics::ExactExtent exact_extent(const float* values, std::int64_t k) {
   float largest[kLanes] = {}, lowest[kLanes];
   double squares[kLanes] = {};
   std::fill_n(lowest, kLanes, std::numeric_limits<float>::infinity());
@@ -75,28 +52,16 @@ ExactExtent exact_extent(const float* values, std::int64_t k) {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::uint32_t magnitude = numerics::float_bits(values[begin + i]) & 0x7FFFFFFFu;
       const float value = numerics::bits_float(magnitude);
-      const float low = lowest_bit(magnitude);
+      const float low = numerics::lowest_bit(magnitude);
       largest[i] = value > largest[i] ? value : largest[i];
       lowest[i] = low > 0.0f && low < lowest[i] ? low : lowest[i];
       squares[i] += static_cast<double>(value) * static_cast<double>(value);
     }
   }
-  ExactExtent extent;
   double sum = 0.0;
   for (const double part : squares) sum += part;
-  extent.norm = std::sqrt(sum) * (1.0 + 0x1p-20);  // covers rounding of fewer than 2^30 squares
-  const float top = *std::max_element(largest, largest + kLanes);
-  const float bottom = *std::min_element(lowest, lowest + kLanes);
-  const bool finite = top > 0.0f && std::isfinite(top);
-  extent.bits = finite ? std::ilogb(top) - std::ilogb(bottom) + 1 : 0;
-  return extent;
-}
-
-double exact_error_bound(const ExactExtent& a, const ExactExtent& b, std::int64_t k) {
-  const int growth = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(k - 1)));
-  if (a.bits + b.bits + growth <= kFp64Bits) return 0.0;
-  // Twice the theoretical bound, to cover the rounding of the interval's ends.
-  return 2.0 * static_cast<double>(k + 1) * 0x1p-53 * a.norm * b.norm;
+  return numerics::exact_extent(*std::max_element(largest, largest + kLanes),
+                                *std::min_element(lowest, lowest + kLanes), sum);
 }
 
 void round_exactly(const ExactRow& row, float* out) {

@@ -145,7 +145,7 @@ class FastGemm {
   // columns beyond the matrix.
   void gather_extents() {
     const auto gather = [&](const CarriedCodes& codes, std::int64_t rows, std::int64_t padded) {
-      std::vector<ExactExtent> extents(chunks_.size() * static_cast<std::size_t>(padded));
+      std::vector<numerics::ExactExtent> extents(chunks_.size() * static_cast<std::size_t>(padded));
 #pragma omp parallel for schedule(static) num_threads(threads_)
       for (std::int64_t r = 0; r < rows; ++r) {
         std::size_t place = static_cast<std::size_t>(r);
@@ -282,13 +282,15 @@ class FastGemm {
     auto* sums = scratch.sums.reserve_as<double>(static_cast<std::size_t>(tile.rows * columns));
     kernels_.f64_chain(&tile, sums);
     const auto index = static_cast<std::size_t>(&chunk - chunks_.data());
-    const ExactExtent* left = extents_a_.data() + index * static_cast<std::size_t>(a_.rows) + row;
-    const ExactExtent* right =
+    const numerics::ExactExtent* left =
+        extents_a_.data() + index * static_cast<std::size_t>(a_.rows) + row;
+    const numerics::ExactExtent* right =
         extents_b_.data() + index * static_cast<std::size_t>(padded_columns()) + column;
     std::vector<double> errors(static_cast<std::size_t>(columns));
     for (std::int64_t r = 0; r < tile.rows; ++r) {
       for (std::int64_t j = 0; j < columns; ++j) {
-        errors[static_cast<std::size_t>(j)] = exact_error_bound(left[r], right[j], tile.k);
+        errors[static_cast<std::size_t>(j)] =
+            numerics::exact_error_bound(left[r], right[j], tile.k);
       }
       round_exactly({reinterpret_cast<const double*>(tile.a + r * tile.a_row_bytes),
                      reinterpret_cast<const double*>(tile.b), columns, tile.k, columns,
@@ -407,10 +409,11 @@ class FastGemm {
   int threads_;
   std::vector<float> bias_;
   std::vector<float> scales_a_, scales_b_;  // (places along K, rows); (places, padded columns)
-  std::vector<ExactExtent> extents_a_, extents_b_;  // (chunks, rows); (chunks, padded columns)
-  std::int64_t groups_ = 0;                         // groups of a packed row
-  std::int64_t row_bytes_ = 0;                      // bytes between packed rows
-  std::int64_t group_bytes_ = 0;                    // bytes between the groups of a packed row
+  std::vector<numerics::ExactExtent> extents_a_,
+      extents_b_;                 // (chunks, rows); (chunks, padded columns)
+  std::int64_t groups_ = 0;       // groups of a packed row
+  std::int64_t row_bytes_ = 0;    // bytes between packed rows
+  std::int64_t group_bytes_ = 0;  // bytes between the groups of a packed row
   std::int64_t row_block_ = 0;
   AlignedBuffer packed_b_;
 };

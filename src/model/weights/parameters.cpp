@@ -105,7 +105,12 @@ void download_floats(Backend& backend, const TensorView& view, std::span<float> 
   } else if (view.dtype == DType::bf16) {
     std::vector<std::uint16_t> bits(values.size());
     backend.download(bits.data(), view);
-    std::transform(bits.begin(), bits.end(), values.begin(), numerics::from_bf16);
+    const auto count = static_cast<std::int64_t>(values.size());
+#pragma omp parallel for schedule(static)
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      values[at] = numerics::from_bf16(bits[at]);
+    }
   } else {
     FP8LAB_ASSERT(view.dtype == DType::f32);
     backend.download(values.data(), view);

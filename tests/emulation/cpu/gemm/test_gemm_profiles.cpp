@@ -242,15 +242,15 @@ TEST_CASE("Exact sums at ties and after cancellation") {
 
 TEST_CASE("FP64 sums are called exact up to 53 bits, and signs of zeros are those of the sum") {
   const float odd[] = {0.0f, -0x1.000002p0f, 0.0f, 0x1p-3f};
-  const cpu::ExactExtent narrow = cpu::exact_extent(odd, 4);
+  const numerics::ExactExtent narrow = cpu::exact_extent(odd, 4);
   CHECK(narrow.bits == 24);
   CHECK(narrow.norm >= std::sqrt(1.015625));
   CHECK(narrow.norm < 1.008);
   const float wide[] = {0x1p20f, 3 * 0x1p-149f};
   CHECK(cpu::exact_extent(wide, 2).bits == 170);
   CHECK(cpu::exact_extent(wide, 0).bits == 0);
-  CHECK(cpu::exact_error_bound(narrow, narrow, 32) == 0.0);  // 24 + 24 + 5
-  CHECK(cpu::exact_error_bound(narrow, narrow, 33) >= 33 * 0x1p-53);
+  CHECK(numerics::exact_error_bound(narrow, narrow, 32) == 0.0);  // 24 + 24 + 5
+  CHECK(numerics::exact_error_bound(narrow, narrow, 33) >= 33 * 0x1p-53);
   // 2^-200 - 2^-200 - 2^-290, of which FP64 keeps nothing, and the same with the other sign.
   const double a[] = {0x1p-100, -0x1p-100, 0x1p-149};
   const double columns[] = {0x1p-100, 0x1p-100, 0x1p-100, 0x1p-100, -0x1p-141, 0x1p-141};
@@ -292,8 +292,8 @@ TEST_CASE("sums that cancel are exact where their FP64 sum proves nothing") {
           sums[j] = std::fma(wide_a[l], wide_b[l * kColumns + j], sums[j]);
           exact[j].add_product(a[l], column[l]);
         }
-        errors[j] = cpu::exact_error_bound(cpu::exact_extent(a.data(), k),
-                                           cpu::exact_extent(column.data(), k), k);
+        errors[j] = numerics::exact_error_bound(cpu::exact_extent(a.data(), k),
+                                                cpu::exact_extent(column.data(), k), k);
         in_doubt +=
             static_cast<float>(sums[j] - errors[j]) != static_cast<float>(sums[j] + errors[j]);
       }
