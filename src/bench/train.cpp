@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <map>
 
+#include "emulation/recording/observed_backend.hpp"
 #include "src/bench/bell_values.hpp"
 #include "src/config/recipe/stage_recipes.hpp"
 #include "src/train/plan/memory_plan.hpp"
@@ -72,6 +74,12 @@ bool multiplies(WorkClass work_class) {
   return work_class == WorkClass::gemm || work_class == WorkClass::attention;
 }
 
+/// The micro-batches of a step.
+std::vector<Batch> random_batches(const RunConfig& config, const StageConfig& stage) {
+  const auto count = static_cast<std::size_t>(stage.batch_sequences / stage.micro_batch_sequences);
+  return {count, random_batch(stage, config.model.vocab_size)};
+}
+
 void time_steps(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                 Backend& backend, int repeats, TrainBench& bench) {
   const std::size_t mark = backend.memory_mark();
@@ -79,9 +87,7 @@ void time_steps(const RunConfig& config, const StageConfig& stage, const Recipe&
     StandaloneStep work(backend, config, stage, recipe);
     fill_with_noise(work.memory.parameters);
     bench.parameters = work.memory.parameters.declaration().weights();
-    const auto micro_batches =
-        static_cast<std::size_t>(stage.batch_sequences / stage.micro_batch_sequences);
-    const std::vector<Batch> batches(micro_batches, random_batch(stage, config.model.vocab_size));
+    const std::vector<Batch> batches = random_batches(config, stage);
     const auto time = [&](StepTiming& timing, bool hash, bool statistics, bool counts) {
       const double seconds = seconds_of([&] {
         work.take(batches, config.optimizer.update, statistics);
@@ -102,13 +108,75 @@ void time_steps(const RunConfig& config, const StageConfig& stage, const Recipe&
   backend.release_to(mark);
 }
 
+/// Waits where a phase begins, and adds up the seconds of each.
+class PhaseClock final : public OperationObserver {
+ public:
+  explicit PhaseClock(Backend& backend) : backend_(backend) {}
+
+  void begin() {
+    seconds_.clear();
+    phase_ = Phase::load;
+    began_ = std::chrono::steady_clock::now();
+  }
+  void before(const AnyOperation&, const Label& label) override {
+    if (label.phase != phase_) end_phase();
+    phase_ = label.phase;
+  }
+  /// Ends the last phase, and returns the seconds of all.
+  const std::map<Phase, double>& end() {
+    end_phase();
+    return seconds_;
+  }
+
+ private:
+  void end_phase() {
+    backend_.synchronize();
+    const auto now = std::chrono::steady_clock::now();
+    seconds_[phase_] += std::chrono::duration<double>(now - began_).count();
+    began_ = now;
+  }
+
+  Backend& backend_;
+  Phase phase_ = Phase::load;
+  std::chrono::steady_clock::time_point began_;
+  std::map<Phase, double> seconds_;
+};
+
+void time_phases(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                 Backend& backend, int repeats, TrainBench& bench) {
+  const std::size_t mark = backend.memory_mark();
+  {
+    ObservedBackend observed(backend);
+    StandaloneStep work(observed, config, stage, recipe);
+    fill_with_noise(work.memory.parameters);
+    PhaseClock clock(backend);
+    observed.observe(&clock);
+    const std::vector<Batch> batches = random_batches(config, stage);
+    std::map<Phase, PhaseTiming> phases;
+    for (int i = 0; i < repeats + kWarmUps; ++i) {
+      clock.begin();
+      work.take(batches, config.optimizer.update);
+      for (const auto& [phase, seconds] : clock.end()) {
+        if (i < kWarmUps) continue;
+        phases[phase].phase = phase;
+        phases[phase].seconds.push_back(seconds);
+      }
+    }
+    for (const auto& [phase, timing] : phases) bench.phases.push_back(timing);
+  }
+  backend.release_to(mark);
+}
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
 }  // namespace
 
-double StepTiming::median() const {
-  std::vector<double> sorted = seconds;
-  std::sort(sorted.begin(), sorted.end());
-  return sorted[sorted.size() / 2];
-}
+double StepTiming::median() const { return median_of(seconds); }
+
+double PhaseTiming::median() const { return median_of(seconds); }
 
 TrainBench bench_train(const RunConfig& config, Backend& backend, int repeats) {
   const StageConfig& stage = config.stages.front();
@@ -125,6 +193,7 @@ TrainBench bench_train(const RunConfig& config, Backend& backend, int repeats) {
   bench.product_bound = bf16_product_bound(backend, repeats);
   bench.copy_bound = bf16_copy_bound(backend, repeats);
   time_steps(config, stage, recipe, backend, repeats, bench);
+  time_phases(plain, stage, recipe, backend, repeats, bench);
   for (const auto& [key, kind] : time_step(plain, stage, recipe, backend).mean) {
     const double rate = kind.seconds > 0 ? kind.work / kind.seconds : 0;
     const double bound = multiplies(kind.work_class) ? bench.product_bound : bench.copy_bound;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "emulation/backend.hpp"
+#include "emulation/label.hpp"
 #include "src/config/config.hpp"
 
 namespace fp8lab {
@@ -14,6 +15,15 @@ namespace fp8lab {
 /// the results on the host.
 struct StepTiming {
   std::string name;
+  std::vector<double> seconds;
+
+  double median() const;
+};
+
+/// One phase of a step: seconds of each step, the wait for the operations of the phase included.
+/// No graph is replayed, and a phase does not overlap the next one.
+struct PhaseTiming {
+  Phase phase = Phase::load;
   std::vector<double> seconds;
 
   double median() const;
@@ -32,11 +42,12 @@ struct KindTiming {
 
 struct TrainBench {
   std::int64_t parameters = 0;
-  std::int64_t tokens = 0;         ///< tokens per step
-  double multiply_adds = 0;        ///< multiply-adds of a step's GEMMs and attention
-  std::int64_t planned_bytes = 0;  ///< planned memory of the stage
-  std::vector<StepTiming> steps;   ///< plain; with a hash of the weights; also with statistics
-  std::vector<KindTiming> kinds;   ///< longest first
+  std::int64_t tokens = 0;          ///< tokens per step
+  double multiply_adds = 0;         ///< multiply-adds of a step's GEMMs and attention
+  std::int64_t planned_bytes = 0;   ///< planned memory of the stage
+  std::vector<StepTiming> steps;    ///< plain; with a hash of the weights; also with statistics
+  std::vector<PhaseTiming> phases;  ///< in the order of a step; several micro-batches are added up
+  std::vector<KindTiming> kinds;    ///< longest first
   /// Reference rates: multiply-adds per second of a large BF16 GEMM, and elements per second that a
   /// large BF16 copy reads and writes.
   double product_bound = 0, copy_bound = 0;

@@ -5,6 +5,7 @@
 The peer of the BF16 and FP8 steps of this repository: the same model shape from random weights,
 all weights, gradients and AdamW states in BF16, attention by cuDNN through PyTorch, AdamW fused,
 clipping as there. Tokens are random. Prints median tokens/s over the steps after the first ones,
+the median seconds of forward pass, backward pass and update of as many steps more, each waited for,
 and peak memory; --json writes them.
 """
 
@@ -45,8 +46,11 @@ def build(shape: dict[str, Any], length: int) -> torch.nn.Module:
     return model
 
 
-def measure(model: torch.nn.Module, sequences: int, length: int, steps: int) -> list[float]:
-    """Seconds of `steps` training steps, after three that are not counted."""
+def measure(
+    model: torch.nn.Module, sequences: int, length: int, steps: int
+) -> tuple[list[float], dict[str, list[float]]]:
+    """Seconds of `steps` training steps, after three that are not counted, and those of the phases
+    of as many steps more."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True)
     vocabulary = model.config.vocab_size
     tokens = torch.randint(vocabulary, (sequences, length), device="cuda")
@@ -57,21 +61,38 @@ def measure(model: torch.nn.Module, sequences: int, length: int, steps: int) -> 
         logits = model.lm_head(model.model(input_ids=tokens).last_hidden_state)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets)
 
-    seconds = []
+    seconds: list[float] = []
+    phases: dict[str, list[float]] = {"forward": [], "backward": [], "update": []}
     # cuDNN's attention first: the fastest of PyTorch's on Hopper.
     order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
-    for step in range(steps + 3):
+
+    def now() -> float:
         torch.cuda.synchronize()
-        began = time.perf_counter()
-        with sdpa_kernel(order, set_priority=True):
-            loss_of(tokens, targets).backward()
+        return time.perf_counter()
+
+    def update() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
-        if step >= 3:
-            seconds.append(time.perf_counter() - began)
-    return seconds
+
+    with sdpa_kernel(order, set_priority=True):
+        for step in range(steps + 3):
+            began = now()
+            loss_of(tokens, targets).backward()
+            update()
+            if step >= 3:
+                seconds.append(now() - began)
+        for _ in range(steps):
+            times = [now()]
+            loss = loss_of(tokens, targets)
+            times.append(now())
+            loss.backward()
+            times.append(now())
+            update()
+            times.append(now())
+            for phase, began, ended in zip(phases.values(), times, times[1:]):
+                phase.append(ended - began)
+    return seconds, phases
 
 
 def main() -> None:
@@ -91,7 +112,7 @@ def main() -> None:
     if options.vocabulary:
         shape["vocab_size"] = options.vocabulary
     model = build(shape, options.length)
-    seconds = measure(model, options.sequences, options.length, options.steps)
+    seconds, phases = measure(model, options.sequences, options.length, options.steps)
     median = statistics.median(seconds)
     tokens = options.sequences * options.length
     result = {
@@ -101,12 +122,14 @@ def main() -> None:
         "parameters": sum(p.numel() for p in model.parameters()),
         "tokens": tokens,
         "seconds": seconds,
+        "phases": phases,
         "tokens_per_second": tokens / median,
         "peak_bytes": torch.cuda.max_memory_allocated(),
     }
     print(
         f"{result['peer']}: {median:.4f} s a step, {tokens / median:.0f} tokens/s, "
-        f"{result['peak_bytes'] / 1e9:.1f} GB"
+        f"{result['peak_bytes'] / 1e9:.1f} GB; "
+        + ", ".join(f"{name} {statistics.median(phase):.4f} s" for name, phase in phases.items())
     )
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")

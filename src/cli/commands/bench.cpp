@@ -324,6 +324,19 @@ nlohmann::ordered_json print_steps(const TrainBench& bench) {
   return json;
 }
 
+nlohmann::ordered_json print_phases(const TrainBench& bench) {
+  nlohmann::ordered_json json;
+  fmt::print("  by phase, each waited for, without graphs:");
+  for (const PhaseTiming& phase : bench.phases) {
+    fmt::print(" {} {:.4f} s", name_of(phase.phase), phase.median());
+    json.push_back({{"phase", name_of(phase.phase)},
+                    {"seconds", phase.seconds},
+                    {"median_seconds", phase.median()}});
+  }
+  fmt::print("\n");
+  return json;
+}
+
 nlohmann::ordered_json print_kinds(const TrainBench& bench) {
   constexpr std::size_t kPrinted = 24;
   nlohmann::ordered_json json;
@@ -369,6 +382,7 @@ nlohmann::ordered_json bench_training(const Values& values) {
   fmt::print("  {:.1f} TFLOP/s of the model, {:.3f} of a large BF16 product's {:.1f}\n",
              2e-12 * rate, rate / bench.product_bound, 2e-12 * bench.product_bound);
   json["model_flop_per_second"] = 2.0 * rate;
+  json["phases"] = print_phases(bench);
   json["kinds"] = print_kinds(bench);
   return json;
 }
