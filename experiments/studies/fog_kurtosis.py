@@ -1,10 +1,10 @@
 """How the kurtosis of activations changes over the runs of the study fog, by model.
 
-PYTHONPATH=analysis python3 experiments/studies/fog_kurtosis.py runs/fog \
+PYTHONPATH=analysis:src/python python3 experiments/studies/fog_kurtosis.py runs/fog \
     --into experiments/results/fog/kurtosis.csv
 
 Of each run: the mean of log2(kurtosis) over the x of all forward GEMMs within layers, at the first
-and at the last record of the statistics. Kurtosis is mean(x^4) / mean(x^2)^2: 3 for normal numbers,
+record of the statistics from step 20 on and at the last one. Kurtosis is mean(x^4) / mean(x^2)^2: 3 for normal numbers,
 the number of elements for a single outlier. Prints, for each model and recipe, the mean over seeds
 of the change and of the last value, and for each recipe how much higher the last value is with
 fog_llama than with fog, paired by seed; each with its interval of 95 % (Student).
@@ -24,6 +24,7 @@ from fp8lab_analysis.judge.inference import half_width
 from fp8lab_analysis.judge.stats import spread_over_seeds
 from fp8lab_analysis.read.run_reader import load_run
 
+FIRST_STEP = 20
 COLUMNS = ("model", "recipe", "seed", "first_step", "last_step", "first", "last")
 Key = tuple[str, str]
 
@@ -35,16 +36,17 @@ def row_of(path: Path) -> dict[str, str]:
         raise SystemExit(f"{path}: the run is not complete")
     log = run.tensors
     chosen = [slot == "fprop.x" and layer != "lm_head" for slot, layer in zip(log.slot, log.layer)]
-    kurtosis = log.get("kurtosis")[:, np.array(chosen)]
+    counted = log.step >= FIRST_STEP
+    steps, kurtosis = log.step[counted], log.get("kurtosis")[counted][:, np.array(chosen)]
     if not np.isfinite(kurtosis).all():
         raise SystemExit(f"{path}: kurtosis is not recorded for every operand")
     means = np.log2(kurtosis).mean(axis=1)
     return {
-        "model": "fog" if 'feed_forward = "xielu"' in run.meta["config"] else "fog_llama",
+        "model": "fog" if 'feed_forward = "xielu"' in run.meta["config_text"] else "fog_llama",
         "recipe": run.recipe,
         "seed": str(run.seed),
-        "first_step": str(log.step[0]),
-        "last_step": str(log.step[-1]),
+        "first_step": str(steps[0]),
+        "last_step": str(steps[-1]),
         "first": f"{means[0]:.4f}",
         "last": f"{means[-1]:.4f}",
     }

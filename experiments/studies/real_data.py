@@ -71,6 +71,8 @@ def main() -> None:
     parser.add_argument("--questions", type=Path, nargs=2, required=True, help="train, held out")
     parser.add_argument("--out", type=Path, required=True, help="folder that gets the shards")
     arguments = parser.parse_args()
+    if arguments.out.exists():
+        parser.error(f"{arguments.out} exists; name another folder with --out")
     arguments.out.mkdir(parents=True)
     documents: dict[str, list[str]] = {}
     for path in arguments.text:
@@ -86,7 +88,8 @@ def main() -> None:
         command = [sys.executable, "-m", "fp8lab.tokens", str(file)]
         command += ["--tokenizer", str(arguments.model), "--out", str(arguments.out)]
         command += begin_option(arguments.model)
-        subprocess.run(command, check=True)
+        if subprocess.run(command, check=False).returncode != 0:
+            raise SystemExit(f"{file}: no shards were made of it (the reason is above)")
 
 
 if __name__ == "__main__":
