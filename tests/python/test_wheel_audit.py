@@ -35,17 +35,22 @@ def load() -> Any:
 audit = load()
 
 
+OPENMP = "fp8lab/libgomp.so.1"
+OPENMP_FLAGS = ("-shared", "-Wl,-soname,libgomp.so.1")
+
+
 class Wheel:
     """The members of a wheel, before it is packed."""
 
-    def __init__(self, folder: Path) -> None:
-        self.root, self.out = folder / "members", folder
-        for name in audit.NEEDED_MEMBERS:
+    def __init__(self, folder: Path, promise: Any) -> None:
+        self.root, self.out, self.promise = folder / "members", folder, promise
+        for name in promise.members:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_text("")
-        self.compile("library", audit.LIBRARY, "-shared")
-        self.compile("program", audit.PROGRAM)
-        self.compile("openmp", "fp8lab/libgomp.so.1", "-shared", "-Wl,-soname,libgomp.so.1")
+        self.compile("library", promise.library, "-shared")
+        self.compile("program", promise.program)
+        if not promise.beside:
+            self.compile("openmp", OPENMP, *OPENMP_FLAGS)
 
     def compile(self, source: str, member: str, *flags: str) -> None:
         words = ["cc", "-fPIC", "-xc", "-", "-o", str(self.root / member), *flags]
@@ -53,8 +58,9 @@ class Wheel:
         subprocess.run(words, input=text, text=True, check=True, cwd=self.out)
 
     def lowest(self) -> int:
-        names = (audit.LIBRARY, audit.PROGRAM, "fp8lab/libgomp.so.1")
-        return int(audit.lowest_c_library({n: audit.read_elf(self.root / n) for n in names}))
+        files = [self.root / name for name in (self.promise.library, self.promise.program, OPENMP)]
+        elves = {path.name: audit.read_elf(path) for path in files if path.is_file()}
+        return int(audit.lowest_c_library(elves))
 
     def pack(self, c_library: int, said: int | None = None, python: str = "py3") -> Path:
         platform = f"manylinux_2_{c_library if said is None else said}_x86_64"
@@ -73,21 +79,41 @@ class Wheel:
 def wheel(tmp_path: Path) -> Wheel:
     if shutil.which("cc") is None or shutil.which("readelf") is None:
         pytest.skip("no C compiler with binutils")
-    return Wheel(tmp_path)
+    return Wheel(tmp_path, audit.CPU)
 
 
 def test_a_good_wheel_has_no_faults(wheel: Wheel) -> None:
-    assert audit.faults(wheel.pack(wheel.lowest())) == []
+    assert audit.faults(wheel.pack(wheel.lowest()), audit.CPU) == []
+
+
+def test_a_wheel_for_gpus_takes_openmp_from_the_other_wheel(wheel: Wheel, tmp_path: Path) -> None:
+    path = tmp_path / "fp8lab_cuda-1-py3-none-manylinux_2_34_x86_64.whl"
+    assert audit.promise_of(path) == audit.CUDA
+    assert audit.promise_of(tmp_path / "fp8lab-1-py3-none-manylinux_2_34_x86_64.whl") == audit.CPU
+    (tmp_path / "cuda").mkdir()
+    other = Wheel(tmp_path / "cuda", audit.CUDA)
+    library = str(wheel.root / OPENMP)
+    source = "void GOMP_parallel(void); void fp8lab_version(void) { GOMP_parallel(); }"
+    other.compile(source, audit.CUDA.library, "-shared", "-xnone", library)
+    assert faults_of(other) == []
+    other.compile("openmp", OPENMP, *OPENMP_FLAGS)
+    (fault,) = faults_of(other)
+    assert fault.startswith("OpenMP's runtimes are ") and fault.endswith("accepted: none")
+
+
+def faults_of(wheel: Wheel) -> list[str]:
+    shutil.rmtree(wheel.root / "fp8lab-1.dist-info", ignore_errors=True)
+    return list(audit.faults(wheel.pack(wheel.lowest()), wheel.promise))
 
 
 def only_fault(wheel: Wheel, **options: Any) -> str:
-    found = audit.faults(wheel.pack(wheel.lowest(), **options))
+    found = audit.faults(wheel.pack(wheel.lowest(), **options), wheel.promise)
     assert len(found) == 1, found
     return str(found[0])
 
 
 def test_a_lower_tag_than_the_symbols_is_found(wheel: Wheel) -> None:
-    (fault,) = audit.faults(wheel.pack(wheel.lowest() - 1))
+    (fault,) = audit.faults(wheel.pack(wheel.lowest() - 1), audit.CPU)
     assert fault == f"needs the C library 2.{wheel.lowest()}, the tag says less"
 
 
@@ -100,11 +126,11 @@ def test_a_wheel_for_one_python_is_found(wheel: Wheel) -> None:
 
 
 def test_a_large_wheel_is_found(wheel: Wheel) -> None:
-    (fault,) = audit.faults(wheel.pack(wheel.lowest()), largest=1000)
+    (fault,) = audit.faults(wheel.pack(wheel.lowest()), audit.CPU._replace(largest=1000))
     assert "bytes; accepted: 1000" in fault
 
 
-@pytest.mark.parametrize("name", audit.NEEDED_MEMBERS[2:])
+@pytest.mark.parametrize("name", audit.CPU.data)
 def test_a_missing_member_is_found(wheel: Wheel, name: str) -> None:
     (wheel.root / name).unlink()
     assert only_fault(wheel) == f"no member {name}"
@@ -112,7 +138,7 @@ def test_a_missing_member_is_found(wheel: Wheel, name: str) -> None:
 
 def test_a_symbol_of_an_interpreter_is_found(wheel: Wheel) -> None:
     source = "int Py_IsInitialized(void); int fp8lab_x(void) { return Py_IsInitialized(); }"
-    wheel.compile(source, audit.LIBRARY, "-shared")
+    wheel.compile(source, audit.CPU.library, "-shared")
     assert "needs Py_IsInitialized of an interpreter" in only_fault(wheel)
 
 
@@ -120,13 +146,13 @@ def test_a_library_outside_the_wheel_is_found(wheel: Wheel) -> None:
     wheel.compile("int other(void) { return 1; }", "libother.so.7", "-shared")
     (wheel.root / "libother.so.7").rename(wheel.out / "libother.so.7")
     flags = ("-shared", "-Wl,--no-as-needed", "-L.", "-l:libother.so.7")
-    wheel.compile("library", audit.LIBRARY, *flags)
+    wheel.compile("library", audit.CPU.library, *flags)
     assert "needs libother.so.7, which is neither in the wheel" in only_fault(wheel)
 
 
 def test_a_folder_of_the_builder_is_found(wheel: Wheel) -> None:
-    wheel.compile("library", audit.LIBRARY, "-shared", "-Wl,-rpath,/opt/lib")
-    assert only_fault(wheel) == f"{audit.LIBRARY}: looks for libraries in /opt/lib"
+    wheel.compile("library", audit.CPU.library, "-shared", "-Wl,-rpath,/opt/lib")
+    assert only_fault(wheel) == f"{audit.CPU.library}: looks for libraries in /opt/lib"
 
 
 def test_the_machine_s_c_library_for_cxx_is_found(wheel: Wheel) -> None:
@@ -135,9 +161,9 @@ def test_the_machine_s_c_library_for_cxx_is_found(wheel: Wheel) -> None:
     source = (
         '#include <string>\nextern "C" void* fp8lab_x(const char* s) { return new std::string(s); }'
     )
-    words = ["c++", "-fPIC", "-shared", "-xc++", "-", "-o", str(wheel.root / audit.LIBRARY)]
+    words = ["c++", "-fPIC", "-shared", "-xc++", "-", "-o", str(wheel.root / audit.CPU.library)]
     subprocess.run(words, input=source, text=True, check=True)
-    found = audit.faults(wheel.pack(wheel.lowest()))
+    found = audit.faults(wheel.pack(wheel.lowest()), audit.CPU)
     assert any("of the machine's C++ library" in fault for fault in found)
 
 
@@ -150,6 +176,8 @@ def test_a_renamed_or_second_runtime_of_openmp_is_found(wheel: Wheel, name: str)
 
 def test_an_exported_symbol_of_another_library_is_found(wheel: Wheel) -> None:
     wheel.compile(
-        "int fp8lab_x(void) { return 1; } int deflate(void) { return 2; }", audit.LIBRARY, "-shared"
+        "int fp8lab_x(void) { return 1; } int deflate(void) { return 2; }",
+        audit.CPU.library,
+        "-shared",
     )
-    assert only_fault(wheel) == f"{audit.LIBRARY}: exports deflate"
+    assert only_fault(wheel) == f"{audit.CPU.library}: exports deflate"

@@ -1,8 +1,9 @@
 """Loads libfp8lab.so, the C interface of fp8lab (src/interface/fp8lab.h), and calls it by ctypes.
 
-The library lies beside this file in an installed package and in a build tree's folder `python`. For
-a package in a source tree it is the newest of `build/*/python/fp8lab/libfp8lab.so`. The environment
-variable FP8LAB_LIBRARY names another one. ctypes releases the GIL during every call.
+The library lies beside this file in an installed package and in a build tree's folder `python`;
+libfp8lab_cuda.so, of the wheel for GPUs, is preferred. For a package in a source tree it is the
+newest of `build/*/python/fp8lab/libfp8lab.so`. The environment variable FP8LAB_LIBRARY names
+another one. ctypes releases the GIL during every call.
 
 OpenMP threads sleep while they wait: a spinning thread can take the processor from the thread that
 it waits for if the machine also runs other work. An OpenMP runtime reads its wait policy from the
@@ -28,6 +29,8 @@ import numpy as np
 from fp8lab.errors import Error, RuntimeFailure
 
 NAME = "libfp8lab.so"
+CUDA_NAME = "libfp8lab_cuda.so"
+"""The library of the wheel fp8lab-cuda, which has everything that the other one has."""
 VARIABLE = "FP8LAB_LIBRARY"
 INTERFACE_VERSION = 2
 """FP8LAB_INTERFACE_VERSION of the header that this module is written for."""
@@ -338,9 +341,10 @@ def find_library() -> Path | None:
     """Returns the library that this package uses; None if there is none."""
     if named := os.environ.get(VARIABLE):
         return Path(named).absolute()  # data are looked for beside it
-    beside = Path(__file__).with_name(NAME)
-    if beside.is_file():
-        return beside
+    for name in (CUDA_NAME, NAME):
+        beside = Path(__file__).with_name(name)
+        if beside.is_file():
+            return beside
     root = Path(__file__).resolve().parents[3]
     if not (root / "CMakePresets.json").is_file():
         return None

@@ -17,22 +17,47 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-LARGEST = 35 * 10**6
-"""Bytes of a wheel for CPUs."""
 MACHINE = re.compile(r"(ld-linux-x86-64|lib(c|m|mvec|dl|rt|pthread|gcc_s|z))\.so\.\d+")
 """Libraries that every manylinux machine has."""
 OPENMP = "libgomp.so.1"
-LIBRARY, PROGRAM = "fp8lab/libfp8lab.so", "fp8lab/bin/fp8lab"
-NEEDED_MEMBERS = (
-    LIBRARY,
-    PROGRAM,
-    "fp8lab/py.typed",
-    "fp8lab/experiments/recipes/infir2/infir2.toml",
-    "fp8lab/experiments/presets/quickstart.toml",
-    "fp8lab_analysis/report.py",
-    "fp8lab_analysis/page/templates/report.html",
-)
 TAG = re.compile(r"-py3-none-manylinux_2_(\d+)_x86_64\.whl$")
+
+
+class Promise(NamedTuple):
+    """What a wheel of one name must hold."""
+
+    largest: int
+    """Bytes of the wheel."""
+    library: str
+    program: str
+    data: tuple[str, ...] = ()
+    """Other members."""
+    beside: tuple[str, ...] = ()
+    """Libraries that the wheel which it requires puts into the same folder."""
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return (self.library, self.program, *self.data)
+
+
+CPU = Promise(
+    largest=35 * 10**6,
+    library="fp8lab/libfp8lab.so",
+    program="fp8lab/bin/fp8lab",
+    data=(
+        "fp8lab/py.typed",
+        "fp8lab/experiments/recipes/infir2/infir2.toml",
+        "fp8lab/experiments/presets/quickstart.toml",
+        "fp8lab_analysis/report.py",
+        "fp8lab_analysis/page/templates/report.html",
+    ),
+)
+CUDA = Promise(
+    largest=60 * 10**6,
+    library="fp8lab/libfp8lab_cuda.so",
+    program="fp8lab/bin/fp8lab-cuda",
+    beside=(OPENMP,),
+)
 
 
 class Elf(NamedTuple):
@@ -86,9 +111,9 @@ def _finds(folder: Path, name: str, search: list[str], root: Path) -> bool:
     return False
 
 
-def _faults_of_member(name: str, elf: Elf, root: Path) -> Iterator[str]:
+def _faults_of_member(name: str, elf: Elf, root: Path, promise: Promise) -> Iterator[str]:
     for library in sorted(elf.needed):
-        if MACHINE.fullmatch(library):
+        if MACHINE.fullmatch(library) or library in promise.beside:
             continue
         if not _finds((root / name).parent, library, elf.search, root):
             yield f"{name}: needs {library}, which is neither in the wheel nor every machine's"
@@ -101,19 +126,23 @@ def _faults_of_member(name: str, elf: Elf, root: Path) -> Iterator[str]:
             yield f"{name}: looks for libraries in {place}"
 
 
-def faults(wheel: Path, largest: int = LARGEST) -> list[str]:
+def promise_of(wheel: Path) -> Promise:
+    return CUDA if wheel.name.startswith("fp8lab_cuda-") else CPU
+
+
+def faults(wheel: Path, promise: Promise) -> list[str]:
     """Returns what is wrong with a wheel, in lines; nothing for a good one."""
     tag = TAG.search(wheel.name)
     if tag is None:
         return [f"{wheel.name}: accepted: a tag py3-none-manylinux_2_N_x86_64"]
     found = []
-    if wheel.stat().st_size > largest:
-        found.append(f"{wheel.name}: {wheel.stat().st_size} bytes; accepted: {largest}")
+    if wheel.stat().st_size > promise.largest:
+        found.append(f"{wheel.name}: {wheel.stat().st_size} bytes; accepted: {promise.largest}")
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         root = Path(folder)
         archive.extractall(root)
         members = archive.namelist()
-        found += [f"no member {name}" for name in NEEDED_MEMBERS if name not in members]
+        found += [f"no member {name}" for name in promise.members if name not in members]
         written = [name for name in members if name.endswith(".dist-info/WHEEL")]
         platform = f"Tag: py3-none-manylinux_2_{tag.group(1)}_x86_64"
         if not written or platform not in (root / written[0]).read_text().splitlines():
@@ -124,25 +153,28 @@ def faults(wheel: Path, largest: int = LARGEST) -> list[str]:
             if (root / name).is_file() and (root / name).read_bytes()[:4] == b"\x7fELF"
         }
         for name, elf in elves.items():
-            found += _faults_of_member(name, elf, root)
+            found += _faults_of_member(name, elf, root, promise)
         if elves and lowest_c_library(elves) > int(tag.group(1)):
             found.append(f"needs the C library 2.{lowest_c_library(elves)}, the tag says less")
         runtimes = [name for name, elf in elves.items() if "GOMP_parallel" in elf.exported]
-        if [Path(name).name for name in runtimes] != [OPENMP] or any(
+        own = [] if OPENMP in promise.beside else [OPENMP]
+        if [Path(name).name for name in runtimes] != own or any(
             elves[name].soname != OPENMP for name in runtimes
         ):
-            found.append(f"OpenMP's runtimes are {runtimes}; accepted: one of the name {OPENMP}")
-        if LIBRARY in elves:
-            exported = elves[LIBRARY].exported
+            accepted = f"one of the name {OPENMP}" if own else "none"
+            found.append(f"OpenMP's runtimes are {runtimes}; accepted: {accepted}")
+        if promise.library in elves:
+            exported = elves[promise.library].exported
             strange = sorted(name for name in exported if not name.startswith("fp8lab_"))
-            found += [f"{LIBRARY}: exports {name}" for name in strange[:1]]
+            found += [f"{promise.library}: exports {name}" for name in strange[:1]]
     return found
 
 
 def main() -> None:
     if len(sys.argv) != 2:
         raise SystemExit("usage: audit.py WHEEL")
-    found = faults(Path(sys.argv[1]))
+    wheel = Path(sys.argv[1])
+    found = faults(wheel, promise_of(wheel))
     for line in found:
         print(line)
     raise SystemExit(1 if found else 0)
