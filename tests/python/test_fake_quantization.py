@@ -198,15 +198,16 @@ def test_other_losses_and_other_tokens_are_noticed(
         compare(folder, facts="none.json")
 
 
-def test_linear_layers_but_the_head_are_replaced_and_put_back(folder: Path) -> None:
+def test_linear_layers_are_replaced_and_put_back(folder: Path) -> None:
     model = comparison.load(folder / "model", torch.bfloat16)
     before = {name: type(module) for name, module in model.named_modules()}
-    for rule, matrices in (("infir2", 8), ("nvfp4", 4), (None, 0)):
+    for rule, matrices in (("infir2", 8), ("nvfp4", 4), ("ptq_int8", 9), (None, 0)):
         with fake_quantized(model, RULES[rule] if rule else None) as quantized:
-            assert quantized == matrices  # qkv, o, gate and up, down of each layer
+            assert quantized == matrices  # qkv, o, gate and up, down of each layer, lm_head
             kinds = [type(module) for module in model.modules()]
-            assert kinds.count(fake_quantization.FakeQuantizedLinear) == 14
-            assert isinstance(model.lm_head, torch.nn.Linear)
+            has_head = rule == "ptq_int8"
+            assert kinds.count(fake_quantization.FakeQuantizedLinear) == 14 + has_head
+            assert isinstance(model.lm_head, torch.nn.Linear) != has_head
         assert {name: type(module) for name, module in model.named_modules()} == before
 
 

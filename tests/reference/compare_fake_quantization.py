@@ -9,8 +9,8 @@
 
 Needs torch, transformers, scipy and xxhash. MODEL is a folder of Hugging Face, of a family whose
 layers transformers writes with torch.nn.Linear (Llama, Qwen2, Qwen3). The tokens that `assess` has
-read, packed as it packs them, go through transformers in BF16, whose linear layers but `lm_head`
-get quantized operands and FP32 sums (fake_quantization.py). It must give
+read, packed as it packs them, go through transformers in BF16, whose linear layers, `lm_head` where
+the rule says so, get quantized operands and FP32 sums (fake_quantization.py). It must give
 
   bf16        the loss of `assess` without quantization within 0.2 % of transformers' in BF16,
   each rule   the gap to that loss, paired by token, within the 95 % interval that `assess` prints.
@@ -111,23 +111,24 @@ def document_sums(model: Any, sequences: list[Sequence], documents: int) -> Doub
     sums = np.zeros(documents)
     for sequence in sequences:
         logits = model(
-            input_ids=torch.from_numpy(sequence.tokens)[None],
-            position_ids=torch.from_numpy(sequence.places)[None],
-            attention_mask=mask_of(sequence, model.dtype),
+            input_ids=torch.from_numpy(sequence.tokens)[None].to(model.device),
+            position_ids=torch.from_numpy(sequence.places)[None].to(model.device),
+            attention_mask=mask_of(sequence, model.dtype).to(model.device),
             use_cache=False,
         ).logits[0]
+        targets = torch.from_numpy(sequence.targets).to(model.device)
         losses = torch.nn.functional.cross_entropy(
-            logits.to(torch.float32), torch.from_numpy(sequence.targets), reduction="none"
+            logits.to(torch.float32), targets, reduction="none"
         )
-        np.add.at(sums, sequence.documents, losses.numpy().astype(np.float64))
+        np.add.at(sums, sequence.documents, losses.cpu().numpy().astype(np.float64))
     return sums
 
 
-def load(folder: Path, dtype: torch.dtype) -> Any:
+def load(folder: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation="eager"
     )
-    return model.eval()
+    return model.eval().to(device)
 
 
 # --- fp8lab ---------------------------------------------------------------------------------------
@@ -202,8 +203,9 @@ class Greedy:
     @torch.no_grad()
     def add(self, model: Any, prompt: Ids, completion: list[int]) -> None:
         """One completion."""
-        ids = torch.tensor([[*prompt.tolist(), *completion]])
-        logits = model(ids, use_cache=False).logits[0, prompt.size - 1 : -1].to(torch.float32)
+        ids = torch.tensor([[*prompt.tolist(), *completion]], device=model.device)
+        logits = model(ids, use_cache=False).logits[0, prompt.size - 1 : -1]
+        logits = logits.to("cpu", torch.float32)
         taken = torch.tensor(completion)
         gaps = (logits.max(dim=-1).values - logits.gather(1, taken[:, None])[:, 0]).tolist()
         self.tokens += len(completion)
@@ -241,6 +243,7 @@ def read_arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("model", type=Path, help="folder of Hugging Face")
     parser.add_argument("--data", type=Path, required=True, help="the shard that assess has read")
     parser.add_argument("--facts", type=Path, required=True, help="facts.json of assess")
+    parser.add_argument("--device", default="cpu", help="of PyTorch: cpu or cuda")
     parser.add_argument("--program", default="fp8lab", help="that completes prompts")
     parser.add_argument("--prompts", type=int, default=8, help="completions; 0: none")
     parser.add_argument("--prompt-tokens", type=int, default=32)
@@ -313,7 +316,7 @@ def main(words: list[str] | None = None) -> int:
         f"documents, {len(sequences)} x {sequences[0].tokens.size}"
     )
     models = {
-        name: load(options.model, dtype)
+        name: load(options.model, dtype, options.device)
         for name, dtype in (("BF16", torch.bfloat16), ("FP32", torch.float32))
     }
     losses, gaps = compare_losses(assessment, sequences, models)

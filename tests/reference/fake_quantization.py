@@ -118,6 +118,7 @@ class Rule:
     x: Quantizer
     w: Quantizer
     last_layer: bool = True  # False: the last decoder layer is not quantized
+    head: bool = False  # True: lm_head is quantized too
 
 
 TENSOR, ROW = (EVERY, EVERY), (1, EVERY)
@@ -134,7 +135,9 @@ RULES = {
         last_layer=False,
     ),
     "ptq_int8": Rule(
-        Quantizer(TENSOR, fp32_scales, to_int8, INT8), Quantizer(ROW, fp32_scales, to_int8, INT8)
+        Quantizer(TENSOR, fp32_scales, to_int8, INT8),
+        Quantizer(ROW, fp32_scales, to_int8, INT8),
+        head=True,
     ),
 }
 
@@ -175,11 +178,22 @@ def linear_groups(decoder: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, t
 
 @contextmanager
 def fake_quantized(model: torch.nn.Module, rule: Rule | None) -> Iterator[int]:
-    """A causal language model of transformers whose linear layers, all but its `lm_head`, follow
-    `rule`; without one they only have FP32 sums. Gives the number of matrices that are quantized;
-    afterwards the model is what it was."""
+    """A causal language model of transformers whose linear layers follow `rule`, its `lm_head` only
+    where the rule says so; without one those of its layers only have FP32 sums. Gives the number of
+    matrices that are quantized; afterwards the model is what it was."""
     layers = model.model.layers
     before: list[tuple[torch.nn.Module, str, torch.nn.Module]] = []
+
+    def replace(module: torch.nn.Module, names: tuple[str, ...], own: Rule | None) -> None:
+        linears = [getattr(module, name) for name in names]
+        w = torch.cat([linear.weight.detach() for linear in linears]).to(torch.float32)
+        if own is not None:
+            w = own.w(w)
+        parts = w.split([linear.out_features for linear in linears])
+        for name, linear, part in zip(names, linears, parts):
+            before.append((module, name, linear))
+            setattr(module, name, FakeQuantizedLinear(part, linear.bias, own.x if own else None))
+
     quantized = 0
     try:
         for index, layer in enumerate(layers):
@@ -187,19 +201,11 @@ def fake_quantized(model: torch.nn.Module, rule: Rule | None) -> Iterator[int]:
             if rule is not None and index == len(layers) - 1 and not rule.last_layer:
                 own = None
             for module, names in list(linear_groups(layer)):
-                linears = [getattr(module, name) for name in names]
-                w = torch.cat([linear.weight.detach() for linear in linears]).to(torch.float32)
-                if own is not None:
-                    w = own.w(w)
-                    quantized += 1
-                parts = w.split([linear.out_features for linear in linears])
-                for name, linear, part in zip(names, linears, parts):
-                    before.append((module, name, linear))
-                    setattr(
-                        module,
-                        name,
-                        FakeQuantizedLinear(part, linear.bias, own.x if own else None),
-                    )
+                replace(module, names, own)
+                quantized += own is not None
+        if rule is not None and rule.head:
+            replace(model, ("lm_head",), rule)
+            quantized += 1
         yield quantized
     finally:
         for module, name, linear in before:
