@@ -306,6 +306,11 @@ def test_too_few_documents_are_said() -> None:
     assert not judged.costs[1].gap.is_known
     said = "There are no intervals: 4 sequences of 128 tokens reach 4 documents, and at least 5"
     assert said in " ".join(judged.answer())
+    # The caveat stands in each sentence that rests on them.
+    few = "(on 4 documents only, without an interval over documents)"
+    assert judged.answer()[0].startswith(f"infir2 costs the least {few}: +1.")
+    assert judged.answer()[1] == f"infir2 is not told apart from bf16 {few}."
+    assert "only" not in " ".join(Assessment(facts(infir2=worse(0.012))).answer())
     assert judged.to_json()["recipes"][1]["gap"]["half_width"] is None
 
 

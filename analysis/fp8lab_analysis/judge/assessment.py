@@ -17,7 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from fp8lab_analysis.judge.text_noise import ALPHA, LEAST_DOCUMENTS, Estimate, clustered_ratio
+from fp8lab_analysis.judge.text_noise import (
+    ALPHA,
+    LEAST_DOCUMENTS,
+    Estimate,
+    clustered_ratio,
+    few_documents,
+)
 
 NAT_DIGITS = 4
 AS_IT_IS = "as it is"  # words of the unchanged recipe
@@ -69,6 +75,7 @@ class SensitivityMap:
     whole: Estimate
     layers: tuple[MapEntry, ...]
     noise: float  # deviation of the baseline's loss over minimal changes of one layer
+    documents: int  # number of documents in the sequences
 
     @property
     def noise_sentence(self) -> str:
@@ -263,7 +270,12 @@ class Assessment:
             for item in facts["layers"]
         )
         return SensitivityMap(
-            facts["recipe"], facts["sequences"], added(facts["whole"]), layers, noise
+            facts["recipe"],
+            facts["sequences"],
+            added(facts["whole"]),
+            layers,
+            noise,
+            baseline.size,
         )
 
     # --- sentences ------------------------------------------------------------------------------
@@ -286,18 +298,19 @@ class Assessment:
         if not rest:
             return lines or ["No recipe was named beside the baseline."]
         least, most = rest[0], rest[-1]
+        few = f" ({said})" if (said := few_documents(self.tokens.size)) else ""
         lines.insert(
             0,
-            f"{least.name} costs the least: {percent(least.gap)} of the loss of {self.baseline} "
-            f"({self.costs[0].loss:.{NAT_DIGITS}f} nats a token).",
+            f"{least.name} costs the least{few}: {percent(least.gap)} of the loss of "
+            f"{self.baseline} ({self.costs[0].loss:.{NAT_DIGITS}f} nats a token).",
         )
         if most is not least:
-            lines.append(f"{most.name} costs the most: {percent(most.gap)}.")
+            lines.append(f"{most.name} costs the most{few}: {percent(most.gap)}.")
         like = [name for name in least.like if name != self.baseline]
         if like:
-            lines.append(f"Not told apart from {least.name}: {', '.join(like)}.")
+            lines.append(f"Not told apart from {least.name}{few}: {', '.join(like)}.")
         if self.baseline in least.like:
-            lines.append(f"{least.name} is not told apart from {self.baseline}.")
+            lines.append(f"{least.name} is not told apart from {self.baseline}{few}.")
         if not least.gap.is_known:
             lines.append(
                 f"There are no intervals: {self.facts['sequences']} sequences of "
@@ -316,10 +329,11 @@ class Assessment:
 
     def map_sentence(self, found: SensitivityMap) -> str:
         """States which layers cause the gap."""
+        few = f" ({said})" if (said := few_documents(found.documents)) else ""
         top = found.largest(3)
         parts = ", ".join(f"{entry.layer} ({percent(entry.both)})" for entry in top)
         return (
-            f"Under {found.recipe} most is added by {parts}. The layers one by one add "
+            f"Under {found.recipe} most is added{few} by {parts}. The layers one by one add "
             f"{100 * found.additive:+.2f} %, all together {percent(found.whole)}; the remainder is "
             f"{100 * found.remainder:+.2f} %. {found.noise_sentence}"
         )

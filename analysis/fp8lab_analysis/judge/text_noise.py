@@ -38,6 +38,15 @@ ALPHA = 0.05
 LEAST_DOCUMENTS = 5  # with fewer, a t interval over clusters is meaningless
 
 
+def few_documents(count: int) -> str:
+    """Returns the caveat of a number over `count` documents, to stand in the sentence with the
+    number: empty if they are enough for an interval, or if none are known."""
+    if not 0 < count < LEAST_DOCUMENTS:
+        return ""
+    documents = "document" if count == 1 else "documents"
+    return f"on {count} {documents} only, without an interval over documents"
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A number with the half width of its 1 - ALPHA interval (NaN: too few documents)."""

@@ -61,7 +61,8 @@ Options train_options() {
       "that ends more than 0.5 nats above its best of the first third of a stage). 1: stopped by "
       "a\n"
       "loss that is not finite (logging.nonfinite = \"stop\"), or by the machine. 4: interrupted\n"
-      "after a checkpoint");
+      "after a checkpoint. With --dry-run, 0: the run would begin here; 2: it would be refused\n"
+      "here, as the last line says, even if the plan could be printed");
   add_run_choice(options);
   add_scale(options);
   options.add("backend", one_of(all_backends()), "what computes (default: the run file's backend)");
@@ -84,7 +85,7 @@ Options train_options() {
   options.add(
       "dry-run",
       "print the recipe, estimates of memory and time, and the state of --out; refuse what a run "
-      "would refuse; write nothing");
+      "would refuse (status 2, after the plan if only memory is missing); write nothing");
   options.add("kernels",
               "with --dry-run: also print the CUDA kernels that a step chooses for quantizations "
               "and fused operations; needs no GPU");
@@ -158,12 +159,16 @@ std::string describe_options(const TrainerOptions& options, const RunConfig& con
   return text + fmt::format("output {}: {}\n", options.directory.string(), found);
 }
 
-/// Returns the reason why this machine or device would refuse the run; empty if it fits.
+/// Returns the last lines of a plan if this machine or device would refuse the run; empty if it
+/// fits.
 std::string describe_refusal(const RunConfig& config, const Backend& backend) {
   try {
     require_memory_of(config, backend);
   } catch (const Error& error) {
-    return fmt::format("refused here: {}\n", error.what());
+    return fmt::format(
+        "\nthis plan is for a {} with more memory than this one\n"
+        "train would be refused here (status {}, as of this --dry-run): {}\n",
+        backend.is_on_host() ? "machine" : "device", ExitCode::kBadInput, error.what());
   }
   return {};
 }
@@ -296,8 +301,8 @@ int train(const std::vector<std::string>& arguments) {
     phase.begin("");
     print_notes(check.notes());
     const bool kernels = values.count("kernels") != 0;
-    fmt::print("{}{}{}{}", plan, said, refusal, kernels ? describe_kernels(config, *backend) : "");
-    return ExitCode::kSuccess;
+    fmt::print("{}{}{}{}", plan, said, kernels ? describe_kernels(config, *backend) : "", refusal);
+    return refusal.empty() ? ExitCode::kSuccess : ExitCode::kBadInput;
   }
   require_memory_of(config, *backend);
   const std::unique_ptr<LiveLog> live = live_log(values, options.directory);

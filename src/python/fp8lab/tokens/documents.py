@@ -24,6 +24,18 @@ FORMATS = {
 }
 PROMPT = "Question: {question}\nAnswer: "
 """The text that the program's byte-level reader puts around a question."""
+ROLES = (
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "function",
+    "ipython",
+    "observation",
+    "environment",
+)
+"""The roles of published chat templates, as kRoles in src/data/json_records.cpp."""
 SHAREGPT_ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -100,7 +112,12 @@ def _is_trained(message: dict[str, Any], where: str) -> bool:
         raise TokenError(f'{where}: "weight" and "train" say different things')
     if said and said[0] and not assistant:
         raise TokenError(f"{where}: only messages of the assistant can be trained on")
-    return said[0] if said else bool(assistant)
+    trained = said[0] if said else bool(assistant)
+    if message["role"] not in ROLES and not (said and not trained):
+        # A mistyped "assistant" would silently be left out of training.
+        accepted = f'{", ".join(ROLES)}; others with "train": false'
+        raise TokenError(f"{where}: role '{message['role']}'; accepted: {accepted}")
+    return trained
 
 
 def _content_fits(message: dict[str, Any]) -> bool:
