@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fp8lab.errors import where_looked
 from fp8lab.tokens.json_lines import BLANK, BYTE_ORDER_MARK, read_json_lines, require_unicode
 from fp8lab.tokens.shards import TokenError, need
 
@@ -304,4 +305,5 @@ def read_documents(path: Path, file_format: str | None = None) -> Iterator[Recor
     except (OSError, ValueError) as error:  # ValueError: a name with a null character
         if isinstance(error, TokenError):
             raise
-        raise TokenError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise TokenError(f"{path}: {reason}{where_looked(path)}") from error
