@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fp8lab_analysis.judge.stats import Array
 from fp8lab_analysis.judge.text_noise import (
     ALPHA,
     LEAST_DOCUMENTS,
@@ -215,9 +216,9 @@ class Assessment:
             costs.append(
                 RecipeCost(
                     row["name"],
-                    float(np.sum(self.sums[i])) / total,
+                    _sum(self.sums[i]) / total,
                     self.gap(i, 0),
-                    float(np.sum(self.sums[i] - self.sums[0])) / total,
+                    _sum(self.sums[i] - self.sums[0]) / total,
                     row.get("same_forward_as", ""),
                     tuple(
                         name
@@ -254,8 +255,10 @@ class Assessment:
         taken = [facts["baseline"], *facts["replicates"]]  # with minimal changes
         sums = np.asarray(taken, np.float64)
         baseline = sums.mean(axis=0)
-        totals = sums.sum(axis=1) / baseline.sum()
-        noise = float(np.std(totals, ddof=1)) if len(taken) > 1 else math.nan
+        total = _sum(baseline)
+        noise = math.nan
+        if len(taken) > 1 and total != 0.0 and math.isfinite(total):
+            noise = float(np.std(sums.sum(axis=1) / total, ddof=1))
 
         def added(sums: Sequence[float]) -> Estimate:
             return clustered_ratio(np.asarray(sums, np.float64) - baseline, baseline)
@@ -292,8 +295,14 @@ class Assessment:
         """Returns the sentences of the first screen."""
         rest = [cost for cost in self.ordered()[1:] if math.isfinite(cost.gap.value)]
         lines = []
+        base = self.costs[0].loss
+        if not math.isfinite(base) or base == 0.0:
+            wrong = "0" if base == 0.0 else "not finite"
+            lines.append(
+                f"The loss of {self.baseline}, the baseline, is {wrong}: there are no gaps."
+            )
         for cost in self.costs[1:]:
-            if not math.isfinite(cost.gap.value):
+            if not math.isfinite(cost.loss):
                 lines.append(f"{cost.name}: the loss is not finite.")
         if not rest:
             return lines or ["No recipe was named beside the baseline."]
@@ -448,6 +457,12 @@ def token_text(token: Mapping[str, Any]) -> str:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
+
+
+def _sum(values: Array) -> float:
+    """Returns the sum; infinity beyond FP64, which is reported as a loss that is not finite."""
+    with np.errstate(over="ignore"):
+        return float(np.sum(values))
 
 
 def _or_one(p: float) -> float:
