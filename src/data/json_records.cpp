@@ -98,9 +98,9 @@ void require_trained_record(const json& object, const std::string& where) {
 /// trained on: a mistyped "assistant" would silently be left out of training.
 void require_known_role(const Message& message, bool is_stated, const std::string& where) {
   // As ROLES of fp8lab.tokens.documents.
-  constexpr std::array<const char*, 9> kRoles = {"system", "developer", "user",
-                                                 "assistant", "tool", "function",
-                                                 "ipython", "observation", "environment"};
+  constexpr std::array<const char*, 9> kRoles = {"system",    "developer",   "user",
+                                                 "assistant", "tool",        "function",
+                                                 "ipython",   "observation", "environment"};
   if (std::find(kRoles.begin(), kRoles.end(), message.role) != kRoles.end()) return;
   if (is_stated && !message.trained) return;
   throw InputError(

@@ -240,10 +240,9 @@ int ablate(const std::vector<std::string>& arguments) {
     if (values.count("list") != 0) print_runs(plan);
     if (values.count("dry-run") == 0) return ExitCode::kSuccess;
     const std::string usual = "runs/" + study.name;
-    const bool can_begin =
-        print_needs(plan, text_of(values, "out", is_folder(usual) ? usual : ""), at_once,
-                    threads > 0 ? threads : std::max(1, processors / at_once),
-                    values["stop-before"].as<int>());
+    const bool can_begin = print_needs(
+        plan, text_of(values, "out", is_folder(usual) ? usual : ""), at_once,
+        threads > 0 ? threads : std::max(1, processors / at_once), values["stop-before"].as<int>());
     return can_begin ? ExitCode::kSuccess : ExitCode::kBadInput;
   }
   StudyOptions options;

@@ -36,6 +36,7 @@
 #include "src/train/run_check.hpp"
 #include "src/train/run_directory.hpp"
 #include "src/train/run_ending.hpp"
+#include "src/train/run_record.hpp"
 #include "src/train/stop_signal.hpp"
 #include "src/train/trainer.hpp"
 
@@ -173,13 +174,31 @@ std::string describe_refusal(const RunConfig& config, const Backend& backend) {
   return {};
 }
 
-/// The command that goes on with an interrupted run.
-std::string resuming_command(const std::vector<std::string>& arguments) {
-  std::string command = "fp8lab train";
-  for (const std::string& argument : arguments) {
-    if (argument != "--resume") command += " " + shell_word(argument);
+/// Refuses --resume without the options of the run, with the command that has them.
+[[noreturn]] void refuse_resume_alone(const Values& values) {
+  InputError error({.where = "train",
+                    .key = "--resume",
+                    .reason = "needs the --config or --preset, and the --set, that the run has"});
+  if (values.count("out") == 0) throw error;
+  ErrorFields fields = error.fields();
+  const std::string out = values["out"].as<std::string>();
+  fields.remedy = fmt::format("fp8lab train --config FILE {} --resume", shell_option("--out", out));
+  try {
+    const RunMeta meta = read_run(fs::path(out) / "run.h5").meta;
+    const auto command = meta.extra.find(kCommandKey);
+    const auto folder = meta.extra.find(kStartedInKey);
+    if (command != meta.extra.end()) {
+      const bool is_here =
+          folder != meta.extra.end() && folder->second == fs::current_path().string();
+      const std::string change = is_here || folder == meta.extra.end()
+                                     ? ""
+                                     : fmt::format("cd {} && ", shell_path(folder->second));
+      fields.remedy = fmt::format("{}{} --resume", change, command->second);
+    }
+  } catch (const Error&) {
+    // There is no run, or it cannot be read: the command with its options says so.
   }
-  return command + " --resume";
+  throw InputError(std::move(fields));
 }
 
 /// Returns the time at which the run file was last written; nothing without a run file.
@@ -205,7 +224,8 @@ std::vector<std::string> ways_after_failure(const RunConfig& config, const fs::p
     const StepRecord& last = run.metrics.back();
     const EventRecord& event = run.events.back();
     if (event.kind != "nan" || event.step != last.step) return {};
-    return ways_on({config, directory, static_cast<std::size_t>(last.stage), last.step, arguments});
+    return ways_on({config, directory, static_cast<std::size_t>(last.stage), last.step, arguments,
+                    had_update_before_break(run)});
   } catch (const Error&) {
     return {};  // doctor examines the file; the failure itself is reported
   }
@@ -215,11 +235,13 @@ std::vector<std::string> ways_after_failure(const RunConfig& config, const fs::p
 int tell_ending(const RunConfig& config, const fs::path& directory,
                 const std::vector<std::string>& arguments) {
   const fs::path file = directory / "run.h5";
-  const RunEnding ending = describe_ending(read_run(file));
+  const RunData run_data = read_run(file);
+  const RunEnding ending = describe_ending(run_data);
   fmt::print("{}: {}\n", ending.diverged ? "complete, but diverged" : "complete", file.string());
   for (const std::string& line : ending.lines) fmt::print("{}\n", line);
   if (ending.diverged) {
-    for (const std::string& line : ways_on({config, directory, ending.stage, 0, arguments})) {
+    for (const std::string& line : ways_on(
+             {config, directory, ending.stage, 0, arguments, had_update_before_break(run_data)})) {
       fmt::print("{}\n", line);
     }
   }
@@ -271,9 +293,7 @@ int train(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("train", train_options(), arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   if (values.count("resume") != 0 && values.count("config") + values.count("preset") == 0) {
-    throw InputError({.where = "train",
-                      .key = "--resume",
-                      .reason = "needs the --config or --preset, and the --set, that the run has"});
+    refuse_resume_alone(values);
   }
   const RunConfig config = chosen_run(values, "train");
   choose_simd(values, config.backend);
@@ -304,6 +324,7 @@ int train(const std::vector<std::string>& arguments) {
     fmt::print("{}{}{}{}", plan, said, kernels ? describe_kernels(config, *backend) : "", refusal);
     return refusal.empty() ? ExitCode::kSuccess : ExitCode::kBadInput;
   }
+  options.extra_meta[kCommandKey] = train_command(arguments);
   require_memory_of(config, *backend);
   const std::unique_ptr<LiveLog> live = live_log(values, options.directory);
   if (live) {
@@ -349,7 +370,7 @@ int train(const std::vector<std::string>& arguments) {
         fmt::format("interrupted after a checkpoint; the same command with --resume continues {}",
                     options.directory.string()));
     if (values.count("step-descriptor") == 0) {
-      printer.tell("next: " + resuming_command(arguments));
+      printer.tell("next: " + train_command(arguments) + " --resume");
     }
     return ExitCode::kInterrupted;
   }
