@@ -35,7 +35,9 @@ def print_answer(options: argparse.Namespace) -> None:
         text = json.dumps(assessment.to_json(), indent=1, allow_nan=False)
         written(options.json.parent, lambda: str(options.json.write_text(text + "\n")))
     width = max(len(cost.name) for cost in assessment.costs)
-    print(f"{'recipe':{width}}  {'loss, nats':>10}  {'gap (95 %)':>16}  not told apart from")
+    known = all(cost.gap.is_known for cost in assessment.costs[1:] if math.isfinite(cost.gap.value))
+    heading = "gap (95 %)" if known else "gap, no interval"
+    print(f"{'recipe':{width}}  {'loss, nats':>10}  {heading:>16}  not told apart from")
     for cost in assessment.ordered():
         gap = "" if cost.name == assessment.baseline else percent(cost.gap)
         like = f"same forward pass as {cost.same_forward_as}" if cost.same_forward_as else ""

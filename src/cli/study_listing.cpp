@@ -19,6 +19,7 @@
 #include "src/config/config.hpp"
 #include "src/config/recipe/stage_recipes.hpp"
 #include "src/study/study_folder.hpp"
+#include "src/train/plan/memory_fit.hpp"
 #include "src/train/plan/plan.hpp"
 #include "src/train/run_check.hpp"
 
@@ -41,6 +42,7 @@ std::string recipe_hashes(const RunConfig& config) {
 struct KnownNeeds {
   RunNeeds needs;
   std::string unknown;  ///< reason; empty if they are known
+  std::string refused;  ///< why train would refuse the run here; empty if it fits
 };
 
 /// The requirements of runs; runs that differ only in name and seed are planned once.
@@ -54,13 +56,15 @@ class NeedsOfRuns {
     alike.seed = RunConfig{}.seed;
     const auto [place, is_new] = known_.try_emplace(to_toml(alike));
     if (!is_new) return place->second;
+    KnownNeeds& found = place->second;
     try {
-      place->second.needs = plan(config);
+      found.needs = plan(config);
     } catch (const Error& error) {
-      place->second.unknown = error.what();
+      found.unknown = error.what();
     }
     phase_.begin("");
-    return place->second;
+    if (found.unknown.empty()) found.refused = refusal(config);
+    return found;
   }
 
  private:
@@ -70,6 +74,15 @@ class NeedsOfRuns {
     return plan_needs(config, *backend, [&](const std::string& what) {
       phase_.begin(fmt::format("run {}: {}", config.name, what));
     });
+  }
+
+  std::string refusal(const RunConfig& config) {
+    try {
+      require_memory_of(config, *backends_.at(config.backend));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
   }
 
   int threads_;
@@ -90,13 +103,30 @@ std::string listed(const std::vector<std::string>& names) {
 
 double mib(std::int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
-/// The reasons why runs cannot be planned, with the names of the runs.
-using Unknown = std::vector<std::pair<std::string, std::vector<std::string>>>;
+/// Reasons, each with the names of the runs to which it applies.
+using Reasons = std::vector<std::pair<std::string, std::vector<std::string>>>;
+
+void add_reason(const std::string& reason, const std::string& run, Reasons& reasons) {
+  auto same = std::find_if(reasons.begin(), reasons.end(),
+                           [&](const auto& entry) { return entry.first == reason; });
+  if (same == reasons.end()) same = reasons.insert(same, {reason, {}});
+  same->second.push_back(run);
+}
+
+/// Prints the last lines of a plan, about the runs that train would refuse here.
+void print_refused(const Reasons& refused) {
+  if (refused.empty()) return;
+  fmt::print("plan: this plan is for a machine with more memory than this one\n");
+  for (const auto& [reason, names] : refused) {
+    fmt::print("plan: {}: train would refuse it here (status {}, as of this --dry-run): {}\n",
+               listed(names), ExitCode::kBadInput, reason);
+  }
+}
 
 /// Prints and returns the requirements of each of `runs`; adds runs that cannot
-/// be planned to `unknown`.
+/// be planned to `unknown`, and those that train would refuse here to `refused`.
 std::vector<RunNeeds> print_each(const std::vector<const RunConfig*>& runs, NeedsOfRuns& needs,
-                                 Unknown& unknown) {
+                                 Reasons& unknown, Reasons& refused) {
   std::vector<RunNeeds> known;
   for (const RunConfig* run : runs) {
     const KnownNeeds& found = needs.of(*run);
@@ -105,12 +135,10 @@ std::vector<RunNeeds> print_each(const std::vector<const RunConfig*>& runs, Need
                  run->name, mib(found.needs.bytes), mib(found.needs.checkpoint),
                  found.needs.time.total());
       known.push_back(found.needs);
-      continue;
+      if (!found.refused.empty()) add_reason(found.refused, run->name, refused);
+    } else {
+      add_reason(found.unknown, run->name, unknown);
     }
-    auto same = std::find_if(unknown.begin(), unknown.end(),
-                             [&](const auto& entry) { return entry.first == found.unknown; });
-    if (same == unknown.end()) same = unknown.insert(same, {found.unknown, {}});
-    same->second.push_back(run->name);
   }
   return known;
 }
@@ -154,7 +182,7 @@ void print_runs(const StudyPlan& plan) {
   }
 }
 
-void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, int jobs,
+bool print_needs(const StudyPlan& plan, const std::filesystem::path& directory, int jobs,
                  int threads, int stop_before) {
   std::vector<const RunConfig*> shared, arms;
   for (const RunConfig& run : plan.shared) shared.push_back(&run);
@@ -179,14 +207,14 @@ void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, 
     fmt::print("plan: {} runs\n", all);
   }
   NeedsOfRuns needs(threads);
-  Unknown unknown;
-  const std::vector<RunNeeds> of_shared = print_each(shared, needs, unknown);
-  const std::vector<RunNeeds> of_arms = print_each(arms, needs, unknown);
+  Reasons unknown, refused;
+  const std::vector<RunNeeds> of_shared = print_each(shared, needs, unknown, refused);
+  const std::vector<RunNeeds> of_arms = print_each(arms, needs, unknown, refused);
   for (const auto& [reason, names] : unknown) {
     fmt::print("plan: {}: unknown: {}\n", listed(names), reason);
   }
   const std::size_t known = of_shared.size() + of_arms.size();
-  if (known == 0) return;
+  if (known == 0) return unknown.empty();
   const auto at_once = static_cast<std::size_t>(jobs);
   print_memory("shared runs", of_shared, at_once);
   print_memory("arms", of_arms, at_once);
@@ -198,12 +226,15 @@ void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, 
   for (const auto* runs : {&of_shared, &of_arms}) {
     for (const RunNeeds& run : *runs) longest = std::max(longest, run.longest_step);
   }
-  if (longest < stop_before) return;
-  fmt::print(
-      "plan: warning: the longest step takes about {:.3g} s, and Slurm sends SIGTERM {} s before a "
-      "time limit: such a task loses its steps since the last checkpoint; give a longer "
-      "--stop-before\n",
-      longest, stop_before);
+  if (longest >= stop_before) {
+    fmt::print(
+        "plan: warning: the longest step takes about {:.3g} s, and Slurm sends SIGTERM {} s before "
+        "a time limit: such a task loses its steps since the last checkpoint; give a longer "
+        "--stop-before\n",
+        longest, stop_before);
+  }
+  print_refused(refused);
+  return unknown.empty() && refused.empty();
 }
 
 }  // namespace fp8lab::cli

@@ -14,8 +14,9 @@ void print_runs(const StudyPlan& plan);
 /// path: every run), from operations timed on this machine with `threads`; then memory and time of
 /// all runs, `jobs` in parallel, the shared runs before the arms. Warns about steps longer than
 /// the `stop_before` seconds that a scheduler gives a run to end. Throws Error under the
-/// conditions of RunCheck::check.
-void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, int jobs,
+/// conditions of RunCheck::check. Returns false if a run could not begin here: its device is
+/// missing, or it does not fit into memory, which the last lines say.
+bool print_needs(const StudyPlan& plan, const std::filesystem::path& directory, int jobs,
                  int threads, int stop_before);
 
 }  // namespace fp8lab::cli

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -76,7 +77,7 @@ class WaysOn {
     if (!is_exact) {
       add(lines, "bf16, which shows whether the recipe is at fault", exact_recipe(), kExact);
     }
-    if (run_.step != 1) {  // no update came before the first step
+    if (run_.had_update) {  // else no learning rate is at fault
       add(lines, fmt::format("half of stage {}'s learning_rate.peak", stage_.name),
           {{"--set", key("learning_rate.peak") + "=" + toml_number(stage_.learning_rate.peak / 2)}},
           "half-rate");
@@ -143,6 +144,19 @@ class WaysOn {
 };
 
 }  // namespace
+
+std::string train_command(const std::vector<std::string>& arguments) {
+  return changed_command(arguments, {});
+}
+
+bool had_update_before_break(const RunData& run) {
+  if (run.metrics.empty()) return false;
+  const StepRecord& first = run.metrics.front();
+  if (std::isfinite(first.loss) && std::isfinite(first.grad_norm)) return true;
+  return std::any_of(run.events.begin(), run.events.end(), [&](const EventRecord& event) {
+    return event.kind == "fallback" && event.step == first.step;
+  });
+}
 
 std::vector<std::string> ways_on(const BrokenRun& run) { return WaysOn(run).lines(); }
 

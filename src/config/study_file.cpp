@@ -22,6 +22,7 @@
 #include "src/config/tables/study_tables.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
+#include "src/io/files/missing_file.hpp"
 #include "src/io/hash.hpp"
 
 namespace fp8lab {
@@ -440,7 +441,10 @@ StudyConfig load_study_config(const std::filesystem::path& file,
   study.base = (file.parent_path() / base).lexically_normal();
   if (!is_file(study.base)) {
     const bool is_name = base.find('/') == std::string::npos && !base.ends_with(".toml");
-    if (!is_name) document.fail("base", {.found = study.base.string(), .reason = "does not exist"});
+    if (!is_name) {
+      document.fail("base", {.found = study.base.string(),
+                             .reason = "does not exist" + where_looked(study.base)});
+    }
     study.base = find_experiment("presets", base, document.where("base"));
   }
   study.assignments = read_set(document);

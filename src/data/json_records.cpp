@@ -1,7 +1,9 @@
 #include "src/data/json_records.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -92,6 +94,21 @@ void require_trained_record(const json& object, const std::string& where) {
   require("train", is("train", true), "true");
 }
 
+/// Throws for a role that no published chat template has, unless the message says that it is not
+/// trained on: a mistyped "assistant" would silently be left out of training.
+void require_known_role(const Message& message, bool is_stated, const std::string& where) {
+  // As ROLES of fp8lab.tokens.documents.
+  constexpr std::array<const char*, 9> kRoles = {"system",    "developer",   "user",
+                                                 "assistant", "tool",        "function",
+                                                 "ipython",   "observation", "environment"};
+  if (std::find(kRoles.begin(), kRoles.end(), message.role) != kRoles.end()) return;
+  if (is_stated && !message.trained) return;
+  throw InputError(
+      {.where = where,
+       .reason = fmt::format("role '{}'", message.role),
+       .accepted = fmt::format("{}; others with \"train\": false", fmt::join(kRoles, ", "))});
+}
+
 /// Maps ShareGPT's role names, of messages with `from` and `value`.
 std::string sharegpt_role(const std::string& name, const std::string& where) {
   constexpr std::array<std::pair<const char*, const char*>, 5> kRoles = {
@@ -125,6 +142,7 @@ Message read_message(const json& message, bool sharegpt, const std::string& wher
     read.content = string_field(message, "content", where);
   }
   read.trained = is_trained(message, read.role == "assistant", where);
+  require_known_role(read, is_given(message, "weight") || is_given(message, "train"), where);
   return read;
 }
 

@@ -25,6 +25,11 @@ ModelFinding error_of(const char* kind, const std::string& tensor, std::string t
   return {Severity::error, kind, tensor, {}, 1, std::move(text)};
 }
 
+/// Returns true for the names of experts whose blocks loaders read (gpt-oss).
+bool is_of_experts(const std::string& name) {
+  return name.ends_with("experts.gate_up_proj") || name.ends_with("experts.down_proj");
+}
+
 /// Names under which GPTQ, AWQ, bitsandbytes and MXFP4 keep integer codes.
 bool holds_unexplained_codes(const ModelFolder& folder, const StoredTensor& tensor) {
   const std::string& name = tensor.name;
@@ -68,6 +73,15 @@ std::vector<PackedExperts> find_packed_experts(const ModelFolder& folder,
       const std::string base = without(name, kBlocks);
       const PackedExperts found{base, tensor, folder.find(base + std::string(kScales))};
       const auto& shape = tensor->shape;
+      if (!is_of_experts(base)) {
+        findings.push_back(error_of(
+            "config_method", name,
+            fmt::format("is {}: blocks of no experts; with quant_method 'mxfp4' loaders read "
+                        "blocks of 'experts.gate_up_proj' and 'experts.down_proj' alone, and find "
+                        "no '{}'",
+                        shape_text(*tensor), base)));
+        continue;
+      }
       if (found.scales == nullptr) {
         findings.push_back(error_of("scale_missing", name,
                                     fmt::format("is {} without scales: there is no '{}{}'",

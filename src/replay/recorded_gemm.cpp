@@ -1,10 +1,12 @@
 #include "src/replay/recorded_gemm.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -58,10 +60,22 @@ class Record {
     return *found;
   }
 
-  const StoredTensor* find(const std::string& name) const { return file_.find(name); }
+  const StoredTensor* find(const std::string& name) const {
+    read_.insert(name);
+    return file_.find(name);
+  }
+
+  /// Throws for a tensor that nothing asked for: it would take no part in the result.
+  void require_all_read() const {
+    for (const StoredTensor& tensor : file_.tensors()) {
+      if (read_.count(tensor.name) != 0) continue;
+      fail(tensor.name, {.reason = "is no tensor of a recorded GEMM",
+                         .accepted = fmt::format("{}", fmt::join(read_, ", "))});
+    }
+  }
 
   const StoredTensor& matrix(const std::string& name, StoredType type) const {
-    const StoredTensor& tensor = file_.at(name);
+    const StoredTensor& tensor = at(name);
     if (tensor.type != type || tensor.shape.size() != 2 || tensor.size() == 0) {
       fail(name, {.found = shape_text(tensor),
                   .accepted = fmt::format("a matrix of {}", stored_name(type))});
@@ -70,7 +84,7 @@ class Record {
   }
 
   std::vector<float> floats(const std::string& name) const {
-    const StoredTensor& tensor = file_.at(name);
+    const StoredTensor& tensor = at(name);
     if (tensor.type != StoredType::f32) {
       fail(name, {.found = std::string(stored_name(tensor.type)), .accepted = "F32"});
     }
@@ -87,7 +101,13 @@ class Record {
   }
 
  private:
+  const StoredTensor& at(const std::string& name) const {
+    read_.insert(name);
+    return file_.at(name);
+  }
+
   SafetensorsFile file_;
+  mutable std::set<std::string> read_;  ///< names of tensors that were asked for
 };
 
 RecordedOperand read_operand(const Record& record, const std::string& name) {
@@ -213,6 +233,7 @@ RecordedGemm read_recorded_gemm(const std::filesystem::path& path) {
     gemm.d_scale = factor.front();
   }
   gemm.earlier_scales = earlier_scales(record);
+  record.require_all_read();
   return gemm;
 }
 

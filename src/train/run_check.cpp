@@ -9,12 +9,15 @@
 
 #include "emulation/base/input_error.hpp"
 #include "emulation/spec/state_rules.hpp"
+#include "src/config/config_difference.hpp"
 #include "src/config/reading/hub_cache.hpp"
+#include "src/config/reading/run_document.hpp"
 #include "src/config/recipe/stage_recipes.hpp"
 #include "src/config/tables/model_table.hpp"
 #include "src/error_sources/run_sources.hpp"
 #include "src/evaluation/held_out.hpp"
 #include "src/io/files/file_kind.hpp"
+#include "src/io/files/missing_file.hpp"
 #include "src/io/hash.hpp"
 #include "src/objectives/objective.hpp"
 #include "src/train/checkpoint/checkpoint.hpp"
@@ -144,11 +147,33 @@ std::string kind_note(const std::string& where, const DataConfig& data) {
   return {};
 }
 
+/// Returns a note on keys of the model that differ from the model of the initial weights; empty
+/// without.
+std::string start_note(const RunConfig& config) {
+  if (config.init_from.empty()) return {};
+  try {
+    const std::vector<std::string> different =
+        differences_from_start(config.init_from.string(), config.model, config.growth.has_value());
+    std::vector<std::string> shown;
+    for (const std::string& entry : different) {
+      if (!entry.starts_with("model.lora")) shown.push_back(entry);
+    }
+    if (shown.empty()) return {};
+    return fmt::format(
+        "init_from: the run states other values than the model of its initial weights, which "
+        "begin as another function: {}",
+        join_differences(shown));
+  } catch (const Error&) {
+    return {};  // opening the weights says what is wrong with the file
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> run_notes(const RunConfig& config, const std::vector<OpenedStage>& stages,
                                    const ModelVocabulary& model) {
   std::vector<std::string> notes = config.notes;
+  add_note(start_note(config), notes);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const OpenedStage& opened = stages[i];
     for (std::string& line : vocabulary_notes(opened.train, model)) add_note(line, notes);
@@ -231,7 +256,7 @@ std::optional<InitialState> open_start(const RunConfig& config,
     throw InputError({.where = "init_from",
                       .found = start.string(),
                       .nearest = did_you_mean_model(start),
-                      .reason = "does not exist",
+                      .reason = "does not exist" + where_looked(start),
                       .accepted = kAcceptedModels});
   }
   return open_initial_state(start, config.model, config.growth, config.seed);

@@ -15,10 +15,11 @@
 
 namespace fp8lab {
 
-/// Keys of RunMeta::extra: the TOML of every recipe by its name in the configuration, as JSON; and
-/// the folder of relative paths.
+/// Keys of RunMeta::extra: the TOML of every recipe by its name in the configuration, as JSON; the
+/// folder of relative paths; and the command line that began the run there, for a shell.
 inline constexpr char kRecipesKey[] = "recipes";
 inline constexpr char kStartedInKey[] = "started_in";
+inline constexpr char kCommandKey[] = "command";
 /// Tokenizer of the weights, as Vocabulary::tokenizer(); empty if unknown. Also a key of a
 /// checkpoint's metadata.
 inline constexpr char kTokenizerKey[] = "tokenizer";

@@ -1,9 +1,11 @@
 #include "src/validate/device_pack.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "emulation/base/error.hpp"
@@ -94,6 +96,14 @@ class PackReader {
     if (pack.products.empty() && pack.conversions.empty()) {
       refuse("products", "empty, as is 'conversions'", "results of a card");
     }
+    for (const StoredTensor& tensor : file_.tensors()) {
+      if (read_.count(tensor.name) != 0) continue;
+      throw InputError({.where = file_.path(),
+                        .noun = "tensor",
+                        .key = tensor.name,
+                        .reason = "belongs to no entry of the metadata: it would not be checked",
+                        .accepted = fmt::format("{}", fmt::join(read_, ", "))});
+    }
     return pack;
   }
 
@@ -152,8 +162,9 @@ class PackReader {
   }
 
   std::vector<std::uint32_t> codes(const std::string& name, const FormatSpec& format,
-                                   const std::vector<std::int64_t>& shape) const {
+                                   const std::vector<std::int64_t>& shape) {
     const StoredTensor& tensor = file_.at(name);
+    read_.insert(name);
     const TensorHeader wanted{name, pack_type(format), shape};
     if (tensor.type != wanted.type || tensor.shape != shape) {
       throw InputError({.where = file_.path(),
@@ -235,7 +246,8 @@ class PackReader {
 
   SafetensorsFile file_;
   json about_;
-  std::int64_t elements_ = 0;  ///< of the tensors that were read
+  std::int64_t elements_ = 0;   ///< of the tensors that were read
+  std::set<std::string> read_;  ///< their names
 };
 
 }  // namespace

@@ -84,15 +84,17 @@ class Study:
         """What --list prints."""
         return self._told("--list", *extra)
 
-    def planned(self, *extra: object) -> str:
-        """What --dry-run prints."""
-        return self._told("--dry-run", *extra)
+    def planned(self, *extra: object, status: int = 0) -> str:
+        """What --dry-run prints, which must end with `status`."""
+        return self._told("--dry-run", *extra, status=status)
 
-    def _told(self, *extra: object) -> str:
+    def _told(self, *extra: object, status: int = 0) -> str:
         words = [PROGRAM, "ablate", "--study", self.file, *extra]
-        return subprocess.run(
-            [str(word) for word in words], capture_output=True, text=True, timeout=120, check=True
-        ).stdout
+        result = subprocess.run(
+            [str(word) for word in words], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert result.returncode == status, (result.stdout, result.stderr)
+        return result.stdout
 
     def refused(self, *extra: object) -> str:
         """The message; nothing in the folder may change."""

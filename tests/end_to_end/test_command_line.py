@@ -463,7 +463,7 @@ def test_what_is_no_model_is_told_by_its_kind(tmp_path: Path) -> None:
     for file, words in {
         "held.jsonl": "held.jsonl: no safetensors file, but text: header length",
         "model.gguf": "no safetensors file, but GGUF, of which python3 -m fp8lab.gguf FILE FOLDER",
-        "x.npy": "no safetensors file, but NumPy's .npy",
+        "x.npy": "x.npy: is a matrix (.npy), not a model or a run; fp8lab quantize x.npy",
     }.items():
         for command in ("eval", "generate", "whatif"):
             more = {"generate": ("--prompt", "a"), "whatif": ("--recipe", "bf16")}.get(command, ())
@@ -508,6 +508,11 @@ def test_documents_are_named_wherever_other_files_are_read(tmp_path: Path) -> No
         ),
         "a run": (("verify",), ("compare", "r.toml"), ("compare", "--files-only", "r.toml")),
         "the folder of a run, of a study or of a model": (("doctor",),),
+        "a run or a study": (("report",),),
+        "a GEMM of fp8lab.recorder": (("replay",),),
+        "a pack of fp8lab validate device": (("validate", "device"),),
+        "a matrix (.npy)": (("quantize", "--spec", "e4m3fn/1x128"),),
+        "token shards": (("data", "inspect"),),
     }
     for wanted, all_words in commands.items():
         for index, words in enumerate(all_words):
@@ -542,6 +547,48 @@ def test_models_and_records_are_named_where_documents_are_read(tmp_path: Path) -
     (tmp_path / "m.toml").write_text(json.loads(model)["text"].replace("[model]\n", ""))
     words = command.replace("NAME", "quickstart").split()[1:]
     assert "parameters" in succeeded(*words, "--dry-run", cwd=tmp_path)
+
+
+def test_files_that_are_no_text_are_named_wherever_others_are_read(tmp_path: Path) -> None:
+    def tensors(**metadata: str) -> bytes:
+        header = json.dumps({"__metadata__": metadata}).encode()
+        return struct.pack("<Q", len(header)) + header
+
+    np.save(tmp_path / "x.npy", np.ones((4, 128), np.float32))
+    files = {
+        "x.npy": ("a matrix (.npy)", "fp8lab quantize x.npy --spec e4m3fn/1x128"),
+        "g.safetensors": ("a GEMM of fp8lab.recorder", "fp8lab replay g.safetensors"),
+        "p.safetensors": (
+            "a pack of fp8lab validate device", "fp8lab validate device p.safetensors",
+        ),
+        "w.safetensors": ("a safetensors file of weights", "fp8lab eval w.safetensors"),
+        "run.h5": ("an HDF5 file, the record of a run or study", "fp8lab report run.h5"),
+    }  # fmt: skip
+    (tmp_path / "g.safetensors").write_bytes(tensors(fp8lab="gemm-1"))
+    (tmp_path / "p.safetensors").write_bytes(tensors(fp8lab="device-1"))
+    (tmp_path / "w.safetensors").write_bytes(tensors(format="pt"))
+    (tmp_path / "run.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(60))
+    own = {
+        "a GEMM of fp8lab.recorder": (("replay",), "g.safetensors"),
+        "a pack of fp8lab validate device": (("validate", "device"), "p.safetensors"),
+        "a matrix (.npy)": (
+            ("gemm", "--spec", "sm90_wgmma_fp8", "--b", "x.npy", "--out", "d.npy", "--a"), "x.npy",
+        ),
+        "token shards": (("data", "inspect"), ""),
+    }  # fmt: skip
+    for wanted, (words, right) in own.items():
+        for name, (kind, command) in files.items():
+            if name != right:
+                said = refused(*words, name, cwd=tmp_path)
+                assert said == f"fp8lab: {name}: is {kind}, not {wanted}; {command}\n"
+    for words in (("eval",), ("whatif", "--recipe", "bf16"), ("verify",), ("report",)):
+        for name in ("x.npy", "g.safetensors", "p.safetensors"):
+            assert f"{name}: is {files[name][0]}, not a " in refused(*words, name, cwd=tmp_path)
+    # A folder of runs has no records.
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "run.h5").rename(tmp_path / "folder/run.h5")
+    said = refused("replay", "folder", cwd=tmp_path)
+    assert said.endswith("has no records of fp8lab.recorder; it is a run: fp8lab verify folder\n")
 
 
 def test_a_pack_of_another_card_cannot_write_to_the_terminal(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_another_recipe(folder: Path) -> None:
     result = run("compare", "a", "recipe", "--json", "c.json", cwd=folder)
     assert result.returncode == 3, result.stderr
     assert 'recipe: "infir2" -> "infir2_fp32scale"' in result.stdout
+    assert "quantization in both orientations: scales of fprop.w" in result.stdout, "in words"
     first = "A and B differ in recipe: they are a pair; the gap between their losses is what the"
     assert result.stdout.startswith(first)
     found = json.loads((folder / "c.json").read_text())
@@ -137,8 +138,13 @@ def test_what_replaces_a_recipe_is_named(folder: Path) -> None:
         "at": f"stages.second.recipe_at, recipe of stage second after 1 steps: {pair}that changes",
         "both": f"recipe: {pair}the recipe costs",
     }.items():
-        said = run("compare", "a", name, "--files-only", cwd=folder).stdout
+        result = run("compare", "a", name, "--files-only", "--json", "c.json", cwd=folder)
+        said = result.stdout
         assert said.startswith(f"A and B differ in {expected}"), said
+        # A setting that differs is a difference, also where no bit shows it.
+        assert result.returncode == 3, said
+        assert not json.loads((folder / "c.json").read_text())["good"]
+        assert "4 steps that both have: same bits" in said, said
     # A recipe that changed under its name: its keys, not hashes alone.
     (folder / "mine.toml").write_text(
         'name = "mine"\nbase = "infir2"\nsummary = "x"\n[slots.dy]\nformat = "e5m2"\n'

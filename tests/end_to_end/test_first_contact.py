@@ -87,6 +87,60 @@ def _held_out() -> list[str]:
     return ["--set", 'data={kind = "arithmetic", problems = 50, corpus_seed = 9}']
 
 
+def test_few_held_out_documents_are_said_beside_the_loss(tmp_path: Path) -> None:
+    (tmp_path / "held.txt").write_text(f"{'one and ' * 6}\n\n{'two or ' * 6}\n")
+    held = 'stages.one.eval={sequences = 1, data = {kind = "text", path = "held.txt"}}'
+    for recipe in ("bf16", "te_current"):
+        words = ("--config", config(tmp_path, recipe), "--set", held, "--out", recipe)
+        assert run("train", *words, cwd=tmp_path).returncode == 0
+    said = run("compare", "bf16", "te_current", "--files-only", "--json", "c.json", cwd=tmp_path)
+    (line,) = [line for line in said.stdout.splitlines() if line.startswith("held-out one")]
+    assert line.startswith("held-out one, 2 documents only "), line
+    losses = json.loads((tmp_path / "c.json").read_text())["losses"]
+    assert [row["documents"] for row in losses] == [0, 2]
+
+
+def test_a_resumed_run_without_its_options_is_told_them(tmp_path: Path) -> None:
+    words = ("train", "--config", config(tmp_path, "bf16"), "--set", "seed=3", "--out", "my run")
+    succeeded(*words, cwd=tmp_path)
+    said = refused("train", "--resume", "--out", "my run", cwd=tmp_path).strip()
+    command = "; fp8lab train --config first.toml --set seed=3 --out 'my run' --resume"
+    assert said.replace(f"{tmp_path}/", "").endswith(command), said
+    again = succeeded(*shlex.split(said.rpartition("; fp8lab ")[2]), cwd=tmp_path)
+    assert "complete: my run/run.h5" in again
+    # From another folder, and for a folder without a run.
+    (tmp_path / "other").mkdir()
+    said = refused("train", "--resume", "--out", "../my run", cwd=tmp_path / "other")
+    assert f"; cd {tmp_path} && fp8lab train --config " in said
+    said = refused("train", "--resume", "--out=-x", cwd=tmp_path)
+    assert said.endswith("; fp8lab train --config FILE --out=-x --resume\n")
+
+
+def test_a_missing_file_is_named_with_the_folder_it_was_looked_for_in(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones((4, 128), np.float32))
+    product = ("gemm", "--spec", "sm90_wgmma_fp8", "--b", "a.npy", "--out", "d.npy", "--a")
+    for words in (("train", "--config"), ("ablate", "--study"), ("data", "inspect"), product):
+        said = refused(*words, "none.x", cwd=tmp_path)
+        assert f"No such file or directory, looked for in {tmp_path}\n" in said, said
+        said = refused(*words, "no/where/none.x", cwd=tmp_path)
+        assert f"No such file or directory, there is no folder {tmp_path}/no\n" in said, said
+        said = refused(*words, tmp_path / "none.x", cwd=tmp_path)
+        assert said.endswith("No such file or directory\n"), said
+    said = refused("eval", "none", cwd=tmp_path)
+    assert f"there is no such file or folder, looked for in {tmp_path}; accepted" in said
+
+
+def test_a_start_of_another_model_is_said(runs: Path) -> None:
+    start = ("--config", config(runs, "bf16"), "--init-from", "bf16", "--dry-run")
+    for setting in ("model.rope_theta=5000", "model.rms_norm_eps=1e-3"):
+        said = run("train", *start, "--set", setting, cwd=runs)
+        assert said.returncode == 0, said.stderr
+        (note,) = [line for line in said.stderr.splitlines() if "init_from: the run states" in line]
+        assert setting.split("=")[0] + ": " in note and "begin as another function" in note
+    same = run("train", *start, "--set", "model.initializer_range=0.1", cwd=runs)
+    assert same.returncode == 0 and "init_from: the run states" not in same.stderr
+
+
 def test_every_ending_names_the_next_command(tmp_path: Path) -> None:
     long = config(tmp_path, "te_current", steps=4000)
     words = [PROGRAM, "train", "--config", long.name, "--out", "my run"]
@@ -173,6 +227,10 @@ def test_nan_before_the_first_update_is_no_fault_of_the_rate(tmp_path: Path) -> 
     result = run("train", "--config", "first.toml", "--out", "run", cwd=tmp_path)
     assert result.returncode == 1 and "step 1 nan" in result.stdout, result.stdout
     check_ways(result.stdout.splitlines(), "run", tmp_path, ["bf16", "fallback"])
+    on = ("--set", "logging.nonfinite=keep_going")
+    result = run("train", "--config", "first.toml", "--out", "on", *on, cwd=tmp_path)
+    assert result.returncode == 5 and "step 1 nan" in result.stdout, result.stdout
+    check_ways(result.stdout.splitlines(), "on", tmp_path, ["bf16"])
 
 
 def test_a_run_that_diverged_says_what_to_try(tmp_path: Path) -> None:

@@ -87,6 +87,16 @@ FAULTS: dict[str, tuple[dict[str, Stored], dict[str, Any], str, str]] = {
     # Experts in MXFP4 that do not fit.
     "half a block": (packed(raw(2, 8, 2, 8)), MXFP4, "grid", STACK + "_blocks"),
     "blocks of three extents": (packed(raw(8, 2, 16), raw(8, 2)), MXFP4, "grid", STACK + "_blocks"),
+    "blocks of a linear layer": (
+        packed() | {LAYER + "self_attn.q_proj.weight_blocks": raw(8, 2, 16),
+                    LAYER + "self_attn.q_proj.weight_scales": raw(8, 2)},
+        MXFP4, "config_method", LAYER + "self_attn.q_proj.weight_blocks",
+    ),
+    "blocks of other experts": (
+        packed() | {MLP + "shared_experts.up_proj_blocks": raw(2, 8, 2, 16),
+                    MLP + "shared_experts.up_proj_scales": raw(2, 8, 2)},
+        MXFP4, "config_method", MLP + "shared_experts.up_proj_blocks",
+    ),
     "scales in F32": (packed(scales=raw(2, 8, 2, kind="F32")), MXFP4, "grid", STACK + "_blocks"),
     "infinite products": (
         packed(raw(2, 8, 2, 16, byte=0x77), raw(2, 8, 2, byte=254)), MXFP4, "nonfinite", STACK,

@@ -110,18 +110,44 @@ def test_a_dry_run_says_what_the_runs_need(tmp_path: Path) -> None:
 
 def test_a_dry_run_gives_the_reason_once_for_all_runs_that_it_cannot_plan(tmp_path: Path) -> None:
     study = Study(tmp_path)
-    text = study.planned("--set", "backend=cuda")
+    plan = run_program("ablate", "--study", study.file, "--dry-run", "--set", "backend=cuda")
+    text = plan.stdout
     if "unknown" not in text:
         pytest.skip("there is a device")
+    assert plan.returncode == 2, "no run could begin here"
     assert text.count("unknown: ") == 1 and "time of all" not in text
     assert "plan: bf16, fp32: unknown: " in text
     values = ", ".join(str(seed) for seed in range(1, 4))
     study.file.write_text(study.file.read_text() + f'[[axis]]\nkey = "seed"\nvalues = [{values}]\n')
-    text = study.planned("--set", "backend=cuda")
+    text = study.planned("--set", "backend=cuda", status=2)
     assert "plan: bf16-seed1, bf16-seed2, bf16-seed3 and 3 more: unknown: " in text
     study.file.write_text(study.file.read_text() + DEVICE_ARM)
-    text = study.planned("--set", "stages.sft.steps=1")
+    text = study.planned("--set", "stages.sft.steps=1", status=2)
     assert "plan: device: unknown: " in text and ", without the 1 unknown" in text
+
+
+def test_a_dry_run_ends_with_the_runs_that_do_not_fit_here(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    large = ("model.vocab_size=60000", "stages.cpt.batch_sequences=4096")
+    settings = [word for setting in large for word in ("--set", setting)]
+    words = ["ablate", "--study", study.file, "--dry-run", "--threads", 1, *settings]
+    four_gib = 'ulimit -v 4194304; exec "$0" "$@"'
+    planned = subprocess.run(
+        ["sh", "-c", four_gib, PROGRAM, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert planned.returncode == 2, (planned.stdout, planned.stderr)
+    lines = planned.stdout.splitlines()
+    why = "plan: this plan is for a machine with more memory than this one"
+    refused = "train would refuse it here (status 2, as of this --dry-run): stage cpt: steps of"
+    last = lines[lines.index(why) + 1 :]
+    assert [line.startswith(f"plan: {arm}: {refused}") for arm, line in zip(ARMS, last)] == [
+        True
+    ] * 2
+    assert all("this machine has 4 GiB; it fits with" in line for line in last)
 
 
 DEVICE_ARM = """

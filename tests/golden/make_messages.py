@@ -481,7 +481,7 @@ def message(program: str, case: Case) -> str:
     ]
     if result.returncode != 2 or len(said) != 1:
         raise ValueError(f"{case}: status {result.returncode}, {result.stderr}")
-    return said[0]
+    return said[0].replace(os.path.realpath(folder), "FOLDER")
 
 
 def section(program: str, cases: Callable[[], Iterator[Case]]) -> str:

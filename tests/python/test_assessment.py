@@ -306,7 +306,34 @@ def test_too_few_documents_are_said() -> None:
     assert not judged.costs[1].gap.is_known
     said = "There are no intervals: 4 sequences of 128 tokens reach 4 documents, and at least 5"
     assert said in " ".join(judged.answer())
+    # The caveat stands in each sentence that rests on them.
+    few = "(on 4 documents only, without an interval over documents)"
+    assert judged.answer()[0].startswith(f"infir2 costs the least {few}: +1.")
+    assert judged.answer()[1] == f"infir2 is not told apart from bf16 {few}."
+    assert "only" not in " ".join(Assessment(facts(infir2=worse(0.012))).answer())
     assert judged.to_json()["recipes"][1]["gap"]["half_width"] is None
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("sums", "said"),
+    [
+        ([0.0] * 40, "The loss of bf16, the baseline, is 0: there are no gaps."),
+        ([None] * 40, "The loss of bf16, the baseline, is not finite: there are no gaps."),
+        ([1e308] * 40, "The loss of bf16, the baseline, is not finite: there are no gaps."),
+        ([50.0] + [0.0] * 39, "infir2 costs the least: "),
+    ],
+)
+def test_a_baseline_without_a_loss_to_divide_by_is_said(
+    sums: list[float | None], said: str
+) -> None:
+    """And not left to a warning of NumPy."""
+    found = facts(infir2=worse(0.012))
+    count = len(found["documents"])
+    found["recipes"][0]["sums"] = sums[:count]
+    judged = Assessment(found)
+    assert judged.answer()[0].startswith(said), judged.answer()
+    json.dumps(judged.to_json(), allow_nan=False)
 
 
 def test_sentences_of_the_map_say_what_they_were_taken_on() -> None:

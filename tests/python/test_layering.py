@@ -198,8 +198,9 @@ ANALYSIS = {
     "page": {"read", "judge", "draw"},
 }
 PACKAGE = "fp8lab_analysis"
-# What the folders may import of the package fp8lab: how files are opened needs no library.
-OF_FP8LAB = {"read": {"fp8lab.hdf5"}}
+# What the folders may import of the package fp8lab: how files are opened, and where missing ones
+# were looked for, needs no library.
+OF_FP8LAB = {"read": {"fp8lab.hdf5", "fp8lab.errors"}}
 
 
 def imported(tree: ast.AST) -> set[str]:

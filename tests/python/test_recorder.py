@@ -503,6 +503,19 @@ def test_refusals(tmp_path: Path) -> None:
         assert done.returncode == 2 and message in done.stderr, (about, done.stderr)
     done = replay(write(tmp_path / "x.safetensors", gemm, d[:8]))
     assert done.returncode == 2 and "the operands give (16, 32)" in done.stderr
+    # A tensor that takes no part in the product.
+    path = write(tmp_path / "x.safetensors", gemm, d)
+    size = int.from_bytes(path.read_bytes()[:8], "little")
+    header, data = json.loads(path.read_bytes()[8 : 8 + size]), path.read_bytes()[8 + size :]
+    header["residual"] = {
+        "dtype": "U8",
+        "shape": [8],
+        "data_offsets": [len(data), len(data) + 8],
+    }
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data + bytes(8))
+    done = replay(path)
+    assert done.returncode == 2 and "'residual' is no tensor of a recorded" in done.stderr
     (tmp_path / "nothing").mkdir()
     for words, message in (
         ([], "is missing"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "src/python"))
 
+from fp8lab.tokens import documents  # noqa: E402
 from fp8lab.tokens.chat import ChatTemplate  # noqa: E402
 from fp8lab.tokens.documents import Chat, Passage, read_documents, to_record  # noqa: E402
 from fp8lab.tokens.shards import TokenError, need  # noqa: E402
@@ -229,6 +231,12 @@ def test_records_are_those_of_the_program() -> None:
     assert called == Chat([user, CALL], "f", tools=[{"name": "weather"}])
     bad: list[tuple[Any, str]] = [
         ({"conversations": [{"from": "bot", "value": "a"}]}, "message 0: from 'bot'; accepted: hu"),
+        (
+            {"messages": [user, answer, {"role": "asistant", "content": "c"}]},
+            "message 2: role 'asistant'; accepted: system, developer, user, assistant, tool",
+        ),
+        ({"messages": [{"role": "Assistant", "content": "c"}, answer]}, "0: role 'Assistant'"),
+        ({"conversations": [{"role": "gpt", "content": "a"}]}, "message 0: role 'gpt'"),
         ({"instruction": "a", "output": "b", "history": [["c", "d"]]}, '"history" is not read'),
         ({"prompt": [1], "completion": "b"}, 'expected a string in "prompt"'),
         ({"messages": [user, {"role": "assistant"}]}, 'message 1: expected a string in "content"'),
@@ -239,6 +247,15 @@ def test_records_are_those_of_the_program() -> None:
     for record, message in bad:
         with pytest.raises(TokenError, match=message):
             to_record(record, "f:1")
+
+
+def test_both_readers_have_the_same_roles() -> None:
+    source = (Path(__file__).resolve().parents[2] / "src/data/json_records.cpp").read_text()
+    (table,) = re.findall(r"kRoles = \{\s*((?:\"\w+\",?\s*)+)\}", source)
+    assert tuple(re.findall(r'"(\w+)"', table)) == documents.ROLES
+    critic = {"role": "critic", "content": "c", "train": False}
+    record = to_record({"messages": [*talk("a", "b"), critic]}, "f")
+    assert isinstance(record, Chat) and len(record.messages) == 3, "said not to be trained on"
 
 
 def test_tools_reach_the_template() -> None:

@@ -17,7 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from fp8lab_analysis.judge.text_noise import ALPHA, LEAST_DOCUMENTS, Estimate, clustered_ratio
+from fp8lab_analysis.judge.stats import Array
+from fp8lab_analysis.judge.text_noise import (
+    ALPHA,
+    LEAST_DOCUMENTS,
+    Estimate,
+    clustered_ratio,
+    few_documents,
+)
 
 NAT_DIGITS = 4
 AS_IT_IS = "as it is"  # words of the unchanged recipe
@@ -69,6 +76,7 @@ class SensitivityMap:
     whole: Estimate
     layers: tuple[MapEntry, ...]
     noise: float  # deviation of the baseline's loss over minimal changes of one layer
+    documents: int  # number of documents in the sequences
 
     @property
     def noise_sentence(self) -> str:
@@ -208,9 +216,9 @@ class Assessment:
             costs.append(
                 RecipeCost(
                     row["name"],
-                    float(np.sum(self.sums[i])) / total,
+                    _sum(self.sums[i]) / total,
                     self.gap(i, 0),
-                    float(np.sum(self.sums[i] - self.sums[0])) / total,
+                    _sum(self.sums[i] - self.sums[0]) / total,
                     row.get("same_forward_as", ""),
                     tuple(
                         name
@@ -247,8 +255,10 @@ class Assessment:
         taken = [facts["baseline"], *facts["replicates"]]  # with minimal changes
         sums = np.asarray(taken, np.float64)
         baseline = sums.mean(axis=0)
-        totals = sums.sum(axis=1) / baseline.sum()
-        noise = float(np.std(totals, ddof=1)) if len(taken) > 1 else math.nan
+        total = _sum(baseline)
+        noise = math.nan
+        if len(taken) > 1 and total != 0.0 and math.isfinite(total):
+            noise = float(np.std(sums.sum(axis=1) / total, ddof=1))
 
         def added(sums: Sequence[float]) -> Estimate:
             return clustered_ratio(np.asarray(sums, np.float64) - baseline, baseline)
@@ -263,7 +273,12 @@ class Assessment:
             for item in facts["layers"]
         )
         return SensitivityMap(
-            facts["recipe"], facts["sequences"], added(facts["whole"]), layers, noise
+            facts["recipe"],
+            facts["sequences"],
+            added(facts["whole"]),
+            layers,
+            noise,
+            baseline.size,
         )
 
     # --- sentences ------------------------------------------------------------------------------
@@ -280,24 +295,31 @@ class Assessment:
         """Returns the sentences of the first screen."""
         rest = [cost for cost in self.ordered()[1:] if math.isfinite(cost.gap.value)]
         lines = []
+        base = self.costs[0].loss
+        if not math.isfinite(base) or base == 0.0:
+            wrong = "0" if base == 0.0 else "not finite"
+            lines.append(
+                f"The loss of {self.baseline}, the baseline, is {wrong}: there are no gaps."
+            )
         for cost in self.costs[1:]:
-            if not math.isfinite(cost.gap.value):
+            if not math.isfinite(cost.loss):
                 lines.append(f"{cost.name}: the loss is not finite.")
         if not rest:
             return lines or ["No recipe was named beside the baseline."]
         least, most = rest[0], rest[-1]
+        few = f" ({said})" if (said := few_documents(self.tokens.size)) else ""
         lines.insert(
             0,
-            f"{least.name} costs the least: {percent(least.gap)} of the loss of {self.baseline} "
-            f"({self.costs[0].loss:.{NAT_DIGITS}f} nats a token).",
+            f"{least.name} costs the least{few}: {percent(least.gap)} of the loss of "
+            f"{self.baseline} ({self.costs[0].loss:.{NAT_DIGITS}f} nats a token).",
         )
         if most is not least:
-            lines.append(f"{most.name} costs the most: {percent(most.gap)}.")
+            lines.append(f"{most.name} costs the most{few}: {percent(most.gap)}.")
         like = [name for name in least.like if name != self.baseline]
         if like:
-            lines.append(f"Not told apart from {least.name}: {', '.join(like)}.")
+            lines.append(f"Not told apart from {least.name}{few}: {', '.join(like)}.")
         if self.baseline in least.like:
-            lines.append(f"{least.name} is not told apart from {self.baseline}.")
+            lines.append(f"{least.name} is not told apart from {self.baseline}{few}.")
         if not least.gap.is_known:
             lines.append(
                 f"There are no intervals: {self.facts['sequences']} sequences of "
@@ -316,10 +338,11 @@ class Assessment:
 
     def map_sentence(self, found: SensitivityMap) -> str:
         """States which layers cause the gap."""
+        few = f" ({said})" if (said := few_documents(found.documents)) else ""
         top = found.largest(3)
         parts = ", ".join(f"{entry.layer} ({percent(entry.both)})" for entry in top)
         return (
-            f"Under {found.recipe} most is added by {parts}. The layers one by one add "
+            f"Under {found.recipe} most is added{few} by {parts}. The layers one by one add "
             f"{100 * found.additive:+.2f} %, all together {percent(found.whole)}; the remainder is "
             f"{100 * found.remainder:+.2f} %. {found.noise_sentence}"
         )
@@ -434,6 +457,12 @@ def token_text(token: Mapping[str, Any]) -> str:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
+
+
+def _sum(values: Array) -> float:
+    """Returns the sum; infinity beyond FP64, which is reported as a loss that is not finite."""
+    with np.errstate(over="ignore"):
+        return float(np.sum(values))
 
 
 def _or_one(p: float) -> float:

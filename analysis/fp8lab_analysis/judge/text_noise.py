@@ -38,6 +38,15 @@ ALPHA = 0.05
 LEAST_DOCUMENTS = 5  # with fewer, a t interval over clusters is meaningless
 
 
+def few_documents(count: int) -> str:
+    """Returns the caveat of a number over `count` documents, to stand in the sentence with the
+    number: empty if they are enough for an interval, or if none are known."""
+    if not 0 < count < LEAST_DOCUMENTS:
+        return ""
+    documents = "document" if count == 1 else "documents"
+    return f"on {count} {documents} only, without an interval over documents"
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A number with the half width of its 1 - ALPHA interval (NaN: too few documents)."""
@@ -59,19 +68,25 @@ class Estimate:
 
 def left_out(numerators: Array, denominators: Array) -> Array:
     """Returns sum(numerators) / sum(denominators) over the last axis (documents) without each
-    document, in the shape of the arguments."""
+    document, in the shape of the arguments; NaN where the other denominators are 0."""
     above = np.sum(numerators, axis=-1, keepdims=True) - numerators
-    return np.asarray(above / (np.sum(denominators, axis=-1, keepdims=True) - denominators))
+    below = np.sum(denominators, axis=-1, keepdims=True) - denominators
+    return np.divide(above, below, out=np.full_like(below, np.nan), where=below != 0.0)
 
 
 def clustered_ratio(numerators: Array, denominators: Array) -> Estimate:
     """Estimates sum(numerators) / sum(denominators) over documents, with the jackknife error and
-    the t test of zero."""
-    value = float(np.sum(numerators) / np.sum(denominators))
-    count = numerators.size
-    if count < LEAST_DOCUMENTS or not math.isfinite(value):
+    the t test of zero. NaN if the denominators add up to 0 or anything is not finite."""
+    with np.errstate(over="ignore"):  # a sum beyond FP64 is one that is not finite
+        above, below = float(np.sum(numerators)), float(np.sum(denominators))
+    if below == 0.0 or not (math.isfinite(above) and math.isfinite(below)):
+        return Estimate(math.nan)
+    value, count = above / below, numerators.size
+    if count < LEAST_DOCUMENTS:
         return Estimate(value)
     error = float(jackknife_error(left_out(numerators, denominators)))
+    if not math.isfinite(error):
+        return Estimate(value)
     half = float(distributions.t.isf(ALPHA / 2.0, count - 1)) * error
     if error == 0.0:
         return Estimate(value, 0.0, 0.0 if value != 0.0 else 1.0)
@@ -121,6 +136,8 @@ def text_noise(numerators: Array, denominators: Array) -> TextNoise:
     if not bool(np.isfinite(numerators).all() and np.isfinite(denominators).all()):
         return TextNoise(documents, unknown="a loss that is not finite")
     without = left_out(numerators, denominators)
+    if not bool(np.isfinite(without).all()):
+        return TextNoise(documents, unknown="one document with all of the loss")
     variance = float(jackknife_error(without.mean(axis=0)) ** 2)
     of_each = float(np.mean(jackknife_error(without.T) ** 2))
     of_both = max(of_each - variance, 0.0) / (seeds - 1) if seeds > 1 else math.nan

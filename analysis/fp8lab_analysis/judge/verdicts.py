@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from fp8lab_analysis.judge import inference, pooling
 from fp8lab_analysis.judge.stats import Array, Spread, spread_over_seeds
-from fp8lab_analysis.judge.text_noise import TextNoise
+from fp8lab_analysis.judge.text_noise import TextNoise, few_documents
 from fp8lab_analysis.read.design import Design
 
 
@@ -189,6 +189,12 @@ class Verdict:
         return self.kind is Kind.EQUIVALENT and beyond
 
     @property
+    def few_documents(self) -> str:
+        """The caveat of a gap over too few held-out documents; empty for enough, or if the gap is
+        not of held-out losses by document."""
+        return few_documents(self.text.documents)
+
+    @property
     def _unstated(self) -> str:
         return "" if self.design.stated else "margin not stated beforehand"
 
@@ -196,7 +202,11 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict in words, with its numbers."""
         open_sign = "sign open over documents" if self.text_leaves_sign_open else ""
-        remarks = [text for text in (open_sign, self.noise.assumption, self._unstated) if text]
+        remarks = [
+            text
+            for text in (self.few_documents, open_sign, self.noise.assumption, self._unstated)
+            if text
+        ]
         remark = f" ({'; '.join(remarks)})" if remarks else ""
         if self.kind is Kind.EQUIVALENT:
             tested = self.design.confidence_text
@@ -220,7 +230,9 @@ class Verdict:
             return self._divergence()
         if self.kind is Kind.NOT_ORDERED:
             why = "one seed" if self.seeds == 1 else "seeds that share a baseline run"
-            return f"Not ordered: {why}, so that the noise between seeds is unknown"
+            return f"Not ordered: {why}, so that the noise between seeds is unknown" + (
+                f" ({self.few_documents})" if self.few_documents else ""
+            )
         if self.kind is Kind.UNPAIRED:
             return f"No verdict: {self._missing()}"
         return "Baseline"

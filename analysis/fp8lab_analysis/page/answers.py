@@ -42,11 +42,16 @@ def _candidates(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
 def _mean_gap(summary: GroupSummary) -> str:
     """The gap without its interval, which belongs to another test than the claim of equivalence."""
     gap = summary.verdict.gap.mean
-    return ("+" if gap > 0.0 else "") + measured(gap)
+    return ("+" if gap > 0.0 else "") + measured(gap) + _few_documents(summary)
+
+
+def _few_documents(summary: GroupSummary) -> str:
+    few = summary.verdict.few_documents
+    return f", {few}" if few else ""
 
 
 def _gap(summary: GroupSummary) -> str:
-    return f"{summary.group.label} ({summary.verdict.gap_text})"
+    return f"{summary.group.label} ({summary.verdict.gap_text}{_few_documents(summary)})"
 
 
 def _open_runs(study: Study, summaries: Sequence[GroupSummary]) -> str:

@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from fp8lab.errors import where_looked
 from fp8lab.hdf5 import lack_of_bytes, open_unclosed, truncation
 
 DEEPEST_GROUP = 16  # limits recursion: a damaged link may lead to a parent group
@@ -50,7 +51,9 @@ def open_hdf5(path: Path) -> h5py.File:
     """Opens `path` for reading, as an SWMR reader if a writer has it open or was killed. Raises
     InputError. Tries the plain way first, which does not wait for a damaged block."""
     if not path.exists():
-        raise InputError(f"{path}: no such file (expected an fp8lab run file, *.h5)")
+        raise InputError(
+            f"{path}: no such file{where_looked(path)} (expected an fp8lab run file, *.h5)"
+        )
     if path.is_dir():
         raise InputError(f"{path}: is a directory (expected an fp8lab run file, *.h5)")
     if not path.is_file():

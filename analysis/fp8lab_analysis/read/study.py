@@ -18,6 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from fp8lab.errors import where_looked
 from fp8lab_analysis.read.axes import (
     MOST_CHOICES,
     Settings,
@@ -487,8 +488,8 @@ def _find_source(path: Path, opening: Opening) -> _Source:
     try:
         if not path.exists():
             raise InputError(
-                f"{path}: no such file or directory (expected a study directory or a run file, "
-                "*.h5)"
+                f"{path}: no such file or directory{where_looked(path)} (expected a study "
+                "directory or a run file, *.h5)"
             )
         if not path.is_dir():
             if path.name == "study.h5":

@@ -59,7 +59,8 @@ Options ablate_options() {
   options.add(
       "dry-run",
       "print memory and time of the runs that are missing in --out, from operations timed here "
-      "(up to a minute); run nothing");
+      "(up to a minute); run nothing; status 2 if a run could not begin here, for want of memory "
+      "or its device, although the plan is printed");
   return options;
 }
 
@@ -239,10 +240,10 @@ int ablate(const std::vector<std::string>& arguments) {
     if (values.count("list") != 0) print_runs(plan);
     if (values.count("dry-run") == 0) return ExitCode::kSuccess;
     const std::string usual = "runs/" + study.name;
-    print_needs(plan, text_of(values, "out", is_folder(usual) ? usual : ""), at_once,
-                threads > 0 ? threads : std::max(1, processors / at_once),
-                values["stop-before"].as<int>());
-    return ExitCode::kSuccess;
+    const bool can_begin = print_needs(
+        plan, text_of(values, "out", is_folder(usual) ? usual : ""), at_once,
+        threads > 0 ? threads : std::max(1, processors / at_once), values["stop-before"].as<int>());
+    return can_begin ? ExitCode::kSuccess : ExitCode::kBadInput;
   }
   StudyOptions options;
   options.directory = text_of(values, "out", "runs/" + study.name);

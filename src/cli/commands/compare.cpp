@@ -1,6 +1,7 @@
 // fp8lab compare: finds the first differing bit of two runs.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -40,7 +41,12 @@ Options compare_options() {
       "differs. Then executes both\n"
       "runs again up to that step, from the latest checkpoint before it that both have, else from "
       "the\n"
-      "beginning, and names the first operation that writes other bits. Status 3: the runs differ");
+      "beginning, and names the first operation that writes other bits. Status 3: losses, weights "
+      "or\n"
+      "a setting differ. Status 0: the same bits in all that both have, and no setting differs "
+      "that "
+      "can\n"
+      "change them: name, device, [logging], [memory] and the paths of data may differ");
   options.add("runs", value<std::vector<std::string>>(), "A B");
   options.add("backend-a", one_of(all_backends()),
               "backend that executes A again (default: as recorded)");
@@ -63,7 +69,27 @@ struct LossPair {
   std::string name;  ///< "held-out cpt"
   std::int64_t step = 0;
   double a = 0, b = 0;
+  std::int64_t documents = 0;  ///< held out; 0: unknown
 };
+
+/// Fewer held-out documents have no interval (fp8lab_analysis.judge.text_noise).
+constexpr std::int64_t kLeastDocuments = 5;
+
+/// Returns the number of held-out documents of an evaluation; 0 if the file does not tell.
+std::int64_t documents_of(const RunData& run, const EvalRecord& evaluation) {
+  for (const DocumentRecord& row : run.documents) {
+    const bool is_here = row.step == evaluation.step && row.stage == evaluation.stage;
+    if (is_here && !row.in_bf16) return row.count;
+  }
+  return 0;
+}
+
+/// Returns the name of a loss, with the caveat of too few documents: "held-out cpt, 2 documents".
+std::string described(const LossPair& pair) {
+  if (pair.documents == 0 || pair.documents >= kLeastDocuments) return printable(pair.name);
+  return fmt::format("{}, {} document{} only", printable(pair.name), pair.documents,
+                     pair.documents == 1 ? "" : "s");
+}
 
 /// Returns the losses of the last steps that both runs have: of training, then held out, for each
 /// stage of A that B has by the same name.
@@ -71,7 +97,7 @@ std::vector<LossPair> last_losses(const RunData& a, const RunData& b) {
   std::vector<LossPair> pairs;
   for (auto row = a.metrics.rbegin(); row != a.metrics.rend() && pairs.empty(); ++row) {
     const StepRecord* const other = find_step(b.metrics, row->step);
-    if (other != nullptr) pairs.push_back({"training", row->step, row->loss, other->loss});
+    if (other != nullptr) pairs.push_back({"training", row->step, row->loss, other->loss, 0});
   }
   const auto stage_of = [](const RunData& run, const EvalRecord& record) {
     return run.meta.stage_names[static_cast<std::size_t>(record.stage)];
@@ -81,7 +107,7 @@ std::vector<LossPair> last_losses(const RunData& a, const RunData& b) {
     for (const EvalRecord& x : a.eval) {
       for (const EvalRecord& y : b.eval) {
         const bool is_pair = x.step == y.step && stage_of(a, x) == stage && stage_of(b, y) == stage;
-        if (is_pair) last = {"held-out " + stage, x.step, x.loss, y.loss};
+        if (is_pair) last = {"held-out " + stage, x.step, x.loss, y.loss, documents_of(a, x)};
       }
     }
     if (last) pairs.push_back(*last);
@@ -100,6 +126,8 @@ class CompareReport {
   void add_losses();
   void add(const StartPoint& start, const ExecutedAgain& again, const FileComparison& files);
   const ordered_json& json() const { return json_; }
+  /// True if bits differ, or a setting that can change them.
+  bool differs() const { return differs_; }
 
  private:
   /// Reports the repeated execution of one side; returns false if its bits differ from the file.
@@ -107,10 +135,12 @@ class CompareReport {
 
   const RecordedRun &a_, &b_;
   ordered_json json_;
+  bool differs_ = false;
 };
 
 void CompareReport::add(const FileComparison& files) {
   const RunDifference difference = sort_differences(files.made_of);
+  differs_ = files.differs() || !difference.names().empty();
   const bool says_equal = files.tells_data || !difference.names().empty();
   fmt::print("{}\n", says_equal ? printable(explain(difference))
                                 : "A and B differ in nothing that their files name");
@@ -123,7 +153,7 @@ void CompareReport::add(const FileComparison& files) {
   json_["pair"] = difference.is_pair();
   json_["made_of"] = files.made_of;
   json_["steps"] = files.steps;
-  json_["good"] = !files.differs();
+  json_["good"] = !differs_;
   if (files.first.step < 0) {
     fmt::print("{} steps that both have: {} (A ends after step {}, B after {})\n", files.steps,
                files.tells_data ? "same bits" : "same losses and gradient norms", a_.last_step(),
@@ -157,14 +187,18 @@ void CompareReport::add_losses() {
     fmt::print("losses: no step that both have\n");
     return;
   }
-  fmt::print("{:<20} {:>9} {:>12} {:>12} {:>12}\n", "loss in nats", "step", "A", "B", "B - A");
+  std::size_t width = 20;
+  for (const LossPair& pair : pairs) width = std::max(width, described(pair).size());
+  fmt::print("{:<{}} {:>9} {:>12} {:>12} {:>12}\n", "loss in nats", width, "step", "A", "B",
+             "B - A");
   for (const LossPair& pair : pairs) {
-    fmt::print("{:<20} {:>9} {:>12.6g} {:>12.6g} {:>+12.4g}\n", printable(pair.name), pair.step,
+    fmt::print("{:<{}} {:>9} {:>12.6g} {:>12.6g} {:>+12.4g}\n", described(pair), width, pair.step,
                pair.a, pair.b, pair.b - pair.a);
     json_["losses"].push_back({{"name", pair.name},
                                {"step", pair.step},
                                {"a", finite_json(pair.a)},
                                {"b", finite_json(pair.b)},
+                               {"documents", pair.documents},
                                {"difference", finite_json(pair.b - pair.a)}});
   }
 }
@@ -248,7 +282,7 @@ int compare(const std::vector<std::string>& arguments) {
   if (values.count("json") != 0) {
     write_json(values["json"].as<std::string>(), report.json());
   }
-  return files.differs() ? ExitCode::kMismatch : ExitCode::kSuccess;
+  return report.differs() ? ExitCode::kMismatch : ExitCode::kSuccess;
 }
 
 }  // namespace fp8lab::cli

@@ -6,6 +6,7 @@
 #include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/options/output_path.hpp"
+#include "src/config/reading/document_kind.hpp"
 #include "src/data/token_shard.hpp"
 #include "src/data/vocabulary.hpp"
 #include "src/io/files/file_kind.hpp"
@@ -140,6 +141,7 @@ int inspect(const Values& values) {
                                        values["document-end"].as<std::int64_t>()};
   auto report = ordered_json::array();
   for (const std::string& path : values["path"].as<std::vector<std::string>>()) {
+    refuse_other_kind(path, "token shards");
     for (const std::filesystem::path& file : shard_files(path)) {
       const TokenShard shard(file, delimiter);
       report.push_back(describe(shard));

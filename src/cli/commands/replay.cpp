@@ -7,11 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/options/output_path.hpp"
+#include "src/config/reading/document_kind.hpp"
 #include "src/io/files/atomic_file.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/printable.hpp"
+#include "src/io/shell_word.hpp"
 #include "src/replay/replay_gemm.hpp"
 
 namespace fp8lab::cli {
@@ -112,13 +116,22 @@ int replay(const std::vector<std::string>& arguments) {
     }
     const std::vector<fs::path> found = records_of(given);
     if (found.empty() && !fs::exists(calls)) {
-      throw Error(fmt::format("{}: has no records of fp8lab.recorder", given));
+      const bool is_run = is_present(fs::path(given) / "run.h5");
+      const bool is_study = is_present(fs::path(given) / "study.h5");
+      const std::string folder = shell_path(given);
+      throw InputError({.where = given,
+                        .reason = "has no records of fp8lab.recorder",
+                        .remedy = is_run ? fmt::format("it is a run: fp8lab verify {}", folder)
+                                  : is_study
+                                      ? fmt::format("it is a study: fp8lab report {}", folder)
+                                      : std::string()});
     }
     files.insert(files.end(), found.begin(), found.end());
   }
   bool right = true;
   json["gemms"] = ordered_json::array();
   for (const fs::path& file : files) {
+    refuse_other_kind(file, kRecordKind);
     const RecordedGemm gemm = read_recorded_gemm(file);
     const GemmReplay result = replay_gemm(gemm);
     right = right && result.is_right();

@@ -18,8 +18,10 @@
 #include "src/cli/command.hpp"
 #include "src/cli/options/output_path.hpp"
 #include "src/config/config.hpp"
+#include "src/config/reading/document_kind.hpp"
 #include "src/io/files/file_descriptor.hpp"
 #include "src/io/files/file_kind.hpp"
+#include "src/io/files/missing_file.hpp"
 #include "src/io/hdf5/study_log.hpp"
 #include "src/study/study.hpp"
 #include "src/study/study_folder.hpp"
@@ -117,9 +119,13 @@ int report(const std::vector<std::string>& arguments) {
   const auto inputs = values["input"].as<std::vector<std::string>>();
   for (const std::string& input : inputs) {
     std::error_code error;
-    if (std::filesystem::exists(input, error)) continue;
+    if (std::filesystem::exists(input, error)) {
+      refuse_document(input, "a run or a study");
+      continue;
+    }
     const bool missing = !error || error == std::errc::no_such_file_or_directory;
-    throw InputError({.where = input, .reason = missing ? "no such file" : error.message()});
+    throw InputError({.where = input,
+                      .reason = missing ? "no such file" + where_looked(input) : error.message()});
   }
   if (values.count("export") != 0 && values.count("out") == 0) {
     throw InputError({.where = "report", .key = "--export", .reason = "needs --out"});

@@ -36,6 +36,7 @@
 #include "src/train/run_check.hpp"
 #include "src/train/run_directory.hpp"
 #include "src/train/run_ending.hpp"
+#include "src/train/run_record.hpp"
 #include "src/train/stop_signal.hpp"
 #include "src/train/trainer.hpp"
 
@@ -61,7 +62,8 @@ Options train_options() {
       "that ends more than 0.5 nats above its best of the first third of a stage). 1: stopped by "
       "a\n"
       "loss that is not finite (logging.nonfinite = \"stop\"), or by the machine. 4: interrupted\n"
-      "after a checkpoint");
+      "after a checkpoint. With --dry-run, 0: the run would begin here; 2: it would be refused\n"
+      "here, as the last line says, even if the plan could be printed");
   add_run_choice(options);
   add_scale(options);
   options.add("backend", one_of(all_backends()), "what computes (default: the run file's backend)");
@@ -84,7 +86,7 @@ Options train_options() {
   options.add(
       "dry-run",
       "print the recipe, estimates of memory and time, and the state of --out; refuse what a run "
-      "would refuse; write nothing");
+      "would refuse (status 2, after the plan if only memory is missing); write nothing");
   options.add("kernels",
               "with --dry-run: also print the CUDA kernels that a step chooses for quantizations "
               "and fused operations; needs no GPU");
@@ -158,23 +160,45 @@ std::string describe_options(const TrainerOptions& options, const RunConfig& con
   return text + fmt::format("output {}: {}\n", options.directory.string(), found);
 }
 
-/// Returns the reason why this machine or device would refuse the run; empty if it fits.
+/// Returns the last lines of a plan if this machine or device would refuse the run; empty if it
+/// fits.
 std::string describe_refusal(const RunConfig& config, const Backend& backend) {
   try {
     require_memory_of(config, backend);
   } catch (const Error& error) {
-    return fmt::format("refused here: {}\n", error.what());
+    return fmt::format(
+        "\nthis plan is for a {} with more memory than this one\n"
+        "train would be refused here (status {}, as of this --dry-run): {}\n",
+        backend.is_on_host() ? "machine" : "device", ExitCode::kBadInput, error.what());
   }
   return {};
 }
 
-/// The command that goes on with an interrupted run.
-std::string resuming_command(const std::vector<std::string>& arguments) {
-  std::string command = "fp8lab train";
-  for (const std::string& argument : arguments) {
-    if (argument != "--resume") command += " " + shell_word(argument);
+/// Refuses --resume without the options of the run, with the command that has them.
+[[noreturn]] void refuse_resume_alone(const Values& values) {
+  InputError error({.where = "train",
+                    .key = "--resume",
+                    .reason = "needs the --config or --preset, and the --set, that the run has"});
+  if (values.count("out") == 0) throw error;
+  ErrorFields fields = error.fields();
+  const std::string out = values["out"].as<std::string>();
+  fields.remedy = fmt::format("fp8lab train --config FILE {} --resume", shell_option("--out", out));
+  try {
+    const RunMeta meta = read_run(fs::path(out) / "run.h5").meta;
+    const auto command = meta.extra.find(kCommandKey);
+    const auto folder = meta.extra.find(kStartedInKey);
+    if (command != meta.extra.end()) {
+      const bool is_here =
+          folder != meta.extra.end() && folder->second == fs::current_path().string();
+      const std::string change = is_here || folder == meta.extra.end()
+                                     ? ""
+                                     : fmt::format("cd {} && ", shell_path(folder->second));
+      fields.remedy = fmt::format("{}{} --resume", change, command->second);
+    }
+  } catch (const Error&) {
+    // There is no run, or it cannot be read: the command with its options says so.
   }
-  return command + " --resume";
+  throw InputError(std::move(fields));
 }
 
 /// Returns the time at which the run file was last written; nothing without a run file.
@@ -200,7 +224,8 @@ std::vector<std::string> ways_after_failure(const RunConfig& config, const fs::p
     const StepRecord& last = run.metrics.back();
     const EventRecord& event = run.events.back();
     if (event.kind != "nan" || event.step != last.step) return {};
-    return ways_on({config, directory, static_cast<std::size_t>(last.stage), last.step, arguments});
+    return ways_on({config, directory, static_cast<std::size_t>(last.stage), last.step, arguments,
+                    had_update_before_break(run)});
   } catch (const Error&) {
     return {};  // doctor examines the file; the failure itself is reported
   }
@@ -210,11 +235,13 @@ std::vector<std::string> ways_after_failure(const RunConfig& config, const fs::p
 int tell_ending(const RunConfig& config, const fs::path& directory,
                 const std::vector<std::string>& arguments) {
   const fs::path file = directory / "run.h5";
-  const RunEnding ending = describe_ending(read_run(file));
+  const RunData run_data = read_run(file);
+  const RunEnding ending = describe_ending(run_data);
   fmt::print("{}: {}\n", ending.diverged ? "complete, but diverged" : "complete", file.string());
   for (const std::string& line : ending.lines) fmt::print("{}\n", line);
   if (ending.diverged) {
-    for (const std::string& line : ways_on({config, directory, ending.stage, 0, arguments})) {
+    for (const std::string& line : ways_on(
+             {config, directory, ending.stage, 0, arguments, had_update_before_break(run_data)})) {
       fmt::print("{}\n", line);
     }
   }
@@ -266,9 +293,7 @@ int train(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("train", train_options(), arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   if (values.count("resume") != 0 && values.count("config") + values.count("preset") == 0) {
-    throw InputError({.where = "train",
-                      .key = "--resume",
-                      .reason = "needs the --config or --preset, and the --set, that the run has"});
+    refuse_resume_alone(values);
   }
   const RunConfig config = chosen_run(values, "train");
   choose_simd(values, config.backend);
@@ -296,9 +321,10 @@ int train(const std::vector<std::string>& arguments) {
     phase.begin("");
     print_notes(check.notes());
     const bool kernels = values.count("kernels") != 0;
-    fmt::print("{}{}{}{}", plan, said, refusal, kernels ? describe_kernels(config, *backend) : "");
-    return ExitCode::kSuccess;
+    fmt::print("{}{}{}{}", plan, said, kernels ? describe_kernels(config, *backend) : "", refusal);
+    return refusal.empty() ? ExitCode::kSuccess : ExitCode::kBadInput;
   }
+  options.extra_meta[kCommandKey] = train_command(arguments);
   require_memory_of(config, *backend);
   const std::unique_ptr<LiveLog> live = live_log(values, options.directory);
   if (live) {
@@ -344,7 +370,7 @@ int train(const std::vector<std::string>& arguments) {
         fmt::format("interrupted after a checkpoint; the same command with --resume continues {}",
                     options.directory.string()));
     if (values.count("step-descriptor") == 0) {
-      printer.tell("next: " + resuming_command(arguments));
+      printer.tell("next: " + train_command(arguments) + " --resume");
     }
     return ExitCode::kInterrupted;
   }

@@ -18,6 +18,7 @@
 #include "src/cli/progress.hpp"
 #include "src/cli/validate_steps.hpp"
 #include "src/cli/version.hpp"
+#include "src/config/reading/document_kind.hpp"
 #include "src/io/printable.hpp"
 #include "src/validate/codec.hpp"
 #include "src/validate/device_check.hpp"
@@ -477,6 +478,7 @@ int device(const Values& values) {
   if (values.count("directory") != 0) {
     refuse_given(values, "validate device", {"out", "seed"}, "is for the card, not for packs");
     for (const std::string& path : values["directory"].as<std::vector<std::string>>()) {
+      refuse_other_kind(path, kPackKind);
       packs.push_back(read_device_pack(path));
     }
   } else {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "emulation/base/input_error.hpp"
+#include "emulation/recording/operation_words.hpp"
 #include "src/architecture/layer_names.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
@@ -331,7 +332,7 @@ void print_tensors(const std::vector<StepTensor>& tensors) {
   std::vector<std::string> layers, operations;
   for (const StepTensor& tensor : tensors) {
     layers.push_back(tensor.layer);
-    operations.push_back(tensor.operation + ": " + tensor.output);
+    operations.push_back(operation_words(tensor.operation) + ": " + tensor.output);
   }
   const std::size_t layer = width_of("layer", layers), operation = width_of("tensor", operations);
   fmt::print(

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "emulation/recording/operation_words.hpp"
 #include "emulation/spec/slot.hpp"
 
 namespace fp8lab::cli {
@@ -26,13 +27,16 @@ std::string output_words(const TracedOutput& output) {
   return fmt::format("{} of {}", output.name, output.part);
 }
 
-/// Returns "micro-batch 1, backward, layers.1.mlp.down, GEMM dgrad: d of product".
+/// Returns "micro-batch 1, backward, layers.1.mlp.down, GEMM dgrad: result D".
 std::string place_words(const TracedOutput& output) {
   const Label& label = output.label;
   std::string words = fmt::format("micro-batch {}, {}", label.micro_batch, name_of(label.phase));
   if (!label.layer.empty()) words += ", " + label.layer;
-  if (!label.gemm.empty()) return fmt::format("{}, GEMM {}: {}", words, label.gemm, output.name);
-  return fmt::format("{}, {}: {}", words, output.kind, output_words(output));
+  if (!label.gemm.empty()) {
+    return fmt::format("{}, GEMM {}: {}", words, label.gemm,
+                       output.name == "d" ? "result D" : output.name);
+  }
+  return fmt::format("{}, {}: {}", words, operation_words(output.kind), output_words(output));
 }
 
 std::string extent(std::int64_t elements) {

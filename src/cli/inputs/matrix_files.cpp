@@ -8,6 +8,7 @@
 
 #include "emulation/base/input_error.hpp"
 #include "src/cli/command.hpp"
+#include "src/config/reading/document_kind.hpp"
 #include "src/io/tensors/stored_type.hpp"
 
 namespace fp8lab::cli {
@@ -42,7 +43,16 @@ std::int64_t count_special(const NpyArray& array) {
 }
 
 NpyArray read_matrix(const std::string& file) {
+  refuse_other_kind(file, kMatrixKind);
   NpyArray array = read_npy(file);
+  if (array.dtype == DType::f64) {
+    throw InputError({.where = file,
+                      .noun = ".npy type",
+                      .found = "'<f8'",
+                      .reason = "is not accepted here",
+                      .accepted = "'<f4', or '<u2' with the bits of bf16",
+                      .remedy = "save x.astype('float32')"});
+  }
   if (array.rows < 1 || array.cols < 1) {
     throw InputError(
         {.where = file,

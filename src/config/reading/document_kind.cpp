@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
+#include <string>
 #include <string_view>
 
 #include "emulation/base/input_error.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/shell_word.hpp"
+#include "src/io/tensors/safetensors.hpp"
 
 namespace fp8lab {
 namespace {
@@ -60,22 +63,56 @@ std::string remedy_for(const KindRow& row, const toml::table& document, const st
                      shell_path(file));
 }
 
-}  // namespace
+/// A file that is no text, with the command that reads it.
+struct BinaryKind {
+  std::string name;  ///< with its article; empty: none that is known
+  std::string remedy;
+  bool is_run_or_model = false;
+};
 
-void require_kind(const toml::table& document, DocumentKind wanted, const std::string& origin) {
-  const KindRow& own = kKinds[static_cast<std::size_t>(wanted)];
-  if (has_keys(document, own)) return;
-  for (const KindRow& other : kKinds) {
-    if (other.kind == wanted || !has_keys(document, other)) continue;
-    throw InputError({.where = origin,
-                      .reason = fmt::format("is {}, not {}", other.name, own.name),
-                      .remedy = remedy_for(other, document, origin)});
+BinaryKind safetensors_kind(const std::filesystem::path& path) {
+  const std::string file = shell_path(path.string());
+  try {
+    const SafetensorsFile tensors(path);
+    const auto found = tensors.metadata().find("fp8lab");
+    const std::string schema = found == tensors.metadata().end() ? "" : found->second;
+    if (schema.starts_with("gemm-")) return {kRecordKind, "fp8lab replay " + file, false};
+    if (schema.starts_with("device-")) return {kPackKind, "fp8lab validate device " + file, false};
+    return {"a safetensors file of weights", "fp8lab eval " + file, true};
+  } catch (const Error&) {
+    return {};  // the command says what is wrong with it
   }
 }
 
-void refuse_document(const std::filesystem::path& path, const std::string& wanted) {
+BinaryKind binary_kind(const std::filesystem::path& path) {
+  constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n", kNpy = "\x93NUMPY";
+  const std::string file = shell_path(path.string());
+  std::string begin(kHdf5.size(), '\0');
+  std::ifstream(path, std::ios::binary)
+      .read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  if (begin.starts_with(kNpy)) {
+    return {kMatrixKind, "fp8lab quantize " + file + " --spec e4m3fn/1x128", false};
+  }
+  if (begin == kHdf5) {
+    return {"an HDF5 file, the record of a run or study", "fp8lab report " + file, true};
+  }
+  return path.extension() == ".safetensors" ? safetensors_kind(path) : BinaryKind{};
+}
+
+void refuse_binary(const std::filesystem::path& path, const std::string& wanted,
+                   bool takes_run_or_model) {
+  const BinaryKind kind = binary_kind(path);
+  if (kind.name.empty() || kind.name == wanted) return;
+  if (kind.is_run_or_model && takes_run_or_model) return;
+  throw InputError({.where = path.string(),
+                    .reason = fmt::format("is {}, not {}", kind.name, wanted),
+                    .remedy = kind.remedy});
+}
+
+/// Refuses TOML documents.
+void refuse_text(const std::filesystem::path& path, const std::string& wanted) {
   std::error_code ignored;
-  if (!is_file(path) || std::filesystem::file_size(path, ignored) > kMostBytes) return;
+  if (std::filesystem::file_size(path, ignored) > kMostBytes) return;
   const bool is_toml = path.extension() == ".toml";
   toml::table document;
   try {
@@ -93,6 +130,31 @@ void refuse_document(const std::filesystem::path& path, const std::string& wante
     throw InputError(
         {.where = path.string(), .reason = fmt::format("is a TOML file, not {}", wanted)});
   }
+}
+
+}  // namespace
+
+void require_kind(const toml::table& document, DocumentKind wanted, const std::string& origin) {
+  const KindRow& own = kKinds[static_cast<std::size_t>(wanted)];
+  if (has_keys(document, own)) return;
+  for (const KindRow& other : kKinds) {
+    if (other.kind == wanted || !has_keys(document, other)) continue;
+    throw InputError({.where = origin,
+                      .reason = fmt::format("is {}, not {}", other.name, own.name),
+                      .remedy = remedy_for(other, document, origin)});
+  }
+}
+
+void refuse_document(const std::filesystem::path& path, const std::string& wanted) {
+  if (!is_file(path)) return;
+  refuse_binary(path, wanted, true);
+  refuse_text(path, wanted);
+}
+
+void refuse_other_kind(const std::filesystem::path& path, const std::string& wanted) {
+  if (!is_file(path)) return;
+  refuse_binary(path, wanted, false);
+  refuse_text(path, wanted);
 }
 
 }  // namespace fp8lab

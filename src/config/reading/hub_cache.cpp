@@ -16,6 +16,7 @@
 #include "src/config/reading/nearest_name.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/files/file_kind.hpp"
+#include "src/io/files/missing_file.hpp"
 
 namespace fp8lab {
 namespace {
@@ -132,9 +133,10 @@ std::string existing_model_path(const std::string& name) {
   std::string path = require_model_path(name);
   refuse_document(path, "a model or a run");
   if (is_present(path)) return path;
-  throw InputError({.where = name,
-                    .reason = "there is no such file or folder" + did_you_mean_model(name),
-                    .accepted = kAcceptedModels});
+  throw InputError(
+      {.where = name,
+       .reason = "there is no such file or folder" + did_you_mean_model(name) + where_looked(name),
+       .accepted = kAcceptedModels});
 }
 
 std::string model_path(const std::string& name) {

@@ -188,22 +188,10 @@ void require_model_of_start(const toml::table& document, const std::string& star
   TomlReader reader(document, "", origin);
   const ModelConfig model = read_model_table(reader);
   if (states_all(own, model)) return;
-  std::optional<ModelConfig> stored = model_of_start(start);
-  if (!stored) return;
-  // Has no effect on the arithmetic once weights exist.
-  stored->initializer_range = model.initializer_range;
-  stored->scaled_residual_init = model.scaled_residual_init;
-  stored->scaled_norm_init = model.scaled_norm_init;
-  if (model.positions == PositionKind::rope) {
-    stored->max_position_embeddings = model.max_position_embeddings;
-  }
-  if (document.contains("growth")) stored->set_layer_count(model.layer_count());
   std::vector<std::string> different;
-  for (const std::string& entry : differences(model_table_text(*stored), model_table_text(model))) {
-    const std::string key = entry.substr(0, entry.find(": "));
-    // A key that one of the models lacks follows from another that differs.
-    const bool follows = entry.ends_with(" -> (none)") || entry.starts_with(key + ": (none) -> ");
-    if (own.count(key) == 0 && !follows) different.push_back(entry);
+  for (const std::string& entry :
+       differences_from_start(start, model, document.contains("growth"))) {
+    if (own.count(entry.substr(0, entry.find(": "))) == 0) different.push_back(entry);
   }
   if (different.empty()) return;
   throw InputError(
@@ -334,6 +322,28 @@ void refuse_base(const Assignment& assignment) {
 }
 
 }  // namespace
+
+std::vector<std::string> differences_from_start(const std::string& start, const ModelConfig& model,
+                                                bool grows) {
+  std::optional<ModelConfig> stored = model_of_start(start);
+  if (!stored) return {};
+  // Has no effect on the arithmetic once weights exist.
+  stored->initializer_range = model.initializer_range;
+  stored->scaled_residual_init = model.scaled_residual_init;
+  stored->scaled_norm_init = model.scaled_norm_init;
+  if (model.positions == PositionKind::rope) {
+    stored->max_position_embeddings = model.max_position_embeddings;
+  }
+  if (grows) stored->set_layer_count(model.layer_count());
+  std::vector<std::string> different;
+  for (const std::string& entry : differences(model_table_text(*stored), model_table_text(model))) {
+    const std::string key = entry.substr(0, entry.find(": "));
+    // A key that one of the models lacks follows from another that differs.
+    const bool follows = entry.ends_with(" -> (none)") || entry.starts_with(key + ": (none) -> ");
+    if (!follows) different.push_back(entry);
+  }
+  return different;
+}
 
 std::string origin_of(const Assignment& assignment) {
   const std::string place = assignment.place.empty() ? "" : fmt::format(" ({})", assignment.place);

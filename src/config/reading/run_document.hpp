@@ -17,6 +17,13 @@ namespace fp8lab {
 toml::table build_run_document(const std::string& text, const std::string& origin,
                                const std::vector<Assignment>& assignments);
 
+/// Returns the keys of `model` that differ from the model which the file of the initial weights
+/// `start` describes, "model.rope_theta: 10000.0 -> 500000.0"; none if it describes no model. Keys
+/// without an effect on given weights do not count, nor with `grows` the number of layers. Throws
+/// Error for a file that cannot be read.
+std::vector<std::string> differences_from_start(const std::string& start, const ModelConfig& model,
+                                                bool grows);
+
 /// Returns the name of an assignment in messages: "assignment 'KEY=VALUE'", followed by its place
 /// in a study file, if it has one.
 std::string origin_of(const Assignment& assignment);

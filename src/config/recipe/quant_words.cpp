@@ -57,6 +57,13 @@ std::string as_words(std::string text) {
   return text;
 }
 
+/// Returns the words that a key accepts without "none", which is no word of a quantizer.
+std::string without_none(std::string accepted) {
+  constexpr std::string_view kNone = "none, ";
+  if (accepted.starts_with(kNone)) accepted.erase(0, kNone.size());
+  return accepted;
+}
+
 /// Returns the list of all words, for messages.
 const std::string& accepted_words() {
   static const std::string words = [] {
@@ -65,7 +72,7 @@ const std::string& accepted_words() {
       if (field.word == "scale_source") text += "delayed, static:NUMBER, ";
       if (!has_words(field)) continue;
       if (!field.stands_alone && field.names.empty()) text += field.word + ":NUMBER, ";
-      if (field.stands_alone && field.names.empty()) text += field.accepted + ", ";
+      if (field.stands_alone && field.names.empty()) text += without_none(field.accepted) + ", ";
       for (const std::string& name : field.names) {
         const bool pair = !field.stands_alone || (has_pairs(field) && is_ambiguous(name));
         const bool usual = !field.stands_alone && field.get(QuantSpec{}) == FieldValue(name);

@@ -18,6 +18,7 @@
 #include "src/io/files/file_descriptor.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/files/files_read.hpp"
+#include "src/io/files/missing_file.hpp"
 
 namespace fp8lab {
 namespace {
@@ -161,8 +162,7 @@ std::string read_file(const fs::path& path) {
   // O_NONBLOCK: opening a pipe would otherwise wait for a writer.
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) {
-    throw InputError(
-        {.where = path.string(), .reason = fmt::format("cannot open: {}", error_text(errno))});
+    throw InputError({.where = path.string(), .reason = why_not_opened(path, errno)});
   }
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail(path, "stat", errno);

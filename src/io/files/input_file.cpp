@@ -10,6 +10,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/base/input_error.hpp"
 #include "src/io/files/files_read.hpp"
+#include "src/io/files/missing_file.hpp"
 
 namespace fp8lab {
 
@@ -45,8 +46,7 @@ FileDescriptor open_regular_file(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a pipe would otherwise wait for a writer.
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) {
-    throw InputError(
-        {.where = path.string(), .reason = fmt::format("cannot open: {}", error_text(errno))});
+    throw InputError({.where = path.string(), .reason = why_not_opened(path, errno)});
   }
   const struct stat status = status_of(file, path.string());
   if (!S_ISREG(status.st_mode)) {

@@ -16,6 +16,7 @@
 #include "src/io/files/file_descriptor.hpp"
 #include "src/io/files/file_kind.hpp"
 #include "src/io/files/files_read.hpp"
+#include "src/io/files/missing_file.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 /// Suppresses LeakSanitizer reports from HDF5: version 1.10 leaks memory on damaged files.
@@ -277,8 +278,7 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path,
 Hdf5File Hdf5File::open(const std::filesystem::path& path) {
   const Hdf5Status status(path.string(), false);
   if (::access(path.c_str(), R_OK) != 0) {
-    throw InputError(
-        {.where = path.string(), .reason = fmt::format("cannot open: {}", error_text(errno))});
+    throw InputError({.where = path.string(), .reason = why_not_opened(path, errno)});
   }
   if (is_folder(path)) {
     throw InputError(

@@ -178,7 +178,8 @@ DType dtype_of(const std::string& descr, const std::string& origin) {
        .noun = ".npy type",
        .found = quoted_word(descr),
        .reason = "is not accepted",
-       .accepted = "'<f4', '<f8', '|u1', '<i4', '<u4' (bits of i32) and '<u2' (bits of bf16)"});
+       .accepted = "'<f4', '|u1', '<i4', '<u4' (bits of i32) and '<u2' (bits of bf16)",
+       .remedy = descr.find('f') == std::string::npos ? "" : "save x.astype('float32')"});
 }
 
 /// Splits the file into header text and data.

@@ -234,8 +234,9 @@ bool QuantizationClaim::leaves_out(const std::string& module) const {
   constexpr std::array kEmbeddings = {"embed_tokens", "wte", "wpe"};
   const bool is_embedding =
       std::find(kEmbeddings.begin(), kEmbeddings.end(), leaf) != kEmbeddings.end();
+  const bool is_norm = leaf.find("norm") != std::string::npos || leaf.starts_with("ln_");
   const auto covers = [&](const std::string& target) {
-    if (target == "Linear") return !is_embedding;
+    if (target == "Linear") return !is_embedding && !is_norm;
     return (target == "Embedding" && is_embedding) || names_module(target, module);
   };
   return std::none_of(groups.begin(), groups.end(), [&](const GroupClaim& group) {

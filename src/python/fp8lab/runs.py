@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fp8lab.errors import Error
+from fp8lab.errors import Error, where_looked
 from fp8lab.packages import how_to_install
 
 SCHEMAS = ("fp8lab-run-1", "fp8lab-run-2")
@@ -130,7 +130,7 @@ def _open(path: Path) -> Any:
         install = how_to_install(["h5py"])
         raise ImportError(f"h5py is not installed; run files need it: {install}") from None
     if not path.is_file():
-        reason = "is no regular file" if path.exists() else "no such file"
+        reason = "is no regular file" if path.exists() else f"no such file{where_looked(path)}"
         raise Error(f"{path}: {reason}; expected a run file of fp8lab")
     from fp8lab.hdf5 import open_unclosed, truncation
 

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "emulation/numerics/codec.hpp"
+#include "emulation/recording/operation_words.hpp"
 #include "src/train/step/training_step.hpp"
 
 namespace fp8lab {
@@ -108,7 +109,7 @@ void FaultFinder::look_at_outputs(const AnyOperation& op, const Label& label) {
         label.layer + (label.layer.empty() || within.empty() ? "" : "/") + within;
     const auto cols = static_cast<std::size_t>(output.view.cols);
     written_ = {fmt::format("{}{}{} of {}", name, name.empty() ? "" : ": ", output.name,
-                            operation_name(op)) +
+                            operation_words(operation_name(op))) +
                     fmt::format(" ({})", where(label)),
                 values[*element], static_cast<std::int64_t>(*element / cols),
                 static_cast<std::int64_t>(*element % cols)};

@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/cpu_backend.hpp"
+#include "emulation/ops/list.hpp"
+#include "emulation/recording/operation_words.hpp"
 #include "emulation/recording/recording_backend.hpp"
 #include "emulation/recording/timing_backend.hpp"
 #include "emulation/reference/truth_backend.hpp"
@@ -134,6 +137,18 @@ TEST_CASE("kinds differ by quantizers and accumulators, not by shapes") {
   CHECK(product(fast, false) != product(promoted, false));
   CHECK(product(fast, false) == product(fast, true));  // added or written: one rate
   CHECK(kind_of(ops::Add{x, x, x}) == "add");
+}
+
+TEST_CASE("operations have names in words") {
+  CHECK(operation_words("rmsnorm_forward and quantize") == "RMSNorm forward and quantization");
+  CHECK(operation_words("product (fprop)") == "GEMM (fprop)");
+  CHECK(operation_words("weighted_sum") == "weighted sum");
+  CHECK(operation_words("adamw") == "AdamW");
+#define FP8LAB_CHECK_WORDS(Name) \
+  CHECK(operation_words(std::string(ops::Name::kName)).find('_') == std::string::npos);
+  FP8LAB_FOR_EACH_OPERATION(FP8LAB_CHECK_WORDS)
+  FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_CHECK_WORDS)
+#undef FP8LAB_CHECK_WORDS
 }
 
 TEST_CASE("a recording refuses what the backend would, and has no values") {

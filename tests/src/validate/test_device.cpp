@@ -319,6 +319,25 @@ TEST_CASE("Damaged packs are refused") {
   }
 }
 
+TEST_CASE("A tensor that no metadata describe is refused by name") {
+  const ScratchDirectory scratch;
+  const auto path = scratch.path() / "pack.safetensors";
+  write_device_pack(path, hopper_pack());
+  const std::string whole = read_file(path);
+  std::uint64_t length = 0;
+  std::memcpy(&length, whole.data(), sizeof length);
+  const std::string data = whole.substr(sizeof length + length);
+  std::string header = whole.substr(sizeof length, length);
+  header.insert(1, "\"product9.a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" +
+                       std::to_string(data.size()) + "," + std::to_string(data.size() + 1) + "]},");
+  header.append((8 - header.size() % 8) % 8, ' ');
+  length = header.size();
+  std::string text(sizeof length, '\0');
+  std::memcpy(text.data(), &length, sizeof length);
+  write_file_atomically(path, text + header + data + 'x');
+  CHECK_THROWS_WITH(read_device_pack(path), Catch::Contains("tensor 'product9.a' belongs to no"));
+}
+
 /// The key of the metadata, or the tensor, for which a pack is refused; empty if it is read.
 std::string refused(const DevicePack& pack) {
   const ScratchDirectory scratch;

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from fp8lab.errors import where_looked
 from fp8lab.tokens.documents import Chat
 from fp8lab.tokens.json_lines import parse_json
 from fp8lab.tokens.shards import TokenError, need
@@ -186,7 +187,7 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise TokenError(f"{path}: not UTF-8 at byte {error.start}") from error
     except OSError as error:
-        raise TokenError(f"{path}: {error.strerror}") from error
+        raise TokenError(f"{path}: {error.strerror}{where_looked(path)}") from error
 
 
 def load_tokenizer_config(folder: Path) -> dict[str, Any]:

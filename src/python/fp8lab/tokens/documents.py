@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fp8lab.errors import where_looked
 from fp8lab.tokens.json_lines import BLANK, BYTE_ORDER_MARK, read_json_lines, require_unicode
 from fp8lab.tokens.shards import TokenError, need
 
@@ -24,6 +25,18 @@ FORMATS = {
 }
 PROMPT = "Question: {question}\nAnswer: "
 """The text that the program's byte-level reader puts around a question."""
+ROLES = (
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "function",
+    "ipython",
+    "observation",
+    "environment",
+)
+"""The roles of published chat templates, as kRoles in src/data/json_records.cpp."""
 SHAREGPT_ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -100,7 +113,12 @@ def _is_trained(message: dict[str, Any], where: str) -> bool:
         raise TokenError(f'{where}: "weight" and "train" say different things')
     if said and said[0] and not assistant:
         raise TokenError(f"{where}: only messages of the assistant can be trained on")
-    return said[0] if said else bool(assistant)
+    trained = said[0] if said else bool(assistant)
+    if message["role"] not in ROLES and not (said and not trained):
+        # A mistyped "assistant" would silently be left out of training.
+        accepted = f'{", ".join(ROLES)}; others with "train": false'
+        raise TokenError(f"{where}: role '{message['role']}'; accepted: {accepted}")
+    return trained
 
 
 def _content_fits(message: dict[str, Any]) -> bool:
@@ -287,4 +305,5 @@ def read_documents(path: Path, file_format: str | None = None) -> Iterator[Recor
     except (OSError, ValueError) as error:  # ValueError: a name with a null character
         if isinstance(error, TokenError):
             raise
-        raise TokenError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise TokenError(f"{path}: {reason}{where_looked(path)}") from error

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fp8lab.errors import where_looked
 from fp8lab.tokens.documents import to_question
 from fp8lab.tokens.json_lines import read_json_lines, require_unicode
 from fp8lab.tokens.shards import TokenError
@@ -81,5 +82,5 @@ def encode_questions(
         except UnicodeDecodeError as error:
             raise TokenError(f"{path}: not UTF-8 at byte {error.start}") from error
         except OSError as error:
-            raise TokenError(f"{path}: {error.strerror}") from error
+            raise TokenError(f"{path}: {error.strerror}{where_looked(path)}") from error
     return files, notes

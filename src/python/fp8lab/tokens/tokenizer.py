@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fp8lab.errors import where_looked
 from fp8lab.tokens.chat import (
     ChatTemplate,
     load_chat_template,
@@ -385,7 +386,7 @@ def load_encoder(
             raise TokenError(f"{file}: is no regular file")
         json_bytes = file.read_bytes()
     except OSError as error:
-        raise TokenError(f"{file}: {error.strerror}") from error
+        raise TokenError(f"{file}: {error.strerror}{where_looked(file)}") from error
     config = load_tokenizer_config(file.parent)
     place = file.parent / "tokenizer_config.json"
     adds = config.get("add_bos_token")
