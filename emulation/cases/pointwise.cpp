@@ -193,6 +193,41 @@ void draw_cases<ops::XieluBackward>(CaseDraw& draw) {
 }
 
 template <>
+void draw_cases<ops::DynamicTanhForward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    draw.add("dynamic_tanh_forward", dtype, s,
+             {draw.values(dtype, s.rows, s.cols, draw.one_in(2)), draw.ordinary(dtype, 1, 1),
+              draw.output(dtype, s.rows, s.cols)},
+             [](Backend& b, const Views& t) {
+               b.run(ops::DynamicTanhForward{.x = t[0], .alpha = t[1], .out = t[2]});
+             });
+  }
+}
+
+template <>
+void draw_cases<ops::DynamicTanhBackward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const bool wild = draw.one_in(2);
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
+    const auto alpha = [&] { return draw.ordinary(dtype, 1, 1); };
+    draw.add("dynamic_tanh_backward", dtype, s,
+             {input(), alpha(), input(), draw.output(dtype, s.rows, s.cols),
+              draw.output(DType::f32, s.rows, 1)},
+             [](Backend& b, const Views& t) {
+               b.run(ops::DynamicTanhBackward{
+                   .x = t[0], .alpha = t[1], .dout = t[2], .dx = t[3], .terms = t[4]});
+             });
+    draw.add("dynamic_tanh_backward", dtype, s, {input(), alpha(), updated(input())},
+             [](Backend& b, const Views& t) {
+               b.run(ops::DynamicTanhBackward{
+                   .x = t[0], .alpha = t[1], .dout = t[2], .dx = t[2], .terms = {}});
+             });
+  }
+}
+
+template <>
 void draw_cases<ops::BiasBackward>(CaseDraw& draw) {
   for (const DType dtype : kActivationTypes) {
     const MatrixShape s = draw.shape();

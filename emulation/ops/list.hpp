@@ -26,6 +26,7 @@
 #include "emulation/ops/pointwise/bias.hpp"
 #include "emulation/ops/pointwise/copy.hpp"
 #include "emulation/ops/pointwise/cross_entropy.hpp"
+#include "emulation/ops/pointwise/dynamic_tanh.hpp"
 #include "emulation/ops/pointwise/embedding.hpp"
 #include "emulation/ops/pointwise/gated.hpp"
 #include "emulation/ops/pointwise/layernorm.hpp"
@@ -71,6 +72,8 @@
   X(ActivationBackward)              \
   X(XieluForward)                    \
   X(XieluBackward)                   \
+  X(DynamicTanhForward)              \
+  X(DynamicTanhBackward)             \
   X(CrossEntropy)                    \
   X(Argmax)                          \
   X(AccumulateSquareSum)             \

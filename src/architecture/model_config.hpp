@@ -51,11 +51,12 @@ constexpr bool is_after(NormPlace place) {
   return place == NormPlace::post || place == NormPlace::both;
 }
 
-/// RMSNorm of queries and keys before the rotation.
+/// What bounds queries and keys before the rotation: RMSNorm, or a function of each element.
 enum class QkNorm : std::uint8_t {
   none,
-  head,       ///< over each head (Qwen3)
-  all_heads,  ///< over all heads at once (OLMo 2)
+  head,       ///< RMSNorm over each head (Qwen3)
+  all_heads,  ///< RMSNorm over all heads at once (OLMo 2)
+  elements,   ///< tanh(alpha x), one trained alpha each (Zhu et al. 2025, arXiv:2503.10622; FOG)
 };
 
 enum class FeedForwardKind : std::uint8_t {

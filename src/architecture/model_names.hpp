@@ -30,9 +30,10 @@ inline constexpr std::array<Named<NormPlace>, 4> kNormPlaceNames = {{
 }};
 
 /// QkNorm::none has no word; a file says qk_norm = false.
-inline constexpr std::array<Named<QkNorm>, 2> kQkNormNames = {{
+inline constexpr std::array<Named<QkNorm>, 3> kQkNormNames = {{
     {"head", QkNorm::head},
     {"all_heads", QkNorm::all_heads},
+    {"elements", QkNorm::elements},
 }};
 
 inline constexpr std::array<Named<FeedForwardKind>, 5> kFeedForwardKindNames = {{

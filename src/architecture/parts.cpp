@@ -129,10 +129,12 @@ QkNormParts declare_qk_norms(Declaration& declaration, const ModelConfig& model,
                              const AttentionSpec& spec) {
   const HeadWidths widths(model);
   const bool is_of_head = spec.qk_norm == QkNorm::head;
+  const bool is_of_elements = spec.qk_norm == QkNorm::elements;
   const auto weight = [&](const char* name, std::int64_t width) {
+    const std::int64_t elements = is_of_elements ? 1 : is_of_head ? model.head_dim : width;
     return declaration.parameter({.name = std::string(name) + ".weight",
                                   .rows = 1,
-                                  .cols = is_of_head ? model.head_dim : width,
+                                  .cols = elements,
                                   .is_vector = true,
                                   .weight_decay = false,
                                   .initialization = {1.0, 0.0},
@@ -143,10 +145,15 @@ QkNormParts declare_qk_norms(Declaration& declaration, const ModelConfig& model,
   parts.q = weight("attention.q_norm", widths.q);
   parts.k = weight("attention.k_norm", widths.kv);
   parts.qk = declaration.saved("attention.qk", Shape::activation, widths.q + widths.kv);
-  parts.q_rstd =
-      declaration.saved("attention.q_rstd", Shape::row, is_of_head ? model.num_attention_heads : 1);
-  parts.k_rstd =
-      declaration.saved("attention.k_rstd", Shape::row, is_of_head ? model.num_key_value_heads : 1);
+  if (is_of_elements) {
+    parts.terms =
+        declaration.f32_scratch("attention.alpha_terms", 1, PassPhase::attention_backward);
+    return parts;
+  }
+  const std::int64_t q_heads = is_of_head ? model.num_attention_heads : 1;
+  const std::int64_t k_heads = is_of_head ? model.num_key_value_heads : 1;
+  parts.rstd = {.q = declaration.saved("attention.q_rstd", Shape::row, q_heads),
+                .k = declaration.saved("attention.k_rstd", Shape::row, k_heads)};
   return parts;
 }
 

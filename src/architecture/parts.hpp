@@ -35,11 +35,16 @@ struct NormParts {
   std::vector<ParameterId> vectors() const;
 };
 
-/// RMSNorms of queries and keys.
+/// Norms of queries and keys.
 struct QkNormParts {
-  ParameterId q{}, k{};
-  SavedId qk{};                ///< normalized q beside k (tokens, columns of q and of k)
-  SavedId q_rstd{}, k_rstd{};  ///< (1, tokens * heads), or (1, tokens) with QkNorm::all_heads
+  ParameterId q{}, k{};  ///< weights, or with QkNorm::elements the numbers alpha
+  SavedId qk{};          ///< normalized q beside k (tokens, columns of q and of k)
+  /// Of RMSNorms: (1, tokens * heads), or (1, tokens) with QkNorm::all_heads.
+  struct Rstd {
+    SavedId q{}, k{};
+  };
+  std::optional<Rstd> rstd;
+  ScratchId terms{};  ///< of QkNorm::elements: terms of the gradient of alpha (tokens, 1)
 };
 
 /// A low-rank adapter of some outputs of a linear layer (LoraSpec).

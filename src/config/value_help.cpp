@@ -83,6 +83,7 @@ constexpr Meaning kMeanings[] = {
     {"norm_place", "none", "x + f(x)"},
     {"qk_norm_over", "head", "queries and keys are normalized within each head (Qwen3)"},
     {"qk_norm_over", "all_heads", "over all heads at once (OLMo 2)"},
+    {"qk_norm_over", "elements", "no norm: tanh(alpha x) of each element, alpha trained (FOG)"},
     {"feed_forward", "swiglu", "down(silu(gate(x)) up(x)): Llama"},
     {"feed_forward", "geglu_tanh", "down(gelu(gate(x)) up(x)), gelu as in gelu_tanh: Gemma"},
     {"feed_forward", "gelu_tanh", "down(gelu(up(x))), by its formula with tanh: GPT-2"},

@@ -63,6 +63,24 @@ TEST_CASE("cuda xielu") {
   });
 }
 
+TEST_CASE("cuda dynamic tanh") {
+  if (device_backend() == nullptr) return;
+  for_all([&](MatrixShape s, DType type, DType other, RowLayout layout, std::uint32_t seed) {
+    const Fill fill = seed % 20 == 1 ? Fill::any_bits : Fill::difficult;
+    check_same("dynamic tanh",
+               {filled(type, s.rows, s.cols, fill, seed, layout),
+                filled(other, s.rows, s.cols, fill, seed + 1, layout),
+                filled(other, 1, 1, Fill::difficult, seed + 4),
+                filled(other, s.rows, s.cols, Fill::any_bits, seed + 2, layout),
+                filled(type, s.rows, s.cols, Fill::any_bits, seed + 3),
+                filled(DType::f32, s.rows, 1, Fill::any_bits, seed + 5)},
+               [](Backend& b, const Views& t) {
+                 b.run(ops::DynamicTanhForward{t[0], t[2], t[3]});
+                 b.run(ops::DynamicTanhBackward{t[0], t[2], t[1], t[4], t[5]});
+               });
+  });
+}
+
 TEST_CASE("cuda activations") {
   const Activation kind = GENERATE(from_range(kActivations));
   if (device_backend() == nullptr) return;

@@ -172,4 +172,33 @@ void run(const ops::XieluBackward& op) {
   });
 }
 
+void run(const ops::DynamicTanhForward& op) {
+  op.check();
+  const PointwiseKernels& kernels = pointwise_kernels();
+  const float alpha = values_of(kernels, op.alpha)[0];
+  const std::int64_t width = op.out.cols;
+  for_each_row(op.out.rows, width, [&](std::int64_t row, float* scratch) {
+    kernels.dynamic_tanh(read_row(kernels, op.x, row, scratch), alpha, width, scratch);
+    write_row(kernels, scratch, width, op.out, row);
+  });
+}
+
+void run(const ops::DynamicTanhBackward& op) {
+  op.check();
+  const PointwiseKernels& kernels = pointwise_kernels();
+  const float alpha = values_of(kernels, op.alpha)[0];
+  const std::int64_t width = op.dout.cols;
+  for_each_row(op.dout.rows, 4 * width, [&](std::int64_t row, float* scratch) {
+    const float* x = read_row(kernels, op.x, row, scratch);
+    const float* d = read_row(kernels, op.dout, row, scratch + width);
+    float* by_x = scratch + 2 * width;
+    float* by_alpha = scratch + 3 * width;
+    kernels.dynamic_tanh_slopes(x, alpha, d, width, by_x, by_alpha);
+    if (!op.terms.empty()) {
+      op.terms.row<float>(row)[0] = numerics::canonical_nan(kernels.sum(by_alpha, width));
+    }
+    write_row(kernels, by_x, width, op.dx, row);
+  });
+}
+
 }  // namespace fp8lab::cpu

@@ -4,6 +4,7 @@
 
 #include "emulation/numerics/attention_weight.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/dynamic_tanh.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/gelu.hpp"
 #include "emulation/numerics/host_device.hpp"
@@ -116,6 +117,19 @@ void xielu_terms(const float* x, const float* dout, std::int64_t n, float* by_p,
     const numerics::XieluTerms terms = numerics::xielu_terms(x[i], dout[i]);
     by_p[i] = terms.p;
     by_n[i] = terms.n;
+  }
+}
+
+void dynamic_tanh(const float* x, float alpha, std::int64_t n, float* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = numerics::dynamic_tanh(x[i], alpha);
+}
+
+void dynamic_tanh_slopes(const float* x, float alpha, const float* dout, std::int64_t n,
+                         float* by_x, float* by_alpha) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const numerics::DynamicTanhSlopes slopes = numerics::dynamic_tanh_slopes(x[i], alpha, dout[i]);
+    by_x[i] = slopes.by_x;
+    by_alpha[i] = slopes.by_alpha;
   }
 }
 
@@ -374,6 +388,8 @@ const PointwiseKernels kPointwise = {
     .xielu = xielu,
     .xielu_gradient = xielu_gradient,
     .xielu_terms = xielu_terms,
+    .dynamic_tanh = dynamic_tanh,
+    .dynamic_tanh_slopes = dynamic_tanh_slopes,
     .rotate = rotate,
     .rmsnorm = rmsnorm,
     .rmsnorm_gradient = rmsnorm_gradient,

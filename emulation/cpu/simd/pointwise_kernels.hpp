@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "emulation/numerics/dynamic_tanh.hpp"
 #include "emulation/numerics/xielu.hpp"
 
 namespace fp8lab::cpu {
@@ -70,6 +71,10 @@ struct PointwiseKernels {
                          std::int64_t n, float* dx);
   /// numerics::xielu_terms of every element.
   void (*xielu_terms)(const float* x, const float* dout, std::int64_t n, float* by_p, float* by_n);
+  void (*dynamic_tanh)(const float* x, float alpha, std::int64_t n, float* out);
+  /// numerics::dynamic_tanh_slopes of every element.
+  void (*dynamic_tanh_slopes)(const float* x, float alpha, const float* dout, std::int64_t n,
+                              float* by_x, float* by_alpha);
   void (*rotate)(const float* cosine, const float* sine, bool inverse, std::int64_t n, float* lower,
                  float* upper);
 

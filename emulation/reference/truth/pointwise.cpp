@@ -128,4 +128,20 @@ void run(const ops::XieluBackward& op) {
   matrix(op.dx) = dout.cwiseProduct(x.unaryExpr([&](double v) { return xielu.slope(v); })).eval();
 }
 
+void run(const ops::DynamicTanhForward& op) {
+  const double alpha = element(op.alpha, 0);
+  matrix(op.out) = matrix(op.x).unaryExpr([&](double x) { return std::tanh(alpha * x); }).eval();
+}
+
+void run(const ops::DynamicTanhBackward& op) {
+  const double alpha = element(op.alpha, 0);
+  const Matrix x = matrix(op.x);
+  const Matrix slopes = matrix(op.dout).cwiseProduct(x.unaryExpr([&](double v) {
+    const double y = std::tanh(alpha * v);
+    return 1.0 - y * y;
+  }));
+  if (!op.terms.empty()) matrix(op.terms) = slopes.cwiseProduct(x).rowwise().sum();
+  matrix(op.dx) = alpha * slopes;
+}
+
 }  // namespace fp8lab::truth

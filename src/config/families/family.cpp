@@ -118,7 +118,8 @@ bool has_names(const Family& family, const ModelConfig& model) {
          std::all_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& layer) {
            return layer.norm == family.layer.norm && layer.norm_place == family.layer.norm_place &&
                   layer.feed_forward.kind == family.layer.feed_forward.kind &&
-                  (names_qk_norms || layer.attention.qk_norm == QkNorm::none);
+                  (layer.attention.qk_norm == QkNorm::none ||
+                   (names_qk_norms && layer.attention.qk_norm != QkNorm::elements));
          });
 }
 

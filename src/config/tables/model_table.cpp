@@ -223,7 +223,7 @@ Field<ModelConfig> qk_norm_over_field() {
   using S = AttentionSpec;
   Field<S> field = choice("qk_norm_over", &S::qk_norm, kQkNormNames,
                           "channels of one mean square: those of a head (Qwen3) or of all heads "
-                          "(OLMo 2)");
+                          "(OLMo 2); or tanh(alpha x) of each element (FOG)");
   field.get = [](const S& spec) {
     const bool is_none = spec.qk_norm == QkNorm::none;
     return std::string(word_for(kQkNormNames, is_none ? QkNorm::head : spec.qk_norm));

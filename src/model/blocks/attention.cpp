@@ -25,36 +25,50 @@ Attention::QkvViews Attention::inputs(const Work& work) const {
 
 void Attention::normalise_heads(Work& work) const {
   const QkvViews from = split(work.saved(parts_.qkv_out)), to = inputs(work);
-  const Parameter& q_norm = work.parameter(parts_.norms->q);
-  const Parameter& k_norm = work.parameter(parts_.norms->k);
-  work.run(q_norm.name(), ops::RmsNormForward{.x = from.q,
-                                              .weight = q_norm.working(),
+  const QkNormParts& norms = *parts_.norms;
+  const auto normalise = [&](ParameterId id, const TensorView& x, const TensorView& y,
+                             SavedId QkNormParts::Rstd::*rstd) {
+    const Parameter& norm = work.parameter(id);
+    if (!norms.rstd) {
+      work.run(norm.name(), ops::DynamicTanhForward{.x = x, .alpha = norm.working(), .out = y});
+      return;
+    }
+    work.run(norm.name(), ops::RmsNormForward{.x = x,
+                                              .weight = norm.working(),
                                               .epsilon = parts_.epsilon,
-                                              .y = to.q,
-                                              .rstd = work.saved(parts_.norms->q_rstd)});
-  work.run(k_norm.name(), ops::RmsNormForward{.x = from.k,
-                                              .weight = k_norm.working(),
-                                              .epsilon = parts_.epsilon,
-                                              .y = to.k,
-                                              .rstd = work.saved(parts_.norms->k_rstd)});
+                                              .y = y,
+                                              .rstd = work.saved((*norms.rstd).*rstd)});
+  };
+  normalise(norms.q, from.q, to.q, &QkNormParts::Rstd::q);
+  normalise(norms.k, from.k, to.k, &QkNormParts::Rstd::k);
 }
 
 void Attention::normalise_heads_backward(Work& work, const QkvViews& gradients) const {
-  const Parameter& q_norm = work.parameter(parts_.norms->q);
-  const Parameter& k_norm = work.parameter(parts_.norms->k);
   const QkvViews inputs = split(work.saved(parts_.qkv_out));
-  work.run(q_norm.name(), ops::RmsNormBackward{.dy = gradients.q,
-                                               .x = inputs.q,
-                                               .weight = q_norm.working(),
-                                               .rstd = work.saved(parts_.norms->q_rstd),
-                                               .dx = gradients.q,
-                                               .dweight = q_norm.gradient()});
-  work.run(k_norm.name(), ops::RmsNormBackward{.dy = gradients.k,
-                                               .x = inputs.k,
-                                               .weight = k_norm.working(),
-                                               .rstd = work.saved(parts_.norms->k_rstd),
-                                               .dx = gradients.k,
-                                               .dweight = k_norm.gradient()});
+  const QkNormParts& norms = *parts_.norms;
+  const auto differentiate = [&](ParameterId id, const TensorView& x, const TensorView& gradient,
+                                 SavedId QkNormParts::Rstd::*rstd) {
+    const Parameter& norm = work.parameter(id);
+    if (!norms.rstd) return bound_backward(work, norm, x, gradient);
+    work.run(norm.name(), ops::RmsNormBackward{.dy = gradient,
+                                               .x = x,
+                                               .weight = norm.working(),
+                                               .rstd = work.saved((*norms.rstd).*rstd),
+                                               .dx = gradient,
+                                               .dweight = norm.gradient()});
+  };
+  differentiate(norms.q, inputs.q, gradients.q, &QkNormParts::Rstd::q);
+  differentiate(norms.k, inputs.k, gradients.k, &QkNormParts::Rstd::k);
+}
+
+void Attention::bound_backward(Work& work, const Parameter& alpha, const TensorView& x,
+                               const TensorView& gradient) const {
+  const TensorView terms = alpha.is_trained() ? work.scratch(parts_.norms->terms) : TensorView{};
+  work.run(alpha.name(),
+           ops::DynamicTanhBackward{
+               .x = x, .alpha = alpha.working(), .dout = gradient, .dx = gradient, .terms = terms});
+  if (terms.empty()) return;
+  work.run(alpha.name(), ops::BiasBackward{.dy = terms, .dbias = alpha.gradient()});
 }
 
 void Attention::rotate(Work& work, const QkvViews& views, bool inverse) const {

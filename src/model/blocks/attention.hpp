@@ -36,6 +36,9 @@ class Attention {
   QkvViews inputs(const Work& work) const;
   void normalise_heads(Work& work) const;
   void normalise_heads_backward(Work& work, const QkvViews& gradients) const;
+  /// Of tanh(alpha x): replaces `gradient` by that of x, and adds to that of alpha.
+  void bound_backward(Work& work, const Parameter& alpha, const TensorView& x,
+                      const TensorView& gradient) const;
   void rotate(Work& work, const QkvViews& views, bool inverse) const;
   void attend(Work& work, const QkvViews& views) const;
 

@@ -79,6 +79,11 @@ Bytes run_pointwise(DType dtype) {
   cpu::run(ops::XieluBackward{x.view(), number.view(), number.view(), dy.view(), dcurved.view(),
                               terms.view()});
   for (const Matrix& m : {curved, dcurved, terms}) record.add(m);
+  Matrix alpha_terms(DType::f32, rows, 1);
+  cpu::run(ops::DynamicTanhForward{x.view(), number.view(), curved.view()});
+  cpu::run(ops::DynamicTanhBackward{x.view(), number.view(), dy.view(), dcurved.view(),
+                                    alpha_terms.view()});
+  for (const Matrix& m : {curved, dcurved, alpha_terms}) record.add(m);
   Matrix out(dtype, rows, cols), dgate_up(dtype, rows, 2 * cols), dout(dtype, rows, cols);
   for (const Gate gate : kGates) {
     cpu::run(ops::GatedForward{gate, x.view(), out.view()});

@@ -13,6 +13,7 @@
 
 #include "emulation/cpu/operations.hpp"
 #include "emulation/numerics/attention_weight.hpp"
+#include "emulation/numerics/dynamic_tanh.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/gelu.hpp"
 #include "emulation/numerics/philox.hpp"
@@ -153,6 +154,7 @@ const std::map<std::string, std::string (*)(const Words&)> kFunctions = {
     {"relu2", function<numerics::relu2>},
     {"softplus", function<numerics::softplus>},
     {"expm1_of_negative", function<numerics::expm1_of_negative>},
+    {"tanh", function<numerics::tanh>},
     {"attention_weight", function<numerics::attention_weight>},
     {"attention", attention},
 };

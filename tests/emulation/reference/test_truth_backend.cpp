@@ -207,6 +207,28 @@ TEST_CASE("the truth of xIELU: values, and its gradients by x and by its two num
   CHECK(values[2] == 0.0);
 }
 
+TEST_CASE("the truth of tanh(alpha x): values, and its gradients by x and by alpha") {
+  Truth truth;
+  const Values x = waves(12, 0.7), dout = waves(12, 3.0), alpha = {1.3};
+  const auto value = [&](const Values& z, const Values& by) {
+    const TensorView out = truth.tensor(3, 4);
+    truth.run(ops::DynamicTanhForward{truth.tensor(3, 4, z), truth.tensor(1, 1, by), out});
+    return truth.read(out);
+  };
+  const TensorView dx = truth.tensor(3, 4), terms = truth.tensor(3, 1);
+  truth.run(ops::DynamicTanhBackward{truth.tensor(3, 4, x), truth.tensor(1, 1, alpha),
+                                     truth.tensor(3, 4, dout), dx, terms});
+  check_gradient(x, truth.read(dx), [&](const Values& z) { return dot(dout, value(z, alpha)); });
+  const Values rows = truth.read(terms);
+  check_gradient(alpha, {rows[0] + rows[1] + rows[2]},
+                 [&](const Values& z) { return dot(dout, value(x, z)); });
+  Values points(12, 0.0);
+  points[0] = std::log(3.0) / 2.6;  // tanh(log(3) / 2) = 1/2
+  const Values values = value(points, alpha);
+  CHECK(values[0] == Approx(0.5).epsilon(1e-14));
+  CHECK(values[2] == 0.0);
+}
+
 TEST_CASE("the truth of the loss: hand-worked values, and nothing is read of a masked token") {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   Truth truth;

@@ -203,6 +203,12 @@ TEST_CASE("keys of layers go to all of them, and back") {
   CHECK((!fog.has_final_norm && fog.layers.back().attention.qk_norm_frozen));
   CHECK(fog.layers.back().attention.softmax_scale == 0.125);
   CHECK(fog.layers.back().feed_forward.kind == FeedForwardKind::xielu);
+  ModelConfig bounded = load_model("fog_tanh"), gelu = load_model("fog_gelu");
+  CHECK(bounded.layers.back().attention.qk_norm == QkNorm::elements);
+  CHECK(declaration_of(bounded).weights() == declaration_of(fog).weights() - 4 * 2 * (64 - 1));
+  CHECK(gelu.layers.back().feed_forward.kind == FeedForwardKind::gelu_tanh);
+  bounded.layers = gelu.layers = fog.layers;
+  CHECK((bounded == fog && gelu == fog));
   const Declaration plain = declaration_of(load_model("tiny"));
   for (const LinearDeclaration& linear : plain.linears()) CHECK(linear.alpha == 1.0f);
   const ModelConfig windows = model_of(

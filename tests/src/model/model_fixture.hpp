@@ -126,6 +126,15 @@ inline ModelConfig fog_model() {
   return model;
 }
 
+/// Queries and keys behind tanh(alpha x), FOG's other block, and RMSNorms of them in the second
+/// layer.
+inline ModelConfig tanh_model() {
+  ModelConfig model = small_model();
+  model.layers[0].attention.qk_norm = QkNorm::elements;
+  model.layers[1].attention.qk_norm = QkNorm::head;
+  return model;
+}
+
 /// Low-rank adapters of some outputs of fused and of whole layers.
 inline ModelConfig lora_model() {
   ModelConfig model = small_model();

@@ -116,6 +116,7 @@ ModelConfig model_named(const std::string& family) {
                       : family == "mixed"  ? mixed_model()
                       : family == "munit"  ? munit_model()
                       : family == "fog"    ? fog_model()
+                      : family == "tanh"   ? tanh_model()
                       : family == "lora"   ? lora_model()
                                            : small_model();
   model.max_position_embeddings = 128;
@@ -129,7 +130,7 @@ ModelConfig model_named(const std::string& family) {
 
 TEST_CASE("cached logits have the bits of the full pass") {
   const std::string family = GENERATE("llama", "qwen2", "qwen3", "biased", "gpt2", "olmo2", "mixed",
-                                      "munit", "fog", "lora");
+                                      "munit", "fog", "tanh", "lora");
   const std::string recipe =
       GENERATE("bf16", "fp32", "torchao_rowwise", "infir2", "deepseek_v3", "mxfp8", "te_delayed");
   INFO(family << " " << recipe);

@@ -180,6 +180,12 @@ class PlainModel {
                        std::int64_t heads, Vector& x) const {
     if (kind == QkNorm::none) return;
     const Vector& w = weight(module + ".weight");
+    if (kind == QkNorm::elements) {
+      REQUIRE(w.size() == 1);
+      const auto count = static_cast<std::size_t>(heads * model_.head_dim);
+      for (std::size_t i = first; i < first + count; ++i) x[i] = std::tanh(w[0] * x[i]);
+      return;
+    }
     const std::int64_t together = kind == QkNorm::head ? 1 : heads;
     REQUIRE(w.size() == static_cast<std::size_t>(together * model_.head_dim));
     const auto end = first + static_cast<std::size_t>(heads * model_.head_dim);
@@ -286,7 +292,7 @@ TEST_CASE("the loss of a model is that of plain loops over its layers") {
        {test::with_norms(test::small_model(), place), test::with_norms(test::olmo2_model(), place),
         test::with_norms(test::mixed_model(), place), test::mixed_model(),
         test::with_norms(test::munit_model(), place), test::with_norms(test::fog_model(), place),
-        test::with_norms(test::lora_model(), place)}) {
+        test::with_norms(test::tanh_model(), place), test::with_norms(test::lora_model(), place)}) {
     ModelAtWork work("truth", model, load_recipe("fp32"));
     const double plain = PlainModel(work, model).loss();
     INFO("place " << static_cast<int>(place) << " plain " << plain);
@@ -300,7 +306,10 @@ TEST_CASE("each part of a layer's specification changes the function") {
   wider.layers[1].attention.window = 9;
   elsewhere.layers[2].norm_place = NormPlace::pre;
   of_heads.layers[1].attention.qk_norm = QkNorm::head;
-  for (const ModelConfig& other : {wider, elsewhere, of_heads}) {
+  ModelConfig bounded = of_heads;
+  bounded.layers[1].attention.qk_norm = QkNorm::elements;
+  CHECK(std::abs(loss_of(bounded) - loss_of(of_heads)) > 1e-6);
+  for (const ModelConfig& other : {wider, elsewhere, of_heads, bounded}) {
     CHECK(std::abs(loss_of(other) - loss_of(model)) > 1e-6);
   }
   const ModelConfig munit = test::munit_model();

@@ -106,6 +106,10 @@ TEST_CASE("double-precision gradients equal central differences, no last norm an
   check_against_differences(fp8lab::test::fog_model());
 }
 
+TEST_CASE("double-precision gradients equal central differences, tanh of queries and keys") {
+  check_against_differences(fp8lab::test::tanh_model());
+}
+
 TEST_CASE("double-precision gradients equal central differences, low-rank adapters") {
   check_against_differences(fp8lab::test::lora_model());
 }
@@ -122,10 +126,10 @@ TEST_CASE("double-precision gradients equal central differences, layers that dif
 // times the condition of the nonlinear parts (softmax and norms), which is below 4 for this
 // model.
 TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
-  const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
-                                     fp8lab::test::biased_model(), fp8lab::test::gpt2_model(),
-                                     fp8lab::test::olmo2_model(), fp8lab::test::munit_model(),
-                                     fp8lab::test::fog_model(), fp8lab::test::lora_model());
+  const ModelConfig model = GENERATE(
+      fp8lab::test::small_model(), fp8lab::test::qwen3_model(), fp8lab::test::biased_model(),
+      fp8lab::test::gpt2_model(), fp8lab::test::olmo2_model(), fp8lab::test::munit_model(),
+      fp8lab::test::fog_model(), fp8lab::test::tanh_model(), fp8lab::test::lora_model());
   ModelAtWork truth("truth", model, load_recipe("bf16"));
   ModelAtWork emulated("cpu", model, load_recipe("bf16"));
   const double true_loss = truth.loss_and_gradients();
@@ -146,10 +150,10 @@ TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
 // With FP32 storage the unit roundoff is 2^-24; sums of up to 272 terms add their own roundings,
 // which the fixed order bounds by their length.
 TEST_CASE("emulated FP32 gradients are as close to the truth as FP32 allows") {
-  const ModelConfig model =
-      GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
-               fp8lab::test::biased_model(), fp8lab::test::gpt2_model(),
-               fp8lab::test::olmo2_model(), fp8lab::test::munit_model(), fp8lab::test::fog_model());
+  const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
+                                     fp8lab::test::biased_model(), fp8lab::test::gpt2_model(),
+                                     fp8lab::test::olmo2_model(), fp8lab::test::munit_model(),
+                                     fp8lab::test::fog_model(), fp8lab::test::tanh_model());
   ModelAtWork truth("truth", model, load_recipe("bf16"));
   ModelAtWork emulated("cpu", model, load_recipe("fp32"));
   truth.loss_and_gradients();
