@@ -67,7 +67,8 @@ std::optional<LiveRange> Work::live_range(std::size_t index, bool training) cons
     return backward;
   }
   if (!training) return LiveRange::from_to(PassPhase::attention, PassPhase::head);
-  const LiveRange made = is_remade(saved) ? forward | PassPhase::recompute : forward;
+  LiveRange made = forward;
+  if (is_remade(saved)) made = made | PassPhase::recompute;
   if (!is_needed_[index]) {
     return recomputes(saved.recomputed) ? made | PassPhase::recompute : made;
   }
