@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "emulation/numerics/codec.hpp"
 #include "src/train/step/training_step.hpp"
