@@ -171,7 +171,8 @@ def summarise_activations(group: Group) -> dict[str, OperandSummary]:
     """Returns statistics of every activation that the runs of a group save quantized and log."""
     names = dict.fromkeys(name for run in group.runs for name in activation_names(run))
     found = {name: summarise_operand(group, name) for name in names}
-    return {name: operand for name, operand in found.items() if operand is not None}
+    # A layer that keeps the codes of a linear layer's input does not save the input besides.
+    return {n: operand for n, operand in found.items() if operand is not None and operand.logged}
 
 
 HISTOGRAM_EXPONENTS = np.arange(64.0) - 40.0  # bins of /tensors/exponent_histogram
