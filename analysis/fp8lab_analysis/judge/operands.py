@@ -20,7 +20,8 @@ HIGH_PRECISION_FORMATS = frozenset({"", "bf16", "fp16", "fp32", "f16", "f32", "f
 
 @dataclass(frozen=True)
 class OperandSummary:
-    """One slot, or saved activation, of one group: means over tensors and logged steps, then over seeds."""
+    """One slot, or saved activation, of one group: means over tensors and logged steps, then over
+    seeds."""
 
     slot: str
     formats: list[str]
@@ -70,7 +71,7 @@ def cast_mask(run: Run) -> npt.NDArray[np.bool_]:
 def quantized_mask(run: Run) -> npt.NDArray[np.bool_]:
     """Returns the mask of the quantized logged operands of GEMMs of a run."""
     of_gemms = np.array([slot in SLOTS for slot in run.tensors.slot], dtype=bool)
-    return cast_mask(run) & of_gemms
+    return np.asarray(cast_mask(run) & of_gemms)
 
 
 def slot_mask(run: Run, slot: str) -> npt.NDArray[np.bool_]:

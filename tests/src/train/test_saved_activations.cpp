@@ -122,7 +122,8 @@ class RoundsActivations final : public PassThrough {
   std::vector<ops::GatedForward> gated_;
 };
 
-/// Loss, and gradients in the order of the parameters, of two micro-batches.
+/// Loss, and gradients (too many to print: compare them in parentheses) in the order of the
+/// parameters, of two micro-batches.
 struct Passed {
   double loss = 0;
   std::vector<std::vector<float>> gradients;
@@ -185,14 +186,14 @@ TEST_CASE("gradients are those of the values of saved codes, the loss that of th
     const Passed found =
         pass(*cpu, model, recipe_with("bf16", "\"" + name + "\" = " + kWords + "\n"));
     CHECK(found.loss == plain.loss);
-    CHECK(found.gradients == expected.gradients);
-    CHECK(found.gradients != plain.gradients);
+    CHECK((found.gradients == expected.gradients));
+    CHECK((found.gradients != plain.gradients));
   }
   RoundsActivations rounds(*cpu, {names.begin(), names.end()}, false);
   const Passed expected = pass(rounds, model, load_recipe("bf16"), {}, &rounds);
   const Passed found = pass(*cpu, model, recipe_with("bf16", "default = " + kWords + "\n"));
   CHECK(found.loss == plain.loss);
-  CHECK(found.gradients == expected.gradients);
+  CHECK((found.gradients == expected.gradients));
 }
 
 TEST_CASE("the output of SwiGLU is computed again from the values of saved codes") {
@@ -202,7 +203,7 @@ TEST_CASE("the output of SwiGLU is computed again from the values of saved codes
   const Passed expected = pass(rounds, model, load_recipe("bf16"), {}, &rounds);
   const std::string saved = "mlp.inner = " + kWords + "\nmlp.activated = \"recompute\"\n";
   const Passed found = pass(*cpu, model, recipe_with("bf16", saved));
-  CHECK(found.gradients == expected.gradients);
+  CHECK((found.gradients == expected.gradients));
 
   // From an activation that is saved as it is, the bits are those of the first time.
   for (const char* base : {"bf16", "infir2", "deepseek_v3"}) {
@@ -210,7 +211,7 @@ TEST_CASE("the output of SwiGLU is computed again from the values of saved codes
     const Passed kept = pass(*cpu, model, load_recipe(base));
     const Passed again = pass(*cpu, model, recipe_with(base, "mlp.activated = \"recompute\"\n"));
     CHECK(kept.loss == again.loss);
-    CHECK(kept.gradients == again.gradients);
+    CHECK((kept.gradients == again.gradients));
   }
 }
 
@@ -229,7 +230,7 @@ TEST_CASE("saved activations leave the loss of quantized recipes and change thei
       const Passed plain = pass(*cpu, model, load_recipe(base));
       const Passed found = pass(*cpu, model, recipe_with(base, saved));
       CHECK(found.loss == plain.loss);
-      CHECK(found.gradients != plain.gradients);
+      CHECK((found.gradients != plain.gradients));
       double difference = 0, size = 0;
       for (std::size_t i = 0; i < plain.gradients.size(); ++i) {
         for (std::size_t j = 0; j < plain.gradients[i].size(); ++j) {
