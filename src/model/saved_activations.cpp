@@ -111,8 +111,7 @@ void SavedActivations::add_layer(const Declaration& declaration, const SavedActi
     if (!operand.is_made) continue;
     if (begins_with(plan.recompute, saved)) {
       throw InputError(
-          {.where = fmt::format("recipe {}", plan.recipe.name),
-           .key = "saved_activations." + saved.name,
+          {.key = "saved_activations." + saved.name,
            .found = fp8lab::label(by->spec),
            .reason = fmt::format(", but memory.recompute = \"{}\" computes tensors again from it, "
                                  "which would have other bits",

@@ -67,7 +67,9 @@ std::vector<SavedActivation> read_saved_activations(TomlReader& document, DType 
   std::optional<TomlReader> table = document.table("saved_activations");
   if (!table) return {};
   std::vector<SavedActivation> rows;
-  if (table->has(kDefault)) rows.push_back(read_value(*table, kDefault, "", activations));
+  // node() adds a key to those that an error about an unknown one lists.
+  if (table->node(kDefault) != nullptr)
+    rows.push_back(read_value(*table, kDefault, "", activations));
   // TOML reads mlp.inner without quotes as a table within the table.
   std::map<std::string, std::optional<TomlReader>> nested;
   for (const std::string& name : saved_names_of_any_model().all) {
@@ -76,12 +78,12 @@ std::vector<SavedActivation> read_saved_activations(TomlReader& document, DType 
     if (dot != std::string::npos && nested.count(group) == 0 && table->has(group)) {
       nested[group] = table->table(group);
     }
-    const bool is_plain = table->has(name);
+    const bool is_plain = table->node(name) != nullptr;
     if (is_plain) rows.push_back(read_value(*table, name, name, activations));
     if (dot == std::string::npos || nested.count(group) == 0) continue;
     TomlReader& inner = *nested[group];
     const std::string rest = name.substr(dot + 1);
-    if (!inner.has(rest)) continue;
+    if (inner.node(rest) == nullptr) continue;
     if (is_plain) {
       inner.fail(rest, {.reason = fmt::format("written twice, also as \"{}\"", name)});
     }
