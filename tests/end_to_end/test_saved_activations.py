@@ -34,11 +34,11 @@ def test_first_losses_are_those_without_it_and_later_ones_are_close(tmp_path: Pa
             layers = [text.decode() for text in file["/tensors/layer"][:]]
             values = file["/tensors/sqnr_db"][:]
         rows = [i for i, slot in enumerate(slots) if slot in SAVED]
-        assert {layers[i] for i in rows} == {"layers.0", "layers.1"}
+        assert {layers[i] for i in rows} == {"layers.0"}
         assert np.isfinite(values[:, rows]).all()
         # The linear layers keep codes of their inputs; those tensors are not saved besides.
         others = [i for i, slot in enumerate(slots) if slot in ("mlp.norm", "mlp.activated")]
-        assert len(others) == 4 and np.isnan(values[:, others]).all()
+        assert len(others) == 2 and np.isnan(values[:, others]).all()
         quality[group] = values[:, rows].mean()
     assert 30 < quality["tensor"] < quality["1x16"] < 36
 
