@@ -13,7 +13,7 @@ from fp8lab_analysis.judge.claims import Claim
 
 MODEL, SEQUENCES, LENGTH, STEPS = "tiny", 8, 128, 40
 GROUPS = {"tensor": 0.0, "1x128": 128.0, "1x32": 32.0, "1x16": 16.0}
-COSINE, DISTANCE = "cosine", "distance"
+COSINE, DISTANCE = "1 - cosine", "relative distance"
 
 
 def batch(rng: np.random.Generator, vocabulary: int) -> NDArray[np.int32]:
@@ -81,8 +81,8 @@ tensor. How much closer depends on outliers, which a tiny model lacks.
     seeds=8,
     measure=measure,
     quantities=[
-        Quantity(COSINE, "1 - cosine", log=True),
-        Quantity(DISTANCE, "relative distance, %"),
+        Quantity(COSINE, log=True),
+        Quantity(DISTANCE, "%"),
     ],
     axis="elements of a scale",
     claims=[
