@@ -201,12 +201,12 @@ def _verdict_block(rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def operand_rows(summaries: Sequence[GroupSummary]) -> list[list[Cell]]:
-    """Returns one row per arm and quantized, logged slot."""
+    """Returns one row per arm and quantized, logged slot or saved activation."""
     rows: list[list[Cell]] = [
         ["arm", "slot", "SQNR (dB)", "± 95 %", "underflow (%)", "± 95 %", "seeds"]
     ]
     for summary in summaries:
-        for slot, found in summary.operands.items():
+        for slot, found in (summary.operands | summary.activations).items():
             if not found.quantized:
                 continue
             sqnr, gone = found.sqnr_db, found.underflow

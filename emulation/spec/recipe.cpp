@@ -275,6 +275,30 @@ bool layer_pattern_matches(const std::string& pattern, const std::string& name, 
   return false;
 }
 
+const SavedActivation* Recipe::saved_activation(const std::string& activation) const {
+  const SavedActivation* of_all = nullptr;
+  for (const SavedActivation& row : saved_activations) {
+    if (row.name == activation) return &row;
+    if (row.name.empty()) of_all = &row;
+  }
+  return of_all;
+}
+
+std::optional<ErrorFields> refuse_saved_activation(const QuantSpec& spec) {
+  if (spec.scale_source == ScaleSource::delayed) {
+    return ErrorFields{.reason = "a saved activation is scaled by its own amax",
+                       .accepted = "no delayed scale"};
+  }
+  if (spec.transform && !spec.transform.is<RangeExpansion>()) {
+    return ErrorFields{.found = "transform " + transform_name(spec.transform),
+                       .reason = "is for operands of a GEMM",
+                       .accepted = "expand, or none"};
+  }
+  std::optional<ErrorFields> of_operands = refuse_quantizer(spec);
+  if (of_operands) of_operands->key.clear();
+  return of_operands;
+}
+
 const LinearRecipe& Recipe::for_layer(const std::string& layer_name, int layer_count) const {
   if (layer_name.ends_with(".lora_a") || layer_name.ends_with(".lora_b")) {
     // An adapter follows an override of its own name alone (src/error_sources has such).

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,22 @@ struct RecipeOverride {
   LinearRecipe recipe;
 };
 
+/// What the backward pass reads in place of an activation of the forward pass.
+struct SavedActivation {
+  std::string name;  ///< as a layer declares it, "mlp.inner"; empty: every one without a row
+  /// Nothing is saved: the backward pass computes it again from what is saved of its input.
+  bool is_recomputed = false;
+  /// Otherwise: codes and scales are saved, and dequantized for the backward pass. Without a cast
+  /// the activation itself is saved.
+  QuantSpec spec{};
+
+  bool operator==(const SavedActivation&) const = default;
+};
+
+/// Returns why an activation cannot be saved by `spec`, without a key; empty if it can: a history
+/// of its own, or a transform that is not undone.
+std::optional<ErrorFields> refuse_saved_activation(const QuantSpec& spec);
+
 /// A recipe as resolved from its TOML file. Names of layers, such as "layers.0.mlp.down", are those
 /// of the model that it is for.
 struct Recipe {
@@ -48,7 +65,11 @@ struct Recipe {
   std::vector<std::string> keep_high_precision;  ///< name patterns
   std::vector<RecipeOverride> overrides;
   DType activation_dtype = DType::bf16;  ///< storage of activations and their gradients
+  /// Of the tensors that layers save for their backward passes; the same in all layers.
+  std::vector<SavedActivation> saved_activations;
 
+  /// Returns the row of an activation, by name or for all; null without one.
+  const SavedActivation* saved_activation(const std::string& activation) const;
   /// Returns the numerics of one layer: keep_high_precision first, then the overrides in order.
   /// Products of low-rank adapters (names ending in ".lora_a", ".lora_b") are in high precision,
   /// unless an override is their name itself.

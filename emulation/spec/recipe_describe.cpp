@@ -106,6 +106,22 @@ std::string describe(const LinearRecipe& recipe) {
   return text;
 }
 
+std::string describe_saved(const Recipe& recipe) {
+  std::vector<Row> rows = {{"saved activation", "format", "tile", "scale", "rounding"}};
+  for (const SavedActivation& saved : recipe.saved_activations) {
+    const QuantSpec& spec = saved.spec;
+    const std::string name = saved.name.empty() ? "others" : saved.name;
+    if (saved.is_recomputed) {
+      rows.push_back({name, "recomputed", "-", "-", "-"});
+      continue;
+    }
+    rows.push_back({name, format_name(spec.format), spec.has_scale() ? tile_name(spec.tile) : "-",
+                    describe_scale(spec),
+                    spec.is_cast() ? std::string(word_for(kRoundingNames, spec.rounding)) : "-"});
+  }
+  return aligned(rows);
+}
+
 void warn_of_range(Slot slot, const QuantSpec& spec, std::vector<std::string>& out) {
   using numerics::ScaleRounding;
   const std::string name = slot_name(slot);
@@ -253,6 +269,7 @@ std::string describe(const Recipe& recipe) {
   for (const RecipeOverride& exception : recipe.overrides) {
     text += fmt::format("layers matching {}\n", exception.match) + describe(exception.recipe);
   }
+  if (!recipe.saved_activations.empty()) text += describe_saved(recipe);
   return text;
 }
 

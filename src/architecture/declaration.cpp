@@ -89,7 +89,9 @@ LinearId Declaration::tied_linear(const std::string& module, ParameterId weight)
 
 SavedId Declaration::saved(const std::string& name, SavedDeclaration::Shape shape,
                            std::int64_t extent) {
-  return append<SavedId>(saved_, SavedDeclaration{name, shape, extent, block_, recomputed_});
+  SavedDeclaration saved{name, shape, extent, block_, recomputed_};
+  saved.layer = layer_;
+  return append<SavedId>(saved_, std::move(saved));
 }
 
 ScratchId Declaration::scratch(const std::string& name, std::int64_t cols, LiveRange live,
@@ -129,6 +131,20 @@ void Declaration::adapts(LinearId linear, float alpha) {
 
 void Declaration::own_x(LinearId linear, SavedId x) {
   linears_[static_cast<std::size_t>(linear)].own_x = x;
+}
+
+void Declaration::stream_of(Block block, SavedId saved) {
+  saved_[static_cast<std::size_t>(saved)].stream_of = block;
+}
+
+void Declaration::of_adapter(SavedId saved) {
+  saved_[static_cast<std::size_t>(saved)].is_of_adapter = true;
+}
+
+void Declaration::remakeable(LinearId linear, SavedId x, SavedId from) {
+  saved_[static_cast<std::size_t>(from)].remakes_other = true;
+  linears_[static_cast<std::size_t>(linear)].x_is_remakeable = true;
+  saved_[static_cast<std::size_t>(x)].is_remakeable = true;
 }
 
 void Declaration::writes_residual(LinearId linear) {

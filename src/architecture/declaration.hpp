@@ -74,6 +74,7 @@ struct LinearDeclaration {
   Block block{};
   Recompute recomputed = Recompute::none;  ///< of its x, as SavedDeclaration::recomputed
   bool in_chunks = false;                  ///< processes MemoryConfig::loss_chunk tokens at a time
+  bool x_is_remakeable = false;            ///< its x is SavedDeclaration::is_remakeable
 };
 
 /// A tensor that the forward pass computes for a micro-batch of T tokens and saves for the backward
@@ -92,6 +93,17 @@ struct SavedDeclaration {
   /// The lowest level at which the backward pass recomputes it; none: it is always kept.
   Recompute recomputed = Recompute::none;
   bool in_chunks = false;  ///< holds MemoryConfig::loss_chunk tokens at a time
+  std::optional<std::int64_t> layer = std::nullopt;  ///< index of its layer; empty: in no layer
+  bool is_of_adapter = false;
+  std::optional<Block> stream_of = std::nullopt;  ///< the block that reads this residual stream
+  /// One operation computes it from another saved tensor of its block, and a linear layer reads it.
+  bool is_remakeable = false;
+  bool remakes_other = false;  ///< a remakeable tensor is computed from it
+
+  /// Returns true if recipes name it: Recipe::saved_activations.
+  bool is_activation_of_layer() const {
+    return layer && shape == Shape::activation && !is_of_adapter;
+  }
 };
 
 /// Scratch memory (T, cols), in the activation type unless it says otherwise; its contents last
@@ -138,6 +150,12 @@ class Declaration {
   void adapts(LinearId linear, float alpha);
   /// An ops::Producer computes `x` for `linear`, and nothing else reads it.
   void own_x(LinearId linear, SavedId x);
+  /// `saved` is the residual stream that `block` reads.
+  void stream_of(Block block, SavedId saved);
+  /// An adapter saves it.
+  void of_adapter(SavedId saved);
+  /// `linear` reads `x`, which one operation computes from the saved tensor `from`.
+  void remakeable(LinearId linear, SavedId x, SavedId from);
   /// The block of `linear` adds its output to the residual stream.
   void writes_residual(LinearId linear);
   /// Names the two halves of the outputs of `linear`.

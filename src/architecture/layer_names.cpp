@@ -104,13 +104,9 @@ bool names_one_of(const std::string& pattern, const std::vector<std::string>& na
   return false;
 }
 
-/// Returns the range of N for errors.
-std::string range_of_layers(const ModelConfig& model) {
-  return fmt::format("; N is at most {}", model.layer_count() - 1);
-}
-
-LayerNames make_names_of_any_model() {
-  LayerNames names;
+/// Declares a model with everything that a LayerSpec can have, for each feed-forward block.
+std::vector<Declaration> declarations_of_any_model() {
+  std::vector<Declaration> all;
   for (const auto& kind : kFeedForwardKindNames) {
     ModelConfig model;
     model.set_layer_count(1);
@@ -119,8 +115,27 @@ LayerNames make_names_of_any_model() {
     layer.norm_place = NormPlace::both;
     layer.attention.qk_norm = QkNorm::head;
     layer.feed_forward.kind = kind.value;
-    add_names(declaration_of(model), names);
+    all.push_back(declaration_of(model));
   }
+  return all;
+}
+
+void add_saved(const Declaration& declaration, SavedNames& names) {
+  for (const SavedDeclaration& saved : declaration.saved()) {
+    if (!saved.is_activation_of_layer()) continue;
+    add(saved.name, names.all);
+    if (saved.is_remakeable) add(saved.name, names.remakeable);
+  }
+}
+
+/// Returns the range of N for errors.
+std::string range_of_layers(const ModelConfig& model) {
+  return fmt::format("; N is at most {}", model.layer_count() - 1);
+}
+
+LayerNames make_names_of_any_model() {
+  LayerNames names;
+  for (const Declaration& declaration : declarations_of_any_model()) add_names(declaration, names);
   names.unquantized.emplace_back("attention.core");
   return names;
 }
@@ -151,6 +166,15 @@ LayerNames layer_names(const Declaration& declaration) {
 
 const LayerNames& layer_names_of_any_model() {
   static const LayerNames names = make_names_of_any_model();
+  return names;
+}
+
+const SavedNames& saved_names_of_any_model() {
+  static const SavedNames names = [] {
+    SavedNames all;
+    for (const Declaration& declaration : declarations_of_any_model()) add_saved(declaration, all);
+    return all;
+  }();
   return names;
 }
 
@@ -192,8 +216,25 @@ std::string layer_pattern(const std::vector<std::string>& names, int count) {
 }
 
 void check_layer_names(const Recipe& recipe, const ModelConfig& model, const std::string& where) {
-  if (recipe.overrides.empty() && recipe.keep_high_precision.empty()) return;
-  const LayerNames names = layer_names(declaration_of(model));
+  if (recipe.overrides.empty() && recipe.keep_high_precision.empty() &&
+      recipe.saved_activations.empty()) {
+    return;
+  }
+  const Declaration declaration = declaration_of(model);
+  const LayerNames names = layer_names(declaration);
+  SavedNames saved;
+  add_saved(declaration, saved);
+  for (const SavedActivation& row : recipe.saved_activations) {
+    const bool changes_nothing = row.name.empty() || (!row.is_recomputed && !row.spec.is_cast());
+    if (changes_nothing ||
+        std::find(saved.all.begin(), saved.all.end(), row.name) != saved.all.end()) {
+      continue;
+    }
+    throw InputError({.where = fmt::format("{}: recipe {}", where, recipe.name),
+                      .key = "saved_activations." + row.name,
+                      .reason = "no layer of the model saves it",
+                      .accepted = fmt::format("default, {}", fmt::join(saved.all, ", "))});
+  }
   for (const RecipeOverride& exception : recipe.overrides) {
     if (names_one_of(exception.match, names.linears, model)) continue;
     throw InputError({.where = fmt::format("{}: recipe {}", where, recipe.name),

@@ -26,6 +26,16 @@ LayerNames layer_names(const Declaration& declaration);
 /// The names of all models that a LayerSpec can describe.
 const LayerNames& layer_names_of_any_model();
 
+/// Names of the activations that layers save for their backward passes, in the order of declaration
+/// ("input", "attention.norm", ...).
+struct SavedNames {
+  std::vector<std::string> all;
+  std::vector<std::string> remakeable;  ///< SavedDeclaration::is_remakeable
+};
+
+/// The names of all models that a LayerSpec can describe.
+const SavedNames& saved_names_of_any_model();
+
 /// Returns true if `pattern` matches one of `names` for some N. The model's number of layers is not
 /// known here: an index up to 999 matches, and "first" and "last" are the same layer. A pattern
 /// that expands to more than 256 choices matches nothing.
@@ -37,7 +47,7 @@ std::string layer_pattern(const std::vector<std::string>& names, int count);
 
 /// Throws Error "WHERE: recipe NAME: ..." with the names of the model if an override or a kept
 /// module of the recipe matches none of its modules: another kind of block, or a layer beyond the
-/// last one.
+/// last one. Likewise if no layer saves an activation that the recipe names and quantizes.
 void check_layer_names(const Recipe& recipe, const ModelConfig& model, const std::string& where);
 
 }  // namespace fp8lab

@@ -108,6 +108,7 @@ AdaptedLinear adapted(Declaration& declaration, const ModelConfig& model, Linear
     declaration.adapts(parts.a, 1.0f);
     declaration.adapts(parts.b, static_cast<float>(lora.alpha / static_cast<double>(lora.rank)));
     parts.hidden = declaration.saved(name + ".lora", Shape::activation, lora.rank);
+    declaration.of_adapter(parts.hidden);
     parts.out =
         declaration.scratch(name + ".lora_out", group.rows, made | PassPhase::recompute, false);
     parts.d_hidden = declaration.scratch(name + ".d_lora", lora.rank, read);
@@ -230,6 +231,7 @@ FeedForwardParts declare_feed_forward(Declaration& declaration, const ModelConfi
                         .linear("mlp.down", model.intermediate_size, {{"", model.hidden_size}},
                                 spec.bias, residual_deviation(model));
   parts.activated = declaration.saved("mlp.activated", Shape::activation, model.intermediate_size);
+  declaration.remakeable(parts.down.base, parts.activated, parts.inner);
   declaration.writes_residual(parts.down.base);
   parts.d_activated = declaration.scratch("mlp.d_activated", model.intermediate_size,
                                           PassPhase::feed_forward_backward);
@@ -259,11 +261,13 @@ LayerParts declare_layer(Declaration& declaration, const ModelConfig& model,
   const std::string attention = "attention", mlp = "mlp";
   parts.input =
       declaration.in_block(Block::attention).saved("input", Shape::activation, model.hidden_size);
+  declaration.stream_of(Block::attention, parts.input);
   declaration.recomputed_from(Recompute::layer);
   parts.attention_norms.before = declare_norm_before(declaration, model, layer, attention);
   parts.attention = declare_attention(declaration, model, layer.attention);
   parts.attention_norms.after = declare_norm_after(declaration, model, layer, attention);
   parts.middle = declaration.saved("middle", Shape::activation, model.hidden_size);
+  declaration.stream_of(Block::feed_forward, parts.middle);
   declaration.in_block(Block::feed_forward).recomputed_from(Recompute::gate_up);
   parts.mlp_norms.before = declare_norm_before(declaration, model, layer, mlp);
   parts.mlp = declare_feed_forward(declaration, model, layer.feed_forward);

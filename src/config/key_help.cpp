@@ -11,6 +11,7 @@
 #include "src/architecture/layer_names.hpp"
 #include "src/config/reading/examples.hpp"
 #include "src/config/recipe/recipe_fields.hpp"
+#include "src/config/recipe/saved_activations.hpp"
 #include "src/config/tables/run_tables.hpp"
 
 namespace fp8lab {
@@ -127,6 +128,22 @@ std::vector<KeyHelp> recipe_keys() {
   const LayerNames& names = layer_names_of_any_model();
   keys.push_back(
       patterns_key("keep_high_precision.modules", names.accepted_modules(), "a list of patterns"));
+  const SavedNames& saved = saved_names_of_any_model();
+  list_heading(
+      "saved_activations",
+      "how the forward pass saves the activations that the backward pass of a layer reads. "
+      "It reads them unrounded itself. Rows of /tensors have their statistics",
+      false, keys);
+  keys.push_back({"saved_activations.default", accepted_saved_activation(), "", "",
+                  "of every activation of a layer without a key of its own"});
+  keys.push_back(
+      {"saved_activations.ACTIVATION", accepted_saved_activation(), "", "",
+       fmt::format("of one: {}. input and middle: the residual stream before each block; "
+                   "attention.qkv: queries, keys and values as attention reads them, or "
+                   "before the norms of queries and keys, attention.qk; mlp.inner: "
+                   "outputs of gate and up; mlp.activated: the input of down. An input of "
+                   "a linear layer whose codes the layer keeps is not saved besides",
+                   fmt::join(saved.all, ", "))});
   list_heading("override",
                "slots and gemm tables for some layers; the first that matches a layer wins", true,
                keys);

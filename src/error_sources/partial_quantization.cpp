@@ -133,6 +133,8 @@ void PartialQuantization::release_to(std::size_t mark) {
 
 ElementErrors PartialQuantization::kept(const ops::Quantize& op) const {
   if (!switches_.storage && !op.operand.spec.is_cast()) return {false, false, false};
+  // Behind the numbers of linear layers are those of saved activations, whose error is of storage.
+  if (linear_of(op.operand.key) >= switches_.layers.size()) return {};
   const Tensor tensor = tensor_of(op.operand.key);
   const Slot slot =
       op.operand.key.orientation == 0 ? first_orientation(tensor) : second_orientation(tensor);

@@ -140,7 +140,10 @@ Recipe with_switches(const Recipe& recipe, const ModelConfig& model, const Switc
   Recipe result = recipe;
   result.keep_high_precision.clear();
   result.overrides.clear();
-  if (!switches.storage) result.activation_dtype = DType::f32;
+  if (!switches.storage) {
+    result.activation_dtype = DType::f32;
+    result.saved_activations.clear();
+  }
   const Declaration declaration = declaration_of(model);
   const auto layers = static_cast<int>(model.layer_count());
   for (std::size_t i = 0; i < declaration.linears().size(); ++i) {

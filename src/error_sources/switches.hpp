@@ -31,7 +31,8 @@ struct Switches {
     PerGemm<bool> accumulators = {true, true, true};
   };
   std::vector<Layer> layers;  ///< in the order of Declaration::linears()
-  bool storage = true;        ///< types of activations, working weights, gradients, GEMM outputs
+  /// Types of activations, saved ones too, of working weights, gradients, GEMM outputs.
+  bool storage = true;
   bool scale_rounding = true;
   bool amax_history = true;
 };

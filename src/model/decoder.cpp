@@ -94,7 +94,8 @@ void DecoderLayer::NormedBlock<Body>::backward(Work& work, const TensorView& gra
 }
 
 DecoderLayer::DecoderLayer(const LayerParts& parts, std::int64_t index)
-    : attention_(block_of(parts.input, parts.residual, parts.attention_norms,
+    : index_(index),
+      attention_(block_of(parts.input, parts.residual, parts.attention_norms,
                           Attention(parts.attention, index))),
       mlp_(block_of(parts.middle, parts.residual, parts.mlp_norms, FeedForward(parts.mlp))),
       branch_(parts.branch),
@@ -104,32 +105,45 @@ void DecoderLayer::forward(Work& work, const Residual& stream) const {
   work.enter(PassPhase::attention);
   const TensorView branch = work.scratch(branch_);
   attention_.forward(work, stream, branch);
+  work.keep_activations(index_, Block::attention);
   work.enter(PassPhase::feed_forward);
   mlp_.forward(work, middle(work), branch);
+  work.keep_activations(index_, Block::feed_forward);
 }
 
-void DecoderLayer::recompute(Work& work) const {
-  if (!work.recomputes(Recompute::gate_up)) return;
+void DecoderLayer::recompute(Work& work, bool is_overwritten) const {
+  const bool repeats = is_overwritten && work.recomputes(Recompute::gate_up);
+  if (!repeats && !work.remakes_x()) return;
   work.enter(PassPhase::recompute);
   // The forward pass has measured the operands.
   const StepContext context = work.context();
   StepContext unmeasured = context;
   unmeasured.log_statistics = false;
   work.begin_pass(unmeasured);
+  if (repeats) recompute_overwritten(work);
+  if (work.remakes_x()) {
+    work.restore_activations(index_, PassPhase::recompute);
+    mlp_.body.remake_x(work);
+  }
+  work.begin_pass(context);
+}
+
+void DecoderLayer::recompute_overwritten(Work& work) const {
   Residual stream{work.saved(mlp_.stream)};
   if (work.recomputes(Recompute::layer)) {
     attention_.forward(work, {input(work)}, work.scratch(branch_));
     stream = middle(work);
   }
   mlp_.body.recompute(work, mlp_.input(work, stream));
-  work.begin_pass(context);
 }
 
 void DecoderLayer::backward(Work& work, const TensorView& gradient) const {
   const TensorView d_branch = work.scratch(d_branch_);
   work.enter(PassPhase::feed_forward_backward);
+  work.restore_activations(index_, PassPhase::feed_forward_backward);
   mlp_.backward(work, gradient, d_branch);
   work.enter(PassPhase::attention_backward);
+  work.restore_activations(index_, PassPhase::attention_backward);
   attention_.backward(work, gradient, d_branch);
 }
 
@@ -205,7 +219,7 @@ void Decoder::backward(Work& work) const {
   }
   for (std::size_t i = layers_.size(); i-- > 0;) {
     // The buffers of the last layer are still valid.
-    if (i + 1 < layers_.size()) layers_[i].recompute(work);
+    layers_[i].recompute(work, i + 1 < layers_.size());
     layers_[i].backward(work, d_hidden);
   }
   embedding_.backward(work, d_hidden);

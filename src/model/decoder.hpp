@@ -43,8 +43,9 @@ class DecoderLayer {
   Residual output(const Work& work, const TensorView& out) const {
     return {out, Residual::Summands{work.saved(mlp_.stream), work.scratch(branch_), mlp_.factors}};
   }
-  /// Recomputes the tensors that backward reads and that other layers have overwritten.
-  void recompute(Work& work) const;
+  /// Recomputes the tensors that backward reads and that are not kept. `is_overwritten`: other
+  /// layers have run their forward pass since.
+  void recompute(Work& work, bool is_overwritten) const;
   /// Turns the gradient of the output into that of the input, in place.
   void backward(Work& work, const TensorView& gradient) const;
 
@@ -80,6 +81,10 @@ class DecoderLayer {
             Residual::Summands{input(work), work.scratch(branch_), attention_.factors}};
   }
 
+  /// Recomputes what Recompute says; other layers have overwritten it.
+  void recompute_overwritten(Work& work) const;
+
+  std::int64_t index_;
   NormedBlock<Attention> attention_;
   NormedBlock<FeedForward> mlp_;
   ScratchId branch_, d_branch_;

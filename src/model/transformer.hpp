@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,11 +64,15 @@ class Transformer {
   bool has_delayed_scales() const;
   /// True if a linear layer quantizes an operand of its forward GEMM.
   bool has_quantized_operands() const;
-  /// OperandSet::is_without_history of every operand of every layer.
+  /// OperandSet::is_without_history of every operand of every linear layer.
   std::vector<std::uint8_t> without_history() const;
 
   /// In the order of Declaration::linears().
   const std::vector<std::unique_ptr<Linear>>& linears() const { return work_.linears(); }
+  /// Activations that layers save as codes, in the order of logged_activations(); empty without.
+  std::span<const std::unique_ptr<OperandSet>> activation_operands() const {
+    return work_.activation_operands();
+  }
   /// Bytes that linear layers own, and bytes of the buffers that all layers share.
   std::size_t operand_bytes() const { return work_.operand_bytes(); }
   std::size_t buffer_bytes() const { return work_.buffer_bytes(); }

@@ -43,6 +43,15 @@ Work::Work(Backend& backend, const Parameters& parameters, const Declaration& de
   const std::size_t before = backend_.memory_bytes();
   build_linears(model, recipe, purpose);
   operand_bytes_ = backend_.memory_bytes() - before;
+  find_needed();
+  if (purpose == Purpose::training) {
+    saved_activations_.emplace(backend_, workspace_, declaration_,
+                               SavedActivationsPlan{.recipe = recipe,
+                                                    .is_read = is_needed_,
+                                                    .recompute = shape_.memory.recompute,
+                                                    .tokens = shape_.tokens(),
+                                                    .activation = activation_});
+  }
   allocate_activations(purpose == Purpose::training);
   allocate_tokens();
   if (model.positions == PositionKind::rope) {
@@ -58,13 +67,26 @@ std::optional<LiveRange> Work::live_range(std::size_t index, bool training) cons
     return backward;
   }
   if (!training) return LiveRange::from_to(PassPhase::attention, PassPhase::head);
+  LiveRange made = forward;
+  if (is_remade(saved)) made = made | PassPhase::recompute;
   if (!is_needed_[index]) {
-    const LiveRange made = forward;
     return recomputes(saved.recomputed) ? made | PassPhase::recompute : made;
   }
   // Recomputed in every layer except the last, whose buffers are still valid.
   if (recomputes(saved.recomputed)) return LiveRange::from_to(forward, backward);
+  if (is_remade(saved)) return made | backward;
+  if (saved_activations_->has(SavedId{index})) {
+    return saved_activations_->live_range(SavedId{index});
+  }
   return std::nullopt;
+}
+
+void Work::find_needed() {
+  is_needed_.assign(declaration_.saved().size(), true);
+  for (std::size_t i = 0; i < linears_.size(); ++i) {
+    const std::optional<SavedId>& x = declaration_.linears()[i].own_x;
+    if (x && !linears_[i]->needs_x()) is_needed_[static_cast<std::size_t>(*x)] = false;
+  }
 }
 
 void Work::allocate_activations(bool training) {
@@ -77,11 +99,6 @@ void Work::allocate_activations(bool training) {
     const bool is_activation = saved[i].shape == SavedDeclaration::Shape::activation;
     return is_activation ? activation_ : backend_.storage(DType::f32);
   };
-  is_needed_.assign(saved.size(), true);
-  for (std::size_t i = 0; i < linears_.size(); ++i) {
-    const std::optional<SavedId>& x = declaration_.linears()[i].own_x;
-    if (x && !linears_[i]->needs_x()) is_needed_[static_cast<std::size_t>(*x)] = false;
-  }
   for (std::size_t i = 0; i < saved.size(); ++i) {
     const auto [rows, cols] = extent_of(saved[i], tokens_of(i));
     const std::optional<LiveRange> live = live_range(i, training);
@@ -131,7 +148,9 @@ void Work::build_linears(const ModelConfig& model, const Recipe& recipe, Purpose
   for (const LinearDeclaration& linear : declaration_.linears()) {
     OperandLife life;
     life.owns_x = linear.own_x.has_value();
-    if (recomputes(linear.recomputed)) life.recomputed = linear.module;
+    const bool remakes_x = purpose == Purpose::training && linear.x_is_remakeable &&
+                           recomputes_remakeable(recipe, declaration_);
+    if (recomputes(linear.recomputed) || remakes_x) life.recomputed = linear.module;
     life.weights = shape_.memory.weight_codes;
     life.forward = forward_of(linear.block);
     life.backward = backward_of(linear.block);
@@ -213,6 +232,22 @@ TensorView Work::saved_x(SavedId id, std::int64_t first, std::int64_t tokens) co
   const auto index = static_cast<std::size_t>(id);
   if (is_needed_[index]) return saved(id, first, tokens);
   return TensorView::without_memory(activation_, tokens, declaration_.saved()[index].extent);
+}
+
+void Work::keep_activations(std::int64_t layer, Block block) {
+  if (!saved_activations_) return;
+  saved_activations_->for_each_kept(
+      layer, block, [&](SavedId id) { saved_activations_->keep(context_, id, saved(id)); });
+}
+
+void Work::restore_activations(std::int64_t layer, PassPhase phase) {
+  saved_activations_->for_each_restored(
+      layer, phase, [&](SavedId id) { saved_activations_->restore(context_, id, saved(id)); });
+}
+
+std::span<const std::unique_ptr<OperandSet>> Work::activation_operands() const {
+  if (!saved_activations_) return {};
+  return saved_activations_->operands();
 }
 
 TensorView Work::scratch(ScratchId id, std::int64_t tokens) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "src/model/blocks/kv_cache.hpp"
 #include "src/model/blocks/rope.hpp"
 #include "src/model/linear/linear.hpp"
+#include "src/model/saved_activations.hpp"
 #include "src/model/weights/parameters.hpp"
 #include "src/model/workspace.hpp"
 
@@ -84,6 +86,14 @@ class Work {
   /// does not need x: it has saved its codes instead, or its weight is frozen.
   TensorView saved_x(SavedId id, std::int64_t first, std::int64_t tokens) const;
   TensorView saved_x(SavedId id) const { return saved_x(id, 0, rows_); }
+  /// After the forward pass of a block in a training step: saves what the recipe saves as codes.
+  void keep_activations(std::int64_t layer, Block block);
+  /// Restores what the backward pass of a layer reads from `phase` on, the present one.
+  void restore_activations(std::int64_t layer, PassPhase phase);
+  /// True if the recipe has the backward pass compute the inputs of some linear layers again.
+  bool remakes_x() const { return saved_activations_ && saved_activations_->remakes_x(); }
+  /// SavedActivations::operands(); empty in inference.
+  std::span<const std::unique_ptr<OperandSet>> activation_operands() const;
   TensorView scratch(ScratchId id, std::int64_t tokens) const;
   TensorView scratch(ScratchId id) const { return scratch(id, rows_); }
 
@@ -114,6 +124,9 @@ class Work {
   };
 
   void build_linears(const ModelConfig& model, const Recipe& recipe, Purpose purpose);
+  void find_needed();
+  /// True if the backward pass computes the tensor again because the recipe says so.
+  bool is_remade(const SavedDeclaration& saved) const { return remakes_x() && saved.is_remakeable; }
   /// The phases in which a saved tensor is live; empty if every layer has memory of its own for it.
   std::optional<LiveRange> live_range(std::size_t saved, bool training) const;
   void allocate_activations(bool training);
@@ -134,7 +147,8 @@ class Work {
   DType activation_;
   Workspace workspace_;  ///< shared by layers: operands, scratch, in inference saved tensors too
   std::size_t operand_bytes_ = 0, buffer_bytes_ = 0;
-  std::vector<std::unique_ptr<Linear>> linears_;  ///< in the order of the declaration
+  std::vector<std::unique_ptr<Linear>> linears_;       ///< in the order of the declaration
+  std::optional<SavedActivations> saved_activations_;  ///< of a training step
   std::vector<Placed> saved_, scratch_;
   std::vector<bool> is_needed_;  ///< of the saved tensors: the backward pass reads them
 

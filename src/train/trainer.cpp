@@ -173,6 +173,11 @@ std::vector<TensorName> Trainer::tensor_names(const StageConfig& stage,
           {layer.name, slot_name(slot), label(spec), scale_bits_per_element(spec, rows, k)});
     }
   }
+  for (const LoggedActivation& activation : execution_->logged_activations()) {
+    const QuantSpec spec = saved_spec(run, activation.name);
+    names.push_back({activation.layer, activation.name, label(spec),
+                     scale_bits_per_element(spec, tokens, activation.extent)});
+  }
   return names;
 }
 

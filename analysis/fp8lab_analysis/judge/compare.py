@@ -18,7 +18,12 @@ from fp8lab_analysis.judge import stats
 from fp8lab_analysis.judge.divergence import find_divergence
 from fp8lab_analysis.judge.document_pairs import text_noise_after
 from fp8lab_analysis.judge.inference import relative_gaps
-from fp8lab_analysis.judge.operands import OperandSummary, format_text, summarise_operands
+from fp8lab_analysis.judge.operands import (
+    OperandSummary,
+    format_text,
+    summarise_activations,
+    summarise_operands,
+)
 from fp8lab_analysis.judge.speed import EqualQuality, equal_quality, held_out_curve, throughput
 from fp8lab_analysis.judge.text_noise import TextNoise
 from fp8lab_analysis.judge.verdicts import Evidence, Verdict, judge
@@ -119,6 +124,7 @@ class GroupSummary:
     equal_quality: list[EqualQuality]  # at the baseline's final held-out loss, and at the margin
     matches: dict[str, MatchSummary]
     operands: dict[str, OperandSummary]
+    activations: dict[str, OperandSummary]  # that layers save quantized
     format_text: str
     scale_bits: float  # mean over quantized operands
     scores: list[ScoreSummary]
@@ -516,6 +522,7 @@ def _summarise_group(
         ],
         matches=_matches(study, group),
         operands=operands,
+        activations=summarise_activations(group),
         format_text=format_text(operands) or _format_from_recipe(group),
         scale_bits=stats.finite_mean([o.scale_bits for o in operands.values() if o.quantized]),
         scores=_scores(study, group),

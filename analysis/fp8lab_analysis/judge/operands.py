@@ -1,5 +1,5 @@
-"""Numbers of the logged operands: a slot of a group over tensors, steps and seeds, and a tensor
-over steps and seeds."""
+"""Numbers of the logged operands and saved activations: a slot of a group over tensors, steps and
+seeds, and a tensor over steps and seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ HIGH_PRECISION_FORMATS = frozenset({"", "bf16", "fp16", "fp32", "f16", "f32", "f
 
 @dataclass(frozen=True)
 class OperandSummary:
-    """One slot of one group: means over tensors and logged steps, then over seeds."""
+    """One slot, or saved activation, of one group: means over tensors and logged steps, then over
+    seeds."""
 
     slot: str
     formats: list[str]
@@ -62,9 +63,15 @@ def is_quantized(format_label: str) -> bool:
     return re.split(r"[/ ]", format_label.strip())[0].lower() not in HIGH_PRECISION_FORMATS
 
 
-def quantized_mask(run: Run) -> npt.NDArray[np.bool_]:
-    """Returns the mask of the quantized logged tensors of a run."""
+def cast_mask(run: Run) -> npt.NDArray[np.bool_]:
+    """Returns the mask of the quantized logged tensors of a run: operands and activations."""
     return np.array([is_quantized(label) for label in run.tensors.format], dtype=bool)
+
+
+def quantized_mask(run: Run) -> npt.NDArray[np.bool_]:
+    """Returns the mask of the quantized logged operands of GEMMs of a run."""
+    of_gemms = np.array([slot in SLOTS for slot in run.tensors.slot], dtype=bool)
+    return np.asarray(cast_mask(run) & of_gemms)
 
 
 def slot_mask(run: Run, slot: str) -> npt.NDArray[np.bool_]:
@@ -105,8 +112,8 @@ def summarise_operand(group: Group, slot: str) -> OperandSummary | None:
         chosen = slot_mask(run, slot)
         if not bool(chosen.any()) or log.step.size == 0:
             continue
-        if bool((chosen & quantized_mask(run)).any()):
-            chosen = chosen & quantized_mask(run)
+        if bool((chosen & cast_mask(run)).any()):
+            chosen = chosen & cast_mask(run)
             quantized = True
         formats += [log.format[i] for i in np.flatnonzero(chosen)]
         others += _other_quantizers(run, chosen)
@@ -151,6 +158,22 @@ def summarise_operands(group: Group) -> dict[str, OperandSummary]:
     """Returns statistics of every slot that the runs of a group logged."""
     found = {slot: summarise_operand(group, slot) for slot in SLOTS}
     return {slot: operand for slot, operand in found.items() if operand is not None}
+
+
+def activation_names(run: Run) -> list[str]:
+    """Returns the names of the activations that a layer saves quantized, in the order of the
+    file."""
+    named = np.array([slot not in SLOTS for slot in run.tensors.slot], dtype=bool)
+    chosen = np.flatnonzero(cast_mask(run) & named)
+    return list(dict.fromkeys(run.tensors.slot[index] for index in chosen))
+
+
+def summarise_activations(group: Group) -> dict[str, OperandSummary]:
+    """Returns statistics of every activation that the runs of a group save quantized and log."""
+    names = dict.fromkeys(name for run in group.runs for name in activation_names(run))
+    found = {name: summarise_operand(group, name) for name in names}
+    # A layer that keeps the codes of a linear layer's input does not save the input besides.
+    return {n: operand for n, operand in found.items() if operand is not None and operand.logged}
 
 
 HISTOGRAM_EXPONENTS = np.arange(64.0) - 40.0  # bins of /tensors/exponent_histogram

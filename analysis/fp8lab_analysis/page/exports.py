@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from fp8lab_analysis.judge import stats
-from fp8lab_analysis.judge.operands import quantized_mask, slot_mask
+from fp8lab_analysis.judge.operands import activation_names, cast_mask, slot_mask
 from fp8lab_analysis.judge.phrases import counted
 from fp8lab_analysis.read.runs import SLOTS, Run
 from fp8lab_analysis.read.study import Study
@@ -44,7 +44,8 @@ def _seconds(run: Run, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> lis
 
 def scalars(run: Run) -> Iterator[Scalar]:
     """Yields every number of a run over its steps: metrics, evaluations, scores, and for each slot
-    the mean over its quantized operands. Skips what was not measured. Not in the order of steps."""
+    or saved activation the mean over its quantized tensors. Skips what was not measured. Not in the
+    order of steps."""
     metrics, held_out = run.metrics, run.evaluations
     columns = {name: getattr(metrics, name) for name in METRICS} | metrics.objective
     there = {name: ~np.isnan(values) for name, values in columns.items()}
@@ -64,8 +65,8 @@ def scalars(run: Run) -> Iterator[Scalar]:
     for score, seconds in zip(run.scores, _seconds(run, steps)):
         yield Scalar((score.step, seconds, f"scores/{score.name}", score.value))
     times = _seconds(run, run.tensors.step)
-    for slot in SLOTS:
-        chosen = slot_mask(run, slot) & quantized_mask(run)
+    for slot in [*SLOTS, *activation_names(run)]:
+        chosen = slot_mask(run, slot) & cast_mask(run)
         if not chosen.any():
             continue
         for statistic in OPERAND_STATISTICS:

@@ -267,11 +267,11 @@ def stage_table(summaries: Sequence[GroupSummary]) -> Table:
 
 
 def operand_table(summaries: Sequence[GroupSummary]) -> Table:
-    """One row per recipe and quantized slot."""
+    """One row per recipe and quantized slot, and per activation that is saved quantized."""
     rows = [
         (summary.group.label, operand)
         for summary in summaries
-        for operand in summary.operands.values()
+        for operand in [*summary.operands.values(), *summary.activations.values()]
         if operand.quantized
     ]
     fields: list[Field[tuple[str, OperandSummary]]] = [

@@ -32,6 +32,7 @@ from fp8lab_analysis.read.hdf5 import (
 from fp8lab_analysis.read.runs import (
     QUANTIZER_STATISTICS,
     SLOTS,
+    is_whole_layer,
     STATISTICS,
     VECTOR_STATISTICS,
     DetectorScore,
@@ -227,7 +228,11 @@ def _operand_names(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[list[str], 
     names = tuple(texts(columns[key], f"/tensors/{key}") for key in OPERANDS[:3])
     if len({len(found) for found in names}) > 1:
         raise Damage("layer, slot and format of /tensors differ in length")
-    unknown = [slot for slot in names[1] if slot not in SLOTS]
+    unknown = [
+        slot
+        for layer, slot in zip(names[0], names[1])
+        if slot not in SLOTS and not is_whole_layer(layer)
+    ]
     if unknown:
         raise Damage(f"/tensors/slot names {ascii(unknown[0])}, which no GEMM has")
     return names

@@ -14,6 +14,14 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 SLOTS = ("fprop.x", "fprop.w", "dgrad.dy", "dgrad.w", "wgrad.dy", "wgrad.x")
+
+
+def is_whole_layer(layer: str) -> bool:
+    """Returns True for "layers.3", whose slots are activations that the layer saves for its
+    backward pass ("mlp.inner"); the others are operands of a linear layer."""
+    return layer.startswith("layers.") and layer.count(".") == 1
+
+
 STATISTICS = (
     "amax",
     "rms",

@@ -17,6 +17,7 @@
 #include "src/config/recipe/recipe_draft.hpp"
 #include "src/config/recipe/recipe_fields.hpp"
 #include "src/config/recipe/recipe_source.hpp"
+#include "src/config/recipe/saved_activations.hpp"
 #include "src/config/tables/table.hpp"
 #include "src/io/files/atomic_file.hpp"
 #include "src/io/hash.hpp"
@@ -58,6 +59,10 @@ std::string canonical_text(const Recipe& recipe) {
   for (const std::string& pattern : recipe.keep_high_precision) text += "keep " + pattern + "\n";
   for (const RecipeOverride& exception : recipe.overrides) {
     text += "override " + exception.match + "\n" + canonical_text(exception.recipe);
+  }
+  for (const SavedActivation& saved : recipe.saved_activations) {
+    text += "saved " + (saved.name.empty() ? "default" : saved.name);
+    text += saved.is_recomputed ? " recompute\n" : canonical_text(quant_fields(), saved.spec);
   }
   return text;
 }
@@ -188,6 +193,7 @@ Recipe read_whole_recipe(const toml::table& root, const std::string& text,
   draft.read(document);
   recipe.keep_high_precision = read_kept_modules(document);
   recipe.overrides = read_overrides(document, draft);
+  recipe.saved_activations = read_saved_activations(document, recipe.activation_dtype);
   document.finish();
   recipe.linear = draft.resolve();
   try {

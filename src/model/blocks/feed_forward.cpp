@@ -56,7 +56,11 @@ void FeedForward::forward(Work& work, const BlockInput& input, const TensorView&
 
 void FeedForward::recompute(Work& work, const BlockInput& input) const {
   forward_linear(work, parts_.up, input, work.saved(parts_.inner));
-  if (!work.recomputes(Recompute::feed_forward)) return;
+  if (!work.recomputes(Recompute::feed_forward) || work.remakes_x()) return;
+  remake_x(work);
+}
+
+void FeedForward::remake_x(Work& work) const {
   work.linear(parts_.down.base).recompute_x(work.context(), activation(work));
 }
 

@@ -15,6 +15,9 @@ class FeedForward {
   void forward(Work& work, const BlockInput& input, const TensorView& out) const;
   /// Recomputes the saved tensors that backward reads.
   void recompute(Work& work, const BlockInput& input) const;
+  /// Recomputes the input of the linear layer down, from the activation function's input as it is
+  /// restored.
+  void remake_x(Work& work) const;
   /// dx from dout and x, the block's input; accumulates weight gradients. dx may be dout. Call once
   /// after each forward or recompute: it overwrites their saved tensors with gradients.
   void backward(Work& work, const TensorView& x, const TensorView& dout,

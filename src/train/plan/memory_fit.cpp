@@ -145,6 +145,20 @@ std::optional<RunConfig> changed(const RunConfig& config, const std::string& tex
   }
 }
 
+/// Returns the bytes of the largest stage; nothing if a recipe refuses the settings: recomputation
+/// from activations that it saves as codes.
+std::optional<std::int64_t> needed_if_possible(const RunConfig& config, const Backend& backend) {
+  std::int64_t bytes = 0;
+  try {
+    for (const StageConfig& stage : config.stages) {
+      bytes = std::max(bytes, needed(config, stage, backend));
+    }
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+  return bytes;
+}
+
 std::string ways_to_fit(const RunConfig& config, const Backend& backend, std::int64_t there) {
   const std::vector<MemoryChange> changes = changes_that_fit(config, backend, there);
   if (changes.empty()) return "no setting of [memory] and no smaller micro-batch makes it fit";
@@ -190,9 +204,9 @@ std::vector<MemoryChange> changes_that_fit(const RunConfig& config, const Backen
     const std::optional<RunConfig> run = changed(config, text, assignments);
     if (!run) continue;
     MemoryChange change{std::move(assignments), 0, 0, run->hash == hash};
-    for (const StageConfig& stage : run->stages) {
-      change.bytes = std::max(change.bytes, needed(*run, stage, backend));
-    }
+    const std::optional<std::int64_t> bytes_of_run = needed_if_possible(*run, backend);
+    if (!bytes_of_run) continue;
+    change.bytes = *bytes_of_run;
     if (change.bytes > bytes) continue;
     constexpr double kFinest = 1e-6;  // the work is summed in different orders
     change.added_work = std::round((work_of(*run, backend) / own_work - 1.0) / kFinest) * kFinest;

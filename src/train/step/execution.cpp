@@ -115,6 +115,13 @@ void Execution::open_data(const std::filesystem::path& start) {
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     streams_.push_back(training_stream(stages_[i].train, config_, config_.stages[i]));
   }
+  for (const OpenedStage& stage : stages_) {
+    const bool saves = std::any_of(stage.recipes.begin(), stage.recipes.end(),
+                                   [](const Recipe& r) { return !r.saved_activations.empty(); });
+    if (!saves) continue;
+    logged_activations_ = fp8lab::logged_activations(declaration_of(config_.model));
+    break;
+  }
   notes_ = run_notes(config_, stages_, model);
   tokenizer_ = model.tokenizer;
   for (const OpenedStage& stage : stages_) {
@@ -218,15 +225,26 @@ bool Execution::may_fall_back(std::int64_t trained_tokens) const {
          position_.stage_step + 1 < stage().steps;
 }
 
+void Execution::complete(std::vector<OperandStatistics>& statistics) const {
+  if (statistics.empty()) return;
+  statistics.resize(logged_operands(), OperandStatistics::absent());
+}
+
+std::string Execution::operand_name(std::size_t row) const {
+  const auto& linears = memory_->parameters.declaration().linears();
+  if (row < linears.size() * kSlots.size()) {
+    return linears[row / kSlots.size()].name + " " + slot_name(kSlots[row % kSlots.size()]);
+  }
+  const LoggedActivation& activation = logged_activations_[row - linears.size() * kSlots.size()];
+  return activation.layer + " " + activation.name;
+}
+
 StepSigns Execution::signs_of(const StepRecord& record, const StepTaken& taken) const {
   StepSigns signs;
   signs.loss = record.loss;
   signs.gradient_norm = record.grad_norm;
   signs.statistics = taken.statistics;
-  signs.operand = [this](std::size_t i) {
-    return transformer_->linears()[i / kSlots.size()]->name() + " " +
-           slot_name(kSlots[i % kSlots.size()]);
-  };
+  signs.operand = [this](std::size_t i) { return operand_name(i); };
   signs.gradient = [this] { return outstanding_gradient(backend_, memory_->parameters); };
   return signs;
 }
@@ -296,7 +314,10 @@ StepTaken Execution::step(const InspectStep& inspect) {
   if (stressed.has_planted()) memory_->parameters.round_weights(config_.seed);
   taken.trained_tokens = step.accumulate(context, batches, rate);
   stressed.end();
-  if (context.log_statistics) taken.without_history = transformer_->without_history();
+  if (context.log_statistics) {
+    taken.without_history = transformer_->without_history();
+    taken.without_history.resize(logged_operands());
+  }
   if (is_due(config_.logging.update_errors_every_steps)) taken.update_errors.emplace(backend_);
   const UpdateSpec& update = config_.optimizer.update;
   step.begin_update(update, config_.seed, taken.trained_tokens);
@@ -310,6 +331,7 @@ StepTaken Execution::step(const InspectStep& inspect) {
   if (inspected) {
     StepResults so_far = step.results(false, context.log_statistics);
     taken.statistics = std::move(so_far.statistics);
+    complete(taken.statistics);
     const StepRecord record = record_of(so_far, taken.trained_tokens);
     inspect({record, position_.stage_step + 1 == config.steps, [&] {
                StepContext measured = context;
@@ -325,7 +347,10 @@ StepTaken Execution::step(const InspectStep& inspect) {
                   taken.update_errors ? &*taken.update_errors : nullptr);
   StepResults results =
       step.results(config_.logging.hash_every_step, context.log_statistics && !inspected);
-  if (!inspected) taken.statistics = std::move(results.statistics);
+  if (!inspected) {
+    taken.statistics = std::move(results.statistics);
+    complete(taken.statistics);
+  }
   taken.record = record_of(results, taken.trained_tokens);
   taken.record.objective = metrics_of_step(batches);
   if (updates && taken.trained_tokens > 0) {

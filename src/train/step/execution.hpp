@@ -105,6 +105,11 @@ class Execution {
   const Parameters& parameters() const { return memory_->parameters; }
   /// Null unless early warnings are enabled and operands are logged.
   const std::optional<SwigluAlignment>& alignment() const { return memory_->alignment; }
+  /// The activations whose statistics the run logs behind those of the linear layers: all, if one
+  /// of its recipes says how they are saved, else none.
+  const std::vector<LoggedActivation>& logged_activations() const { return logged_activations_; }
+  /// "layers.0.mlp.down fprop.x", or "layers.0 mlp.inner", of a row of /tensors.
+  std::string operand_name(std::size_t row) const;
   /// Everything that a checkpoint of the present stage contains.
   CheckpointScope scope();
 
@@ -133,6 +138,12 @@ class Execution {
   /// Builds the model of the stage under the present recipe.
   void make_model();
   const Recipe& recipe_at_work() const;
+  /// Returns the number of rows of /tensors.
+  std::size_t logged_operands() const {
+    return transformer_->linears().size() * kSlots.size() + logged_activations_.size();
+  }
+  /// Adds the activations that the present recipe saves as they are.
+  void complete(std::vector<OperandStatistics>& statistics) const;
   /// Returns the values that fallback criteria are compared with.
   StepSigns signs_of(const StepRecord& record, const StepTaken& taken) const;
   /// Tests whether the stage falls back after the step, and records the reason.
@@ -154,6 +165,7 @@ class Execution {
   Say say_;
   Recipe recipe_;
   std::vector<OpenedStage> stages_;
+  std::vector<LoggedActivation> logged_activations_;
   std::vector<Mixture> streams_;  ///< training data of each stage, in the order of steps
   std::string tokenizer_;
   std::vector<std::string> notes_;

@@ -313,9 +313,18 @@ StepResults TrainingStep::results(bool weight_hash, bool statistics) const {
   if (weight_hash) downloads.push_back({&results.weight_hash, parameters.enqueue_hash()});
   if (statistics) {
     const auto& linears = transformer.linears();
-    results.statistics.resize(linears.size() * std::size(kSlots));
-    for (std::size_t i = 0; i < linears.size(); ++i) {
-      downloads.push_back({&results.statistics[i * std::size(kSlots)], linears[i]->statistics()});
+    std::vector<TensorView> records;
+    for (const auto& linear : linears) records.push_back(linear->statistics());
+    for (const auto& saved : transformer.activation_operands()) {
+      records.push_back(saved->statistics());
+    }
+    std::size_t count = 0;
+    for (const TensorView& record : records) count += static_cast<std::size_t>(record.rows);
+    results.statistics.resize(count);
+    OperandStatistics* next = results.statistics.data();
+    for (const TensorView& record : records) {
+      downloads.push_back({next, record});
+      next += record.rows;
     }
   }
   backend.download_all(downloads);

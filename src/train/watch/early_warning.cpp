@@ -89,8 +89,13 @@ void DriftWindow::add(double value) {
 }
 
 WatchedOperand watched_operand(Slot slot, const QuantSpec& spec) {
-  WatchedOperand operand;
+  WatchedOperand operand = watched_activation(spec);
   operand.is_activation = slot == Slot::fprop_x;
+  return operand;
+}
+
+WatchedOperand watched_activation(const QuantSpec& spec) {
+  WatchedOperand operand;
   operand.has_scales = spec.is_quantized() && spec.has_scale();
   const bool is_fixed = spec.is_cast() && spec.scale_source != ScaleSource::current;
   if (is_fixed) operand.fixed_range = static_cast<double>(numerics::max_finite(spec.format));

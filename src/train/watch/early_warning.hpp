@@ -111,6 +111,8 @@ struct WatchedOperand {
   double fixed_range = 0;
 };
 WatchedOperand watched_operand(Slot slot, const QuantSpec& spec);
+/// Of an activation that is saved by `spec`. Its magnitudes are those of an x or close to it.
+WatchedOperand watched_activation(const QuantSpec& spec);
 
 class EarlyWarning {
  public:

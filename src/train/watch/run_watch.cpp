@@ -17,12 +17,16 @@ bool is_finite(const StepRecord& record) {
   return std::isfinite(record.loss) && std::isfinite(record.grad_norm);
 }
 
-std::vector<WatchedOperand> watched_operands(const Parameters& parameters, const Recipe& recipe) {
+std::vector<WatchedOperand> watched_operands(const Execution& execution, const Recipe& recipe) {
+  const Parameters& parameters = execution.parameters();
   std::vector<WatchedOperand> operands;
   const auto layers = static_cast<int>(parameters.model().layer_count());
   for (const LinearDeclaration& layer : parameters.declaration().linears()) {
     const LinearRecipe& linear = recipe.for_layer(layer.name, layers);
     for (const Slot slot : kSlots) operands.push_back(watched_operand(slot, linear.slot(slot)));
+  }
+  for (const LoggedActivation& activation : execution.logged_activations()) {
+    operands.push_back(watched_activation(saved_spec(recipe, activation.name)));
   }
   return operands;
 }
@@ -87,7 +91,7 @@ RunWatch::RunWatch(const RunConfig& config, ObservedBackend& backend, Execution&
 
 void RunWatch::begin_recipe(std::int64_t stage, std::size_t recipe) {
   const Recipe& of = execution_.stages()[static_cast<std::size_t>(stage)].recipes[recipe];
-  warnings_.begin_stage(watched_operands(execution_.parameters(), of));
+  warnings_.begin_stage(watched_operands(execution_, of));
 }
 
 void RunWatch::change_recipe() {
@@ -256,9 +260,9 @@ void RunWatch::append(RunLog& log, std::int64_t step, const WarningScore& score)
 std::string RunWatch::place_of(const WarningScore& score) const {
   if (score.operand < 0) return {};
   const auto operand = static_cast<std::size_t>(score.operand);
-  const auto& linears = execution_.parameters().declaration().linears();
-  std::string place = fmt::format(", most in {}/{}", linears[operand / kSlots.size()].name,
-                                  slot_name(kSlots[operand % kSlots.size()]));
+  std::string name = execution_.operand_name(operand);
+  std::replace(name.begin(), name.end(), ' ', '/');
+  const std::string place = ", most in " + name;
   return score.channel < 0 ? place : place + fmt::format(", channel {}", score.channel);
 }
 

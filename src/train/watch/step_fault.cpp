@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "emulation/numerics/codec.hpp"
 #include "emulation/recording/operation_words.hpp"
@@ -122,7 +123,9 @@ void FaultFinder::look_at(const ops::MeasureOperand& op, const Label& label) {
   blamed.name = operand_name(label.layer, op.operand.name);
   blamed.label = label;
   backend_.download(&blamed.statistics, op.record);
-  const double usual = usual_amax_.at(blamed.name);
+  const auto known = usual_amax_.find(blamed.name);
+  const double usual =
+      known == usual_amax_.end() ? std::numeric_limits<double>::quiet_NaN() : known->second;
   const double amax = blamed.statistics.amax;
   if (usual > 0.0 && amax > 0.0) blamed.growth = std::log2(amax / usual);
   // Growth of less than a factor of 2 is weaker evidence than saturation.

@@ -43,7 +43,8 @@ enum class FaultKind : std::uint8_t {
 /// timed.
 class FaultFinder final : public OperationObserver {
  public:
-  /// `usual_amax`: one number for each slot of each linear layer, NaN if unknown.
+  /// `usual_amax`: one number for each slot of each linear layer, NaN if unknown. That of saved
+  /// activations is unknown: they are judged by saturation.
   FaultFinder(Backend& backend, const Transformer& transformer, FaultKind kind,
               std::vector<double> usual_amax);
 

@@ -574,6 +574,45 @@ TEST_CASE("bad recipes are refused with place, key and what is accepted") {
   }
 }
 
+TEST_CASE("saved activations are read by name, quoted or nested, and for all others") {
+  const auto with = [](const std::string& saved) {
+    return parse_recipe("base = \"infir2\"\nname = \"a\"\n[saved_activations]\n" + saved, "a.toml");
+  };
+  const Recipe nested = with(
+      "default = \"e4m3fn/1x16\"\nmlp.inner = \"e5m2/1x128/pow2\"\nattention.qkv = \"bf16\"\n"
+      "mlp.activated = \"recompute\"\n");
+  const Recipe quoted = with(
+      "\"mlp.activated\" = \"recompute\"\n\"mlp.inner\" = \"e5m2/1x128/pow2\"\n"
+      "\"attention.qkv\" = \"bf16\"\ndefault = \"e4m3fn/1x16\"\n");
+  CHECK(nested.saved_activations == quoted.saved_activations);
+  CHECK(nested.hash == quoted.hash);
+  CHECK(label(nested.saved_activation("mlp.inner")->spec) == "e5m2/1x128/pow2/enc_floor");
+  CHECK(label(nested.saved_activation("middle")->spec) == "e4m3fn/1x16/fp32");
+  CHECK_FALSE(nested.saved_activation("attention.qkv")->spec.is_cast());
+  CHECK(nested.saved_activation("mlp.activated")->is_recomputed);
+  const Recipe plain = load_recipe("infir2");
+  CHECK(plain.saved_activation("mlp.inner") == nullptr);
+  CHECK(plain.hash != nested.hash);
+  CHECK(with("middle = \"e4m3fn\"").hash != with("input = \"e4m3fn\"").hash);
+  CHECK(with("middle = \"e4m3fn\"").hash != with("middle = \"e4m3fn/1x16\"").hash);
+  // The text of a run file gives the same recipe.
+  CHECK(parse_recipe(nested.text, "again").hash == nested.hash);
+
+  using Catch::Contains;
+  CHECK_THROWS_WITH(with("inner = \"bf16\"\n"), Contains("a.toml:4:1") &&
+                                                    Contains("'saved_activations.inner'") &&
+                                                    Contains("mlp.inner"));
+  CHECK_THROWS_WITH(with("middle = \"recompute\"\n"), Contains("mlp.activated"));
+  CHECK_THROWS_WITH(with("middle = \"e4m3\"\n"), Contains("a.toml:4:1") && Contains("e4m3fn"));
+  CHECK_THROWS_WITH(with("middle = \"fp32\"\n"), Contains("activations are bf16"));
+  CHECK_THROWS_WITH(with("middle = \"e4m3fn/tensor/delayed\"\n"), Contains("its own amax"));
+  CHECK_THROWS_WITH(with("middle = \"e4m3fn/smooth:0.5\"\n"), Contains("expand, or none"));
+  CHECK_THROWS_WITH(with("middle = \"e5m6/1x128\"\n"), Contains("takes no scale"));
+  CHECK_THROWS_WITH(with("mlp.inner = \"e4m3fn\"\n\"mlp.inner\" = \"e4m3fn\"\n"),
+                    Contains("written twice"));
+  CHECK_THROWS_WITH(with("\n"), Contains("'saved_activations': the table is empty"));
+}
+
 TEST_CASE("an unknown recipe name is told with the nearest one") {
   check_fields(
       fields_thrown_by([] { load_recipe("infir3"); }),

@@ -32,6 +32,12 @@ std::string label_at(const Recipe& recipe, const std::string& where, const std::
   for (const GemmRole role : kGemmRoles) {
     if (gemm_role_name(role) == where) return label(linear.gemm(role));
   }
+  const std::string saved = "saved ";  // "saved mlp.inner"
+  if (where.starts_with(saved)) {
+    const SavedActivation* const row = recipe.saved_activation(where.substr(saved.size()));
+    if (row == nullptr) return "as it is";
+    return row->is_recomputed ? "recompute" : label(row->spec);
+  }
   throw Error("no operand or GEMM is called " + where);
 }
 
@@ -164,6 +170,32 @@ const Feature kFeatures[] = {
     {"switchback_int8", "wgrad.x", "bf16", "[slots.wgrad.x]\nformat = \"int8\"\n"},
     {"coat", "fprop.x", "e4m3fn/tensor/fp32/dec_div/amax_epsilon:1e-10/epsilon_mode:add",
      "[slots.default]\nepsilon_mode = \"floor\"\n"},
+    {"coat_activations_1x16", "saved mlp.inner",
+     "e4m3fn/1x16/bf16/dec_div/amax_epsilon:1e-10/epsilon_mode:add",
+     "[saved_activations]\ndefault = \"e4m3fn/1x16\"\n"},
+    {"coat_activations_1x16", "saved attention.qkv", "bf16",
+     "[saved_activations]\nattention.qkv = \"e4m3fn/1x16\"\n"},
+    {"coat_activations_1x32", "saved input",
+     "e4m3fn/1x32/bf16/dec_div/amax_epsilon:1e-10/epsilon_mode:add",
+     "[saved_activations]\ninput = \"bf16\"\n"},
+    {"coat_activations_1x128", "saved middle",
+     "e4m3fn/1x128/bf16/dec_div/amax_epsilon:1e-10/epsilon_mode:add",
+     "[saved_activations]\nmiddle = \"bf16\"\n"},
+    {"coat_activations_tensor", "saved mlp.inner",
+     "e4m3fn/tensor/bf16/dec_div/amax_epsilon:1e-10/epsilon_mode:add",
+     "[saved_activations]\nmlp.inner = \"bf16\"\n"},
+    {"infir2_saved", "saved input", "e4m3fn/1x128/pow2/enc_floor",
+     "[saved_activations]\ndefault = \"bf16\"\n"},
+    {"infir2_saved", "saved mlp.activated", "recompute",
+     "[saved_activations]\nmlp.activated = \"bf16\"\n"},
+    {"deepseek_v3_caches", "saved attention.out", "e5m6",
+     "[saved_activations]\nattention.out = \"e4m3fn/1x128\"\n"},
+    {"deepseek_v3_caches", "saved mlp.activated", "recompute",
+     "[saved_activations]\nmlp.activated = \"bf16\"\n"},
+    {"deepseek_v3_caches", "wgrad.x", "e4m3fn/1x128/pow2/ceil/dec_div_recip", kNoExceptions,
+     "layers.1.attention.o"},
+    {"jet_rl_saved", "saved attention.qkv", "e4m3fn/1x128/fp32/encode_limit:bf16",
+     "[saved_activations]\nattention.qkv = \"bf16\"\n"},
     {"mask_e8m3", "wgrad.x", "e8m3/toward_zero", "[slots.default]\nformat = \"e8m4\"\n"},
     {"mask_e6m7", "fprop.w", "e6m7/toward_zero", "[slots.default]\nrounding = \"nearest\"\n"},
     {"static_fp8", "wgrad.dy", "e5m2", "[slots.dy]\nscale_source = \"current\"\n"},

@@ -197,6 +197,39 @@ TEST_CASE("the same of random roundings, delayed scales, and what is made from c
   check_all_choices(model, variant("tile = \"tensor\"\ntransform = \"smooth:0.5\""));
 }
 
+TEST_CASE("the same of activations that are saved as codes") {
+  const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
+                                     fp8lab::test::gpt2_model(), fp8lab::test::olmo2_model());
+  // The residual stream is saved as it is: recomputation begins with it.
+  const std::string saved =
+      "[saved_activations]\ndefault = \"e4m3fn/1x16/stochastic\"\ninput = \"bf16\"\n"
+      "middle = \"bf16\"\n";
+  for (const char* base : {"bf16", "infir2", "deepseek_v3"}) {
+    for (const char* product : {"", "mlp.activated = \"recompute\"\n"}) {
+      INFO(base << " " << product);
+      const std::string text = "base = \"" + std::string(base) + "\"\nname = \"saved\"\n";
+      check_all_choices(deep_model(model), parse_recipe(text + saved + product, "test.toml"));
+    }
+  }
+}
+
+TEST_CASE("codes of every activation survive what is given up") {
+  const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::gpt2_model(),
+                                     fp8lab::test::olmo2_model(), fp8lab::test::munit_model());
+  for (const char* base : {"bf16", "infir2"}) {
+    const Recipe recipe = parse_recipe("base = \"" + std::string(base) +
+                                           "\"\nname = \"saved\"\n[saved_activations]\n"
+                                           "default = \"e4m3fn/1x16\"\n"
+                                           "mlp.activated = \"recompute\"\n",
+                                       "test.toml");
+    for (const std::int64_t chunk : {0, 32}) {
+      const MemoryConfig memory{Recompute::none, WeightCodes::keep, chunk};
+      check_same(train(deep_model(model), recipe, memory, nullptr, false),
+                 train(deep_model(model), recipe, memory));
+    }
+  }
+}
+
 namespace {
 
 /// One forward and backward pass over two micro-batches.
