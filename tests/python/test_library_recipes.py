@@ -121,6 +121,28 @@ SAME = {
     "nvfp4_no_rht": stand_in("NVFP4BlockScaling", disable_rht=True),
     "nvfp4_nearest": stand_in("NVFP4BlockScaling", disable_stochastic_rounding=True),
     "nvfp4_1d": stand_in("NVFP4BlockScaling", disable_2d_quantization=True),
+    "mxfp8_bf16_backward": stand_in(
+        "MXFP8BlockScaling",
+        margin=0,
+        fp8_format=FORMAT["E4M3"],
+        backward_override="high_precision",
+    ),
+    "mxfp8_dequantized_backward": stand_in(
+        "MXFP8BlockScaling", margin=0, fp8_format=FORMAT["E4M3"], backward_override="dequantized"
+    ),
+    "nvfp4_row_dequantized_backward": stand_in(
+        "NVFP4BlockScaling",
+        row_scaled_activation=True,
+        disable_2d_quantization=True,
+        backward_override="dequantized",
+    ),
+    "nvfp4_row_four_over_six": stand_in(
+        "NVFP4BlockScaling",
+        row_scaled_activation=True,
+        disable_2d_quantization=True,
+        nvfp4_4over6="all",
+        backward_override="dequantized",
+    ),
     "torchao_tensorwise": torchao("tensorwise", False),
     "torchao_rowwise": torchao("axiswise", True, grad="torch.float8_e4m3fn"),
     "torchao_rowwise_gw_hp": torchao(
@@ -142,7 +164,7 @@ def test_defaults_are_the_recipes_of_this_repository(recipe: str, tmp_path: Path
         slot: spec.label for slot, spec in expected.items()
     }
     assert found == expected
-    if "nv" in recipe or "gw_hp" in recipe:
+    if "nv" in recipe or "gw_hp" in recipe or "backward" in recipe:
         return  # their units take other operands
     theirs = products(recipe)
     for role, product in products(read).items():
@@ -190,6 +212,20 @@ def test_accumulators_follow_the_object(tmp_path: Path) -> None:
         (delayed(amax_compute_algo=max), "DelayedScaling.amax_compute_algo = 'a function'"),
         (delayed(scaling_factor_compute_algo=max), "scaling_factor_compute_algo"),
         (delayed(fp8_format=SimpleNamespace(name="E3M4")), "accepted: HYBRID, E4M3, E5M2"),
+        (current(backward_override="dequantized"), "backward_override = 'dequantized'"),
+        (
+            stand_in("NVFP4BlockScaling", row_scaled_activation=True),
+            "row_scaled_activation = True; accepted: False",
+        ),
+        (
+            stand_in(
+                "NVFP4BlockScaling",
+                nvfp4_4over6="all",
+                nvfp4_4over6_e4m3_use_256="none",
+                backward_override="dequantized",
+            ),
+            "nvfp4_4over6_e4m3_use_256 = 'none'; accepted: 'all'",
+        ),
         (block(x_block_scaling_dim=3), "x_block_scaling_dim = 3; accepted: 1 or 2"),
         (
             block(fp8_quant_fwd_weight=parameters(power_2_scale=False, amax_epsilon=0.0)),
