@@ -30,6 +30,7 @@ struct ElementCast {
 /// Returns FP32 bits rounded to `via`: to nearest, ties to even, subnormals kept, overflow to
 /// infinity, as conversion instructions round to FP16 and BF16.
 FP8LAB_HD constexpr std::uint32_t rounded_via(FormatSpec via, std::uint32_t f32_bits) {
+  if ((f32_bits & 0x7FFFFFFFu) > kF32Infinity) return kF32NaN;
   if (via == FormatSpec{kBF16}) return std::uint32_t{to_bf16(bits_float(f32_bits))} << 16;
   return decode_bits(via, encode(via, f32_bits, Rounding::nearest, Overflow::special));
 }

@@ -112,7 +112,8 @@ TEST_CASE("recipes with activations local to a token are known") {
     return !row_mixing(load_recipe(recipe).linear.slot(Slot::fprop_x)).empty();
   };
   for (const char* recipe : {"bf16", "fp32", "infir2", "infir2_e5m2", "infir2_1x32", "infir2_row",
-                             "mxfp8", "deepseek_v3", "torchao_rowwise", "te_delayed"}) {
+                             "mxfp8", "deepseek_v3", "torchao_rowwise", "te_delayed",
+                             "nvfp4_row_dequantized_backward", "nvfp4_row_four_over_six"}) {
     INFO(recipe);
     CHECK(!mixes(recipe));
   }
