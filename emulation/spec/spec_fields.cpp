@@ -146,6 +146,7 @@ Field<QuantSpec> rounding_field() {
   Field<QuantSpec> field = fields::choice("rounding", &QuantSpec::rounding, kRoundingNames,
                                           "how elements are rounded to codes");
   field.accepted += ", or stochastic:N with N random bits from 1 to 32";
+  field.names.emplace_back("stochastic:N");
   field.get = [](const QuantSpec& spec) { return rounding_name(spec.rounding, spec.random_bits); };
   field.set = [](QuantSpec& spec, const FieldValue& value) {
     const std::string* const name = std::get_if<std::string>(&value);
