@@ -121,6 +121,20 @@ SAME = {
     "nvfp4_no_rht": stand_in("NVFP4BlockScaling", disable_rht=True),
     "nvfp4_nearest": stand_in("NVFP4BlockScaling", disable_stochastic_rounding=True),
     "nvfp4_1d": stand_in("NVFP4BlockScaling", disable_2d_quantization=True),
+    "torchao_tensorwise": torchao("tensorwise", False),
+    "torchao_rowwise": torchao("axiswise", True, grad="torch.float8_e4m3fn"),
+    "torchao_rowwise_gw_hp": torchao(
+        "axiswise",
+        True,
+        grad="torch.float8_e4m3fn",
+        cast_config_weight_for_grad_input=cast(),
+        cast_config_input_for_grad_weight=cast("disabled"),
+        cast_config_grad_output_for_grad_weight=cast("disabled"),
+    ),
+}
+
+
+FORWARD = {
     "mxfp8_bf16_backward": stand_in(
         "MXFP8BlockScaling",
         margin=0,
@@ -143,17 +157,37 @@ SAME = {
         nvfp4_4over6="all",
         backward_override="dequantized",
     ),
-    "torchao_tensorwise": torchao("tensorwise", False),
-    "torchao_rowwise": torchao("axiswise", True, grad="torch.float8_e4m3fn"),
-    "torchao_rowwise_gw_hp": torchao(
-        "axiswise",
-        True,
-        grad="torch.float8_e4m3fn",
-        cast_config_weight_for_grad_input=cast(),
-        cast_config_input_for_grad_weight=cast("disabled"),
-        cast_config_grad_output_for_grad_weight=cast("disabled"),
-    ),
 }
+
+
+def words_of(recipe: str, slot: str) -> str:
+    """The label of an operand, or what the library says of one that codes are read for."""
+    try:
+        return fp8lab.QuantSpec(f"{recipe}:{slot}").label
+    except fp8lab.Error as error:
+        return str(error).replace(recipe, "RECIPE")
+
+
+@pytest.mark.parametrize("recipe", FORWARD)
+def test_backward_override_and_forward_options_are_recipes(recipe: str, tmp_path: Path) -> None:
+    read = file_of(tmp_path, FORWARD[recipe])
+    for slot in SLOTS:
+        assert words_of(read, slot) == words_of(recipe, slot)
+    dequantized = "this slot is dequantized" in words_of(read, "wgrad.x")
+    assert dequantized == (FORWARD[recipe].backward_override == "dequantized")
+
+
+def test_forward_options_become_keys(tmp_path: Path) -> None:
+    source = stand_in(
+        "NVFP4BlockScaling",
+        nvfp4_4over6="weights",
+        nvfp4_4over6_err_mode="MSE",
+        backward_override="high_precision",
+    )
+    read = file_of(tmp_path, source)
+    assert words_of(read, "fprop.x") == "e2m1/1x16/nv_two_level"
+    assert words_of(read, "fprop.w") == "e2m1/16x16/nv_two_level/mse"
+    assert words_of(read, "dgrad.w") == words_of(read, "wgrad.x") == "bf16"
 
 
 @pytest.mark.parametrize("recipe", SAME)
@@ -164,7 +198,7 @@ def test_defaults_are_the_recipes_of_this_repository(recipe: str, tmp_path: Path
         slot: spec.label for slot, spec in expected.items()
     }
     assert found == expected
-    if "nv" in recipe or "gw_hp" in recipe or "backward" in recipe:
+    if "nv" in recipe or "gw_hp" in recipe:
         return  # their units take other operands
     theirs = products(recipe)
     for role, product in products(read).items():
