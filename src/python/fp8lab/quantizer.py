@@ -18,9 +18,9 @@ class QuantSpec:
     `dec_div_recip`, `dec_div`), `mae` or `mse`, `delayed` or `static:NUMBER`, a rounding
     (`ties_down`, `ties_positive`, `toward_zero`, `stochastic`, `stochastic:N` with N random bits),
     a transform, and further keys of a recipe's slot table, such as `amax_epsilon:1e-4`,
-    `via:fp16`, `outer_scale:row`. A format alone is a cast without a scale. The default scale rounding is `enc_floor` for `pow2` and `rceil` for `e8m0`, so that no element
-    saturates, and `ocp_floor` for `mx32`. `label` is the spec in these words; QuantSpec(label) is
-    an equal spec.
+    `via:fp16`, `outer_scale:row`. A format alone is a cast without a scale. The default scale
+    rounding is `enc_floor` for `pow2` and `rceil` for `e8m0`, so that no element saturates, and
+    `ocp_floor` for `mx32`. `label` is the spec in these words; QuantSpec(label) is an equal spec.
 
     `QuantSpec("infir2:fprop.x")` is the quantizer of a recipe's operand.
 
