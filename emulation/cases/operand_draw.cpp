@@ -46,11 +46,44 @@ void add_scale_rules(std::vector<QuantSpec>& specs) {
   specs.push_back(quantized(numerics::kE2M1, {16, 16}, ScaleFormat::nv_two_level));
   specs.push_back(quantized(numerics::kE2M1, {1, 16}, ScaleFormat::nv_two_level));
   specs.back().rounding = Rounding::stochastic;
+  for (const auto choice : {numerics::FourOverSix::none, numerics::FourOverSix::mae}) {
+    specs.push_back(quantized(numerics::kE2M1, {1, 16}, ScaleFormat::nv_two_level));
+    specs.back().scale.outer = numerics::OuterScale::row;
+    specs.back().scale.four_over_six = choice;
+  }
   specs.push_back(quantized(numerics::kE2M1, {32, 32}, ScaleFormat::e8m0));
   for (const Rounding rounding : {Rounding::stochastic, Rounding::toward_zero}) {
     specs.push_back(quantized(numerics::kE4M3, {1, 128}, ScaleFormat::pow2));
     specs.back().rounding = rounding;
   }
+}
+
+/// Casts with few random bits, or through a second format.
+void add_casts(std::vector<QuantSpec>& specs) {
+  for (const int bits : {8, 1, 16, 32}) {
+    const bool two_level = bits == 8;
+    specs.push_back(quantized(two_level ? numerics::kE2M1 : numerics::kE4M3,
+                              {1, two_level ? 16 : 128},
+                              two_level ? ScaleFormat::nv_two_level : ScaleFormat::fp32));
+    specs.back().rounding = Rounding::stochastic;
+    specs.back().random_bits = bits;
+  }
+  for (const FormatSpec& via : {numerics::kFP16, numerics::kBF16}) {
+    specs.push_back(quantized(numerics::kE4M3, {1, 128}));
+    specs.back().via = via;
+    specs.push_back(quantized(numerics::kE5M2, {}));
+    specs.back().via = via;
+    specs.back().overflow = numerics::Overflow::special;
+  }
+  specs.back().rounding = Rounding::stochastic;
+  specs.back().random_bits = 5;
+  specs.push_back(quantized_behind("expand", numerics::kE4M3, {1, 32}));
+  specs.back().rounding = Rounding::stochastic;
+  specs.back().random_bits = 8;
+  specs.back().via = numerics::kFP16;
+  specs.push_back({});
+  specs.back().format = numerics::kFP16;
+  specs.back().via = numerics::kBF16;
 }
 
 void add_statistics(std::vector<QuantSpec>& specs) {
@@ -108,6 +141,7 @@ std::vector<QuantSpec> every_quantizer() {
   add_expansions(specs);
   add_scale_sources(specs);
   add_statistics(specs);
+  add_casts(specs);
   return specs;
 }
 

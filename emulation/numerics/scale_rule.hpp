@@ -15,7 +15,7 @@ enum class ScaleFormat : std::uint8_t {
   e8m0,          ///< a power of two in [2^-127, 2^127]
   bf16,          ///< a BF16 value (COAT); values are divided by the stored scale
   e4m3,          ///< a positive E4M3 value, at most 448
-  nv_two_level,  ///< an E4M3 value per tile times one FP32 factor of the tensor (NVFP4)
+  nv_two_level,  ///< an E4M3 value per tile times an FP32 factor, see OuterScale (NVFP4)
 };
 
 /// Derivation of a power-of-two scale; for ScaleFormat::pow2 and e8m0 only.
@@ -62,6 +62,12 @@ enum class FourOverSix : std::uint8_t {
   mse,  ///< smaller sum of squares
 };
 
+/// The extent of the FP32 factor of a two-level scale.
+enum class OuterScale : std::uint8_t {
+  tensor,
+  row,  ///< each row of the operand has its own (TransformerEngine, row-scaled NVFP4)
+};
+
 /// All parameters that turn the amax of one tile into its scale.
 struct ScaleRule {
   ScaleFormat format = ScaleFormat::fp32;
@@ -73,6 +79,7 @@ struct ScaleRule {
   EncodeLimit encode_limit = EncodeLimit::fp32;            ///< for enc_div
   ScaleOverflow scale_overflow = ScaleOverflow::saturate;  ///< for e8m0
   FourOverSix four_over_six = FourOverSix::none;           ///< for nv_two_level
+  OuterScale outer = OuterScale::tensor;                   ///< for nv_two_level
   /// Above 0: this many standard deviations of the tile replace its amax (tile_deviation.hpp).
   float deviations = 0.0f;
   float factor = 1.0f;  ///< for pow2: the scale is the power of two times this

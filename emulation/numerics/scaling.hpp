@@ -180,15 +180,14 @@ FP8LAB_HD constexpr TileScale tile_scale(const ScaleRule& rule, FormatSpec eleme
           power_of_two(-exponent) * (1.0f / rule.factor), false};
 }
 
-/// Returns the encode factor of a tensor under ScaleFormat::nv_two_level, which brings the largest
-/// tile scale to the largest E4M3 number (to 256 with a choice between 6 and 4, whose scales are
-/// 1.5 times as large): min(448 Qmax / amax, FP32 max), and 1 if that is zero, or if amax is zero
-/// or NaN.
-FP8LAB_HD constexpr float nv_tensor_factor(const ScaleRule& rule, FormatSpec element,
-                                           float tensor_amax) {
-  if (!(tensor_amax > 0.0f)) return 1.0f;
+/// Returns the encode factor of a tensor, or with OuterScale::row of a row, with this amax under
+/// ScaleFormat::nv_two_level. It brings the largest tile scale to the largest E4M3 number (to 256
+/// with a choice between 6 and 4, whose scales are 1.5 times as large): min(448 Qmax / amax, FP32
+/// max), and 1 if that is zero, or if amax is zero or NaN.
+FP8LAB_HD constexpr float nv_tensor_factor(const ScaleRule& rule, FormatSpec element, float amax) {
+  if (!(amax > 0.0f)) return 1.0f;
   const float bound = rule.four_over_six == FourOverSix::none ? 448.0f : 256.0f;
-  const float factor = bounded_quotient(bound * max_finite(element), tensor_amax);
+  const float factor = bounded_quotient(bound * max_finite(element), amax);
   return factor == 0.0f ? 1.0f : factor;
 }
 
@@ -207,8 +206,8 @@ FP8LAB_HD constexpr TileScale nv_tile_scale(FormatSpec element, float tensor_fac
 
 /// Returns one element's part of the error that decides between the two scales of FourOverSix:
 /// |x - x'| for `mae`, its square for `mse`, where x' = decode * q in FP32 and q is cast to
-/// nearest. The parts are added in FP32: within each row of the source tile from left to right,
-/// then over the rows.
+/// nearest, directly. The parts are added in FP32: within each row of the source tile from left to
+/// right, then over the rows.
 FP8LAB_HD constexpr float four_over_six_error(FourOverSix choice, FormatSpec element,
                                               const TileScale& scale, float x) {
   const float value = decode(element, encode(element, float_bits(scaled_value(scale, x))));

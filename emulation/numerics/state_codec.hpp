@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/element_cast.hpp"
 #include "emulation/numerics/range_expansion.hpp"
 #include "emulation/numerics/scaling.hpp"
 
@@ -12,10 +13,8 @@ FP8LAB_NUMERICS_BEGIN
 
 /// Parameters that all elements of a state share.
 struct StateCodec {
-  FormatSpec format;
+  ElementCast cast;
   ScaleRule rule;
-  Rounding rounding = Rounding::nearest;
-  Overflow overflow = Overflow::saturate;
   bool is_scaled = false;    ///< scaled by the amax of the tile
   bool is_expanded = false;  ///< range expansion (COAT) instead of `rule`
   float fixed_scale = 1.0f;  ///< decode factor if the scale does not come from the tile
@@ -38,7 +37,7 @@ FP8LAB_HD inline StateTile state_tile(const StateCodec& codec, std::uint32_t ama
   if (codec.is_expanded) {
     tile.expanded = expanded_group(bits_float(amax_bits), bits_float(amin_bits));
   } else if (codec.is_scaled) {
-    tile.scale = tile_scale(codec.rule, codec.format, bits_float(amax_bits));
+    tile.scale = tile_scale(codec.rule, codec.cast.format, bits_float(amax_bits));
   } else {
     tile.scale = {codec.fixed_scale, bounded_quotient(1.0f, codec.fixed_scale), false};
   }
@@ -69,14 +68,14 @@ FP8LAB_HD inline void set_tile_number(const StateCodec& codec, StateTile& tile, 
 FP8LAB_HD inline std::uint32_t encode_state(const StateCodec& codec, const StateTile& tile, float x,
                                             std::uint32_t random_bits) {
   const float value = codec.is_expanded ? expand(tile.expanded, x) : scaled_value(tile.scale, x);
-  return encode(codec.format, float_bits(value), codec.rounding, codec.overflow, random_bits);
+  return encode(codec.cast, float_bits(value), random_bits);
 }
 
 /// Returns RN(scale * decode(code)), for an expansion contract(decode(code)); a NaN is the
 /// canonical one. A tile whose numbers and codes are all zero, like cleared memory, holds zeros.
 FP8LAB_HD inline float decode_state(const StateCodec& codec, const StateTile& tile,
                                     std::uint32_t code) {
-  const float value = decode(codec.format, code);
+  const float value = decode(codec.cast.format, code);
   return canonical_nan(codec.is_expanded ? contract(tile.expanded, value)
                                          : tile.scale.decode * value);
 }

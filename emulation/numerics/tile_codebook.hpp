@@ -6,19 +6,13 @@
 #include <cstdint>
 
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/element_cast.hpp"
 #include "emulation/numerics/format.hpp"
 #include "emulation/numerics/host_device.hpp"
 #include "emulation/numerics/range_expansion.hpp"
 #include "emulation/numerics/tile_logarithm.hpp"
 
 FP8LAB_NUMERICS_BEGIN
-
-/// The rounding of an element to its code.
-struct CodebookRounding {
-  Rounding rounding = Rounding::nearest;
-  Overflow overflow = Overflow::saturate;
-  std::uint32_t random_bits = 0;  ///< for Rounding::stochastic
-};
 
 /// A LogFMT tile. `scales` points to the tile's scale in a row of `wide` tiles; a row holds the
 /// scales of all tiles, then their further numbers.
@@ -36,8 +30,10 @@ struct LogarithmTile {
     scales[0] = book.scale;
     scales[wide] = book.step;
   }
-  FP8LAB_HD std::uint32_t encode(FormatSpec format, float x, const CodebookRounding& by) const {
-    return encode_log_codebook(format, book, x, by.rounding, by.random_bits);
+  /// Returns the code of x; `random` is the element's random word. Of the cast only the format and
+  /// the rounding matter: its values lie within the codebook.
+  FP8LAB_HD std::uint32_t encode(const ElementCast& cast, float x, std::uint32_t random) const {
+    return encode_log_codebook(cast.format, book, x, cast.rounding, random);
   }
   FP8LAB_HD float decode(FormatSpec format, std::uint32_t code) const {
     return decode_log_codebook(format, book, code);
@@ -59,9 +55,8 @@ struct ExpandedTile {
     scales[wide] = group.exponent;
     scales[2 * wide] = group.center;
   }
-  FP8LAB_HD std::uint32_t encode(FormatSpec format, float x, const CodebookRounding& by) const {
-    return numerics::encode(format, float_bits(expand(group, x)), by.rounding, by.overflow,
-                            by.random_bits);
+  FP8LAB_HD std::uint32_t encode(const ElementCast& cast, float x, std::uint32_t random) const {
+    return numerics::encode(cast, float_bits(expand(group, x)), random);
   }
   FP8LAB_HD float decode(FormatSpec format, std::uint32_t code) const {
     return contract(group, numerics::decode(format, code));

@@ -85,24 +85,22 @@ void map_elements(const TensorView& source, bool transpose, const TensorView& de
 
 /// Rounds to a wide format by the definition; the result is an FP32 value.
 struct RoundToFormat {
-  const QuantSpec& spec;
+  numerics::ElementCast cast;
   const RandomKey& key;
 
   float operator()(float value, std::uint64_t index) const {
     std::uint32_t random = 0;
-    if (spec.rounding == numerics::Rounding::stochastic) {
+    if (cast.is_random()) {
       random =
           numerics::random_bits(key.seed, key.step_number(), key.tensor, key.orientation, index);
     }
-    const std::uint32_t code =
-        numerics::encode(spec.format, float_bits(value), spec.rounding, spec.overflow, random);
-    return numerics::decode(spec.format, code);
+    return numerics::decode(cast.format, numerics::encode(cast, float_bits(value), random));
   }
 };
 
 template <class From, class To>
 void cast_elements(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
-  const RoundToFormat round{operand.spec, operand.key};
+  const RoundToFormat round{operand.spec.cast(), operand.key};
   map_elements<From, To>(source, transpose, operand.codes, [round](From x, std::uint64_t index) {
     To stored;
     store(round(value_of(x), index), stored);

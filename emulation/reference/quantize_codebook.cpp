@@ -60,19 +60,18 @@ class CodebookQuantizer {
   }
 
   void encode(const Tile& tile, const Book& book) {
-    const QuantSpec& spec = operand_.spec;
+    const numerics::ElementCast cast = operand_.spec.cast();
     const RandomKey& key = operand_.key;
     for (std::int64_t r = tile.row_begin; r < tile.row_end; ++r) {
       std::uint8_t* codes = operand_.codes.row<std::uint8_t>(r);
       for (std::int64_t c = tile.col_begin; c < tile.col_end; ++c) {
         std::uint32_t random = 0;
-        if (spec.rounding == numerics::Rounding::stochastic) {
+        if (cast.is_random()) {
           const std::int64_t index = transpose_ ? c * source_.cols + r : r * source_.cols + c;
           random = numerics::random_bits(key.seed, key.step_number(), key.tensor, key.orientation,
                                          static_cast<std::uint64_t>(index));
         }
-        codes[c] = static_cast<std::uint8_t>(
-            book.encode(spec.format, value_at(r, c), {spec.rounding, spec.overflow, random}));
+        codes[c] = static_cast<std::uint8_t>(book.encode(cast, value_at(r, c), random));
       }
     }
   }

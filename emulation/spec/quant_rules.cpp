@@ -29,6 +29,35 @@ QuantVerdict refuse_elements(const QuantSpec& spec) {
   return {};
 }
 
+QuantVerdict refuse_rounding(const QuantSpec& spec) {
+  const bool has_grid = spec.format.encoding == numerics::Encoding::floating ||
+                        spec.format.encoding == numerics::Encoding::twos_complement;
+  const std::string name = format_name(spec.format);
+  if (spec.random_bits < 0 || spec.random_bits > 32 ||
+      (spec.random_bits > 0 && spec.rounding != numerics::Rounding::stochastic)) {
+    return ErrorFields{.key = "rounding",
+                       .found = fmt::format("{} random bits", spec.random_bits),
+                       .accepted = "1 to 32 of stochastic rounding"};
+  }
+  if (spec.random_bits > 0 && !has_grid) {
+    return ErrorFields{.key = "rounding",
+                       .found = rounding_name(spec.rounding, spec.random_bits),
+                       .reason = fmt::format("discards bits of a significand, format is {}", name),
+                       .accepted = "stochastic, or a floating or integer format"};
+  }
+  if (spec.via == numerics::kFP32) return {};
+  if (!is_via_format(spec.via)) {
+    return ErrorFields{.key = "via",
+                       .found = format_name(spec.via),
+                       .accepted = "fp32, bf16, fp16, or eXmY with infinity and more than 8 bits"};
+  }
+  if (spec.is_cast() && spec.format.encoding != numerics::Encoding::tile_logarithm) return {};
+  return ErrorFields{.key = "via",
+                     .found = format_name(spec.via),
+                     .reason = fmt::format("before a cast to {}", name),
+                     .accepted = "fp32, or a format other than bf16, fp32 and logfmtN"};
+}
+
 QuantVerdict refuse_tile(const QuantSpec& spec) {
   if (spec.tile.rows < 0 || spec.tile.cols < 0) {
     return ErrorFields{.key = "tile",
@@ -124,6 +153,17 @@ QuantVerdict refuse_scale(const QuantSpec& spec) {
                        .reason = "is for two-level scales",
                        .accepted = "scale_format = \"nv_two_level\""};
   }
+  if (!two_level && spec.scale.outer != numerics::OuterScale::tensor) {
+    return ErrorFields{.key = "outer_scale",
+                       .reason = "is for two-level scales",
+                       .accepted = "scale_format = \"nv_two_level\""};
+  }
+  if (spec.scale.outer == numerics::OuterScale::row && spec.tile.rows != 1) {
+    return ErrorFields{.key = "outer_scale",
+                       .found = "row",
+                       .reason = fmt::format("with tile {}", tile_name(spec.tile)),
+                       .accepted = "tensor, or a tile of one row such as 1x16"};
+  }
   if (spec.scale_source == ScaleSource::delayed && spec.history_length < 1) {
     return ErrorFields{.key = "history",
                        .found = fmt::to_string(spec.history_length),
@@ -138,9 +178,15 @@ QuantVerdict refuse_scale(const QuantSpec& spec) {
 
 }  // namespace
 
+bool is_via_format(const numerics::FormatSpec& format) {
+  return format == numerics::kFP32 ||
+         (format.encoding == numerics::Encoding::floating && format.bits() > 8 && format.has_sign &&
+          format.has_subnormals && format.specials == numerics::SpecialValues::ieee);
+}
+
 std::optional<ErrorFields> refuse_quantizer(const QuantSpec& spec) {
-  for (const auto rule : {refuse_elements, refuse_tile, refuse_codebook, refuse_scale,
-                          refuse_statistic, refuse_factor}) {
+  for (const auto rule : {refuse_elements, refuse_rounding, refuse_tile, refuse_codebook,
+                          refuse_scale, refuse_statistic, refuse_factor}) {
     QuantVerdict refusal = rule(spec);
     if (!refusal) continue;
     refusal->verb = ":";

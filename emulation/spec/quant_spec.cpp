@@ -225,6 +225,20 @@ std::optional<FormatSpec> format_by_name(std::string_view name) {
   return floating_format(name);
 }
 
+std::string rounding_name(numerics::Rounding rounding, int random_bits) {
+  const std::string_view name = word_for(kRoundingNames, rounding);
+  if (random_bits == 0) return std::string(name);
+  return fmt::format("{}:{}", name, random_bits);
+}
+
+std::optional<RoundingChoice> rounding_from_name(std::string_view name) {
+  if (const auto rounding = value_for(kRoundingNames, name)) return RoundingChoice{*rounding, 0};
+  if (!take(name, "stochastic:")) return std::nullopt;
+  const auto bits = take_number(name);
+  if (!bits || *bits < 1 || *bits > 32 || !name.empty()) return std::nullopt;
+  return RoundingChoice{numerics::Rounding::stochastic, static_cast<int>(*bits)};
+}
+
 std::string tile_name(const TileShape& tile) {
   if (tile.is_tensor()) return "tensor";
   if (tile.is_row()) return "row";
@@ -251,9 +265,12 @@ std::string label(const QuantSpec& whole) {
 double scale_bits_per_element(const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
   if (!spec.has_scale() || rows <= 0 || k <= 0) return 0.0;
   const double tiles = static_cast<double>(spec.tile_rows(rows) * spec.tile_cols(k));
-  const double tensor_bits = spec.scale.format == numerics::ScaleFormat::nv_two_level ? 32.0 : 0.0;
+  const bool has_rows = spec.scale.outer == numerics::OuterScale::row;
+  const double outer_bits = spec.scale.format != numerics::ScaleFormat::nv_two_level ? 0.0
+                            : has_rows ? 32.0 * static_cast<double>(rows)
+                                       : 32.0;
   const double tile_bits = bits_of(spec.scale.format) + 32.0 * (spec.tile_numbers() - 1);
-  return (tile_bits * tiles + tensor_bits) / (static_cast<double>(rows) * static_cast<double>(k));
+  return (tile_bits * tiles + outer_bits) / (static_cast<double>(rows) * static_cast<double>(k));
 }
 
 }  // namespace fp8lab

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "emulation/base/tensor_view.hpp"
+#include "emulation/numerics/element_cast.hpp"
 #include "emulation/numerics/estimator.hpp"
 #include "emulation/numerics/format.hpp"
 #include "emulation/numerics/scale_rule.hpp"
@@ -60,6 +61,8 @@ struct QuantSpec {
   numerics::ScaleRule scale{};
   ScaleSource scale_source = ScaleSource::none;
   numerics::Rounding rounding = numerics::Rounding::nearest;
+  int random_bits = 0;                         ///< as ElementCast::random_bits
+  numerics::FormatSpec via = numerics::kFP32;  ///< as ElementCast::via
   numerics::Overflow overflow = numerics::Overflow::saturate;
   float static_scale = 1.0f;  ///< decode factor for ScaleSource::static_scale
   int history_length = 1024;  ///< delayed: steps in the history
@@ -78,6 +81,8 @@ struct QuantSpec {
   /// Returns true if values are rounded on their way into the operand: for all formats but bf16 and
   /// fp32, which only name the storage of unchanged values.
   bool is_cast() const { return format != numerics::kBF16 && format != numerics::kFP32; }
+  /// Returns how a scaled value becomes a code.
+  numerics::ElementCast cast() const { return {format, rounding, overflow, random_bits, via}; }
   /// Returns the type of the operand's codes: u8, or the narrowest of bf16 and
   /// f32 that holds all values.
   DType storage() const;
@@ -122,6 +127,20 @@ std::string format_name(const numerics::FormatSpec& format);
 /// OCP one with maximum 448.
 std::optional<numerics::FormatSpec> format_by_name(std::string_view name);
 
+/// Returns the name of a rounding as in recipes: "nearest", ..., "stochastic", or "stochastic:N"
+/// for N random bits.
+std::string rounding_name(numerics::Rounding rounding, int random_bits);
+
+/// A rounding and its number of random bits, 0 for as many as are discarded.
+struct RoundingChoice {
+  numerics::Rounding rounding = numerics::Rounding::nearest;
+  int random_bits = 0;
+  bool operator==(const RoundingChoice&) const = default;
+};
+
+/// Inverse of rounding_name, with N from 1 to 32; empty for other names.
+std::optional<RoundingChoice> rounding_from_name(std::string_view name);
+
 /// Returns the name of a tile as in recipes: "tensor", "row" or "1x128".
 std::string tile_name(const TileShape& tile);
 
@@ -135,8 +154,8 @@ std::optional<TileShape> tile_from_name(std::string_view name);
 std::string label(const QuantSpec& spec);
 
 /// Returns the bits of scale stored per element of a (rows, k) operand: 32 bits per tile for fp32
-/// and pow2, 16 for bf16, 8 for e8m0, e4m3 and nv_two_level (which adds 32 for the tensor), 32 more
-/// for the step of a codebook, none without a scale.
+/// and pow2, 16 for bf16, 8 for e8m0, e4m3 and nv_two_level (which adds 32 for the tensor or for
+/// each row), 32 more for the step of a codebook, none without a scale.
 double scale_bits_per_element(const QuantSpec& spec, std::int64_t rows, std::int64_t k);
 
 }  // namespace fp8lab

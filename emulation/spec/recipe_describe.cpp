@@ -34,6 +34,7 @@ std::string describe_scale(const QuantSpec& spec) {
   std::string text(word_for(kScaleFormatNames, spec.scale.format));
   const numerics::ScaleRule& rule = spec.scale;
   if (rule.format == numerics::ScaleFormat::nv_two_level) {
+    if (rule.outer == numerics::OuterScale::row) text += " by row";
     if (rule.four_over_six == numerics::FourOverSix::none) return text;
     return text + fmt::format(" 4over6 {}", word_for(kFourOverSixNames, rule.four_over_six));
   }
@@ -63,6 +64,11 @@ std::string describe_source(const QuantSpec& spec) {
                                 : text + fmt::format(", {} steps current", spec.warmup_steps);
 }
 
+std::string describe_rounding(const QuantSpec& spec) {
+  const std::string name = rounding_name(spec.rounding, spec.random_bits);
+  return spec.via == numerics::kFP32 ? name : fmt::format("{} via {}", name, format_name(spec.via));
+}
+
 // Returns the source of a slot's codes.
 std::string describe_origin(Slot slot, const QuantSpec& spec) {
   if (spec.orientation_source != OrientationSource::high_precision) {
@@ -82,8 +88,7 @@ std::string describe(const LinearRecipe& recipe) {
     const bool cast = spec.is_cast();
     slots.push_back(
         {slot_name(slot), format_name(spec.format), spec.has_scale() ? tile_name(spec.tile) : "-",
-         describe_scale(spec), describe_source(spec),
-         cast ? std::string(word_for(kRoundingNames, spec.rounding)) : "-",
+         describe_scale(spec), describe_source(spec), cast ? describe_rounding(spec) : "-",
          cast ? std::string(word_for(kOverflowNames, spec.overflow)) : "-",
          spec.transform ? transform_name(spec.transform) : "-", describe_origin(slot, spec)});
   }

@@ -47,6 +47,11 @@ inline constexpr std::array<Named<numerics::FourOverSix>, 3> kFourOverSixNames =
     {"mse", numerics::FourOverSix::mse},
 }};
 
+inline constexpr std::array<Named<numerics::OuterScale>, 2> kOuterScaleNames = {{
+    {"tensor", numerics::OuterScale::tensor},
+    {"row", numerics::OuterScale::row},
+}};
+
 inline constexpr std::array<Named<numerics::ScaleRounding>, 7> kScaleRoundingNames = {{
     {"nearest", numerics::ScaleRounding::nearest},
     {"ceil", numerics::ScaleRounding::ceil},

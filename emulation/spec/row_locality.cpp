@@ -17,6 +17,7 @@ std::string mixing_of(const Transform& transform) {
 std::string mixing_of_tile(const QuantSpec& spec) {
   if (spec.scale_source != ScaleSource::current) return "";
   if (spec.scale.format == numerics::ScaleFormat::nv_two_level) {
+    if (spec.scale.outer == numerics::OuterScale::row) return "";  // of tiles of one row
     return "its two-level scales have a factor of the whole tensor";
   }
   if (spec.tile.is_tensor()) return "one scale is taken from the whole tensor";

@@ -1,6 +1,7 @@
 #include "emulation/spec/spec_fields.hpp"
 
 #include "emulation/spec/estimator.hpp"
+#include "emulation/spec/quant_rules.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/tensor_core.hpp"
 
@@ -60,6 +61,9 @@ Fields<ScaleRule> scale_fields() {
              "error by which a tile may map its amax to two thirds of the largest code")
           .when(is_two_level, "scale_format = \"nv_two_level\", or tile = \"nv16\"")
           .alone(),
+      choice("outer_scale", &S::outer, kOuterScaleNames,
+             "what shares the FP32 factor of two-level scales")
+          .when(is_two_level, "scale_format = \"nv_two_level\", or tile = \"nv16\""),
       spelled(
           "scale_statistic", &S::deviations, statistic_from_name, statistic_name,
           std::string(kStatisticNames),
@@ -137,6 +141,45 @@ Field<QuantSpec> tile_field() {
   return std::move(field).when(has_derived_scale, kDerived).default_always().alone();
 }
 
+/// One key for two members.
+Field<QuantSpec> rounding_field() {
+  Field<QuantSpec> field = fields::choice("rounding", &QuantSpec::rounding, kRoundingNames,
+                                          "how elements are rounded to codes");
+  field.accepted += ", or stochastic:N with N random bits from 1 to 32";
+  field.names.emplace_back("stochastic:N");
+  field.get = [](const QuantSpec& spec) { return rounding_name(spec.rounding, spec.random_bits); };
+  field.set = [](QuantSpec& spec, const FieldValue& value) {
+    const std::string* const name = std::get_if<std::string>(&value);
+    const std::optional<RoundingChoice> choice =
+        name == nullptr ? std::nullopt : rounding_from_name(*name);
+    if (!choice) return false;
+    spec.rounding = choice->rounding;
+    spec.random_bits = choice->random_bits;
+    return true;
+  };
+  field.copy = [](QuantSpec& to, const QuantSpec& from) {
+    to.rounding = from.rounding;
+    to.random_bits = from.random_bits;
+  };
+  return std::move(field).when(is_cast, kCast).alone();
+}
+
+/// The formats that a value can be rounded to first are those of conversion instructions, and
+/// others that overflow to infinity as they do.
+Field<QuantSpec> via_field() {
+  const auto read = [](std::string_view name) {
+    const std::optional<numerics::FormatSpec> format = format_by_name(name);
+    return format && is_via_format(*format) ? format : std::nullopt;
+  };
+  Field<QuantSpec> field = fields::spelled(
+      "via", &QuantSpec::via, read, format_name,
+      "fp32, bf16, fp16, or eXmY with infinity and more than 8 bits such as e8m10",
+      "format to which scaled values are rounded before they are rounded to codes; fp32 is their "
+      "own");
+  field.names = {"fp32", "bf16", "fp16"};
+  return std::move(field).when(is_cast, kCast);
+}
+
 Field<QuantSpec> static_scale_field() {
   Field<QuantSpec> field = fields::number("static_scale", &QuantSpec::static_scale, 0x1p-126,
                                           0x1p127, "decode factor of the tensor");
@@ -171,9 +214,8 @@ Fields<QuantSpec> make_quant_fields() {
       integer("warmup_steps", &S::warmup_steps, 0, kLongestHistory,
               "first steps of a history, scaled by their own amax")
           .when(is_delayed, "scale_source = \"delayed\""),
-      choice("rounding", &S::rounding, kRoundingNames, "how elements are rounded to codes")
-          .when(is_cast, kCast)
-          .alone(),
+      via_field(),
+      rounding_field(),
       choice("overflow", &S::overflow, kOverflowNames,
              "beyond the largest code: that code, or infinity or NaN")
           .when(is_cast, kCast),

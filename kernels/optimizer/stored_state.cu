@@ -87,7 +87,7 @@ Codes codes_of(const StoredState& state, std::int64_t n) {
 __global__ void __launch_bounds__(kThreads)
     encode_elements(const float* x, std::int64_t n, const Extremes* extremes, RandomKey key,
                     Codes state) {
-  const bool is_random = state.codec.rounding == numerics::Rounding::stochastic;
+  const bool is_random = state.codec.cast.is_random();
   const std::uint32_t step = is_random ? key.step_number() : 0;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n;

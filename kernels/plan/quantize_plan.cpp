@@ -23,17 +23,22 @@ bool is_encoded_in_registers(const QuantSpec& spec) {
   return encoder != Encoder::general && encoder != Encoder::stochastic;
 }
 
+bool has_two_levels(const QuantSpec& spec) {
+  return spec.scale.format == numerics::ScaleFormat::nv_two_level;
+}
+
+/// Returns true if two-level scales have a factor of each row.
+bool has_row_factors(const QuantSpec& spec) {
+  return has_two_levels(spec) && spec.scale.outer == numerics::OuterScale::row;
+}
+
 /// Returns true if the whole tiles of `spec` lie in a block, and their amaxes and, for two-level
 /// scales, that of the tensor determine the scales.
 bool has_block_tiles(const QuantSpec& spec) {
   const TileShape& tile = spec.tile;
   return spec.scale_source == ScaleSource::current && spec.scale.deviations == 0.0f &&
-         spec.scale.four_over_six == numerics::FourOverSix::none && is_block_extent(tile.cols) &&
-         (tile.rows == 1 || tile.rows == tile.cols);
-}
-
-bool has_two_levels(const QuantSpec& spec) {
-  return spec.scale.format == numerics::ScaleFormat::nv_two_level;
+         spec.scale.four_over_six == numerics::FourOverSix::none && !has_row_factors(spec) &&
+         is_block_extent(tile.cols) && (tile.rows == 1 || tile.rows == tile.cols);
 }
 
 /// Returns true if each row of the operand has a current one-level scale.
@@ -70,6 +75,7 @@ QuantizePlan plan_scales_in_memory(const QuantSpec& spec, const TileGrid& grid, 
                    .rows = !is_one && grid.has_row_tiles(),
                    .cols = !is_one && !grid.has_row_tiles() && grid.has_column_tiles()};
     plan.amaxes.tiles = !is_one && !plan.amaxes.rows && !plan.amaxes.cols;
+    if (has_row_factors(spec)) plan.amaxes = {.rows = !transpose, .cols = transpose, .tiles = true};
   }
   if (in_blocks) return plan;
   if (plan.raises_amax) plan.amaxes.tensor = true;
@@ -186,6 +192,7 @@ AmaxPasses QuantizeBothPlan::amaxes() const {
 }
 
 Encoder encoder_of(const QuantSpec& spec) {
+  if (!spec.cast().is_direct()) return Encoder::general;
   if (spec.rounding == numerics::Rounding::stochastic) {
     const bool applies = numerics::StochasticCodec::applies(spec.format);
     return applies ? Encoder::stochastic : Encoder::general;

@@ -54,7 +54,7 @@ struct AmaxPasses {
   bool tensor = false;
   bool rows = false;   ///< of each row of the source
   bool cols = false;   ///< of each column of the source; together with `rows` in one pass
-  bool tiles = false;  ///< of any tiles
+  bool tiles = false;  ///< of any tiles, beside those of rows or columns for factors of rows
 
   bool operator==(const AmaxPasses&) const = default;
 };

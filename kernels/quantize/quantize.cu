@@ -152,10 +152,17 @@ class Quantizer {
         grid_(tile_grid(source, operand.spec.scale_tile(), transpose)) {
     const auto tiles = static_cast<std::size_t>(grid_.count());
     amax_bytes_ = kAlignment + aligned(tiles * sizeof(std::uint32_t));
+    if (has_row_factors()) {
+      amax_bytes_ += aligned(static_cast<std::size_t>(operand.rows) * sizeof(std::uint32_t));
+    }
     auto* memory =
         static_cast<std::byte*>(context.workspace(amax_bytes_ + aligned(tiles * sizeof(float))));
     tensor_amax_ = reinterpret_cast<std::uint32_t*>(memory);
     tile_amax_ = reinterpret_cast<std::uint32_t*>(memory + kAlignment);
+    line_amax_ = has_row_factors()
+                     ? reinterpret_cast<std::uint32_t*>(memory + kAlignment +
+                                                        aligned(tiles * sizeof(std::uint32_t)))
+                     : tile_amax_;
     factors_ = reinterpret_cast<float*>(memory + amax_bytes_);
   }
 
@@ -170,7 +177,8 @@ class Quantizer {
     } else {
       check(cudaMemsetAsync(tensor_amax_, 0, amax_bytes_, context_.stream()), "cudaMemsetAsync");
       const std::uint32_t* const amaxes = measure();
-      find_tile_scales(context_, source_, grid_, operand_.spec, tensor_amax_, amaxes, factors_,
+      find_tile_scales(context_, source_, grid_, operand_.spec,
+                       has_row_factors() ? line_amax_ : tensor_amax_, amaxes, factors_,
                        scales_of(operand_, transpose_));
     }
     if (plan_.codes == CodeKernel::element) return encode();
@@ -180,16 +188,21 @@ class Quantizer {
   }
 
  private:
+  /// Returns true if the tiles have amaxes beside those of the rows that they lie in.
+  bool has_row_factors() const {
+    return plan_.amaxes.tiles && (plan_.amaxes.rows || plan_.amaxes.cols);
+  }
+
   /// Makes the passes of the plan and returns the amaxes of the tiles.
   const std::uint32_t* measure() {
     const AmaxPasses& passes = plan_.amaxes;
     if (passes.tensor) measure_tensor(context_, source_, tensor_amax_);
     if (passes.tiles) measure_tiles(context_, source_, grid_, tile_amax_);
     if (passes.rows || passes.cols) {
-      measure_lines(context_, source_, passes.rows ? tile_amax_ : nullptr,
-                    passes.cols ? tile_amax_ : nullptr);
+      measure_lines(context_, source_, passes.rows ? line_amax_ : nullptr,
+                    passes.cols ? line_amax_ : nullptr);
     }
-    return grid_.count() == 1 ? tensor_amax_ : tile_amax_;
+    return grid_.count() == 1 && !passes.tiles ? tensor_amax_ : tile_amax_;
   }
 
   void encode() {
@@ -228,6 +241,7 @@ class Quantizer {
   std::size_t amax_bytes_ = 0;
   std::uint32_t* tensor_amax_ = nullptr;
   std::uint32_t* tile_amax_ = nullptr;
+  std::uint32_t* line_amax_ = nullptr;  ///< of rows or columns of the source
   float* factors_ = nullptr;
 };
 

@@ -91,7 +91,8 @@ BlockOperand block_factors(const QuantizedOperand& operand, const float* factors
   block.ordinary = numerics::ordinary_scales(block.rule, block.format);
   const Encoder encoder = encoder_of(operand.spec);
   if (encoder == Encoder::stochastic) {
-    block.stochastic = numerics::StochasticCodec(block.format, operand.spec.overflow);
+    block.stochastic =
+        numerics::StochasticCodec(block.format, operand.spec.overflow, operand.spec.random_bits);
     block.key = operand.key;
   } else if (encoder != Encoder::e4m3_instruction && encoder != Encoder::e5m2_instruction) {
     block.nearest = numerics::NearestCodec(block.format, operand.spec.overflow);

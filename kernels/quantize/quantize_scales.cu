@@ -116,7 +116,7 @@ __device__ float tile_deviations(const Rows<T>& source, std::int64_t rows, std::
 template <class T>
 __global__ void scale_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, TileGrid grid,
                              const __grid_constant__ QuantSpec spec,
-                             const std::uint32_t* tensor_amax, const std::uint32_t* amax,
+                             const std::uint32_t* outer_amax, const std::uint32_t* amax,
                              float* factors, Scales scales) {
   const std::int64_t tile = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (tile >= grid.high * grid.wide) return;
@@ -124,8 +124,11 @@ __global__ void scale_kernel(Rows<T> source, std::int64_t rows, std::int64_t col
   const float largest = bits_float(amax[tile]);
   TileScale scale;
   if (spec.scale.format == numerics::ScaleFormat::nv_two_level) {
+    const std::int64_t row = spec.scale.outer == numerics::OuterScale::tensor ? 0
+                             : scales.transpose                               ? j
+                                                                              : i;
     const float factor =
-        numerics::nv_tensor_factor(spec.scale, spec.format, bits_float(*tensor_amax));
+        numerics::nv_tensor_factor(spec.scale, spec.format, bits_float(outer_amax[row]));
     scale = numerics::nv_tile_scale(spec.format, factor, largest);
     if (spec.scale.four_over_six != numerics::FourOverSix::none) {
       const TileScale enlarged = numerics::nv_tile_scale(spec.format, factor, largest, true);
@@ -214,14 +217,14 @@ void measure_tiles(Context& context, const TensorView& source, const TileGrid& g
 }
 
 void find_tile_scales(Context& context, const TensorView& source, const TileGrid& grid,
-                      const QuantSpec& spec, const std::uint32_t* tensor_amax,
+                      const QuantSpec& spec, const std::uint32_t* outer_amax,
                       const std::uint32_t* tile_amax, float* factors, const Scales& scales) {
   constexpr unsigned kThreads = 128;
   const auto blocks = static_cast<unsigned>((grid.count() + kThreads - 1) / kThreads);
   with_rows(
       [&](const auto& rows) {
         scale_kernel<<<blocks, kThreads, 0, context.stream()>>>(
-            rows, source.rows, source.cols, grid, spec, tensor_amax, tile_amax, factors, scales);
+            rows, source.rows, source.cols, grid, spec, outer_amax, tile_amax, factors, scales);
       },
       source);
   check_launch("quantize: scales");

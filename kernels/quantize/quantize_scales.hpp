@@ -28,9 +28,10 @@ void measure_tiles(Context& context, const TensorView& source, const TileGrid& g
                    std::uint32_t* amax);
 
 /// Computes factors[tile], the multiplier or divisor of x, and the operand's scales from the
-/// current amaxes of the tiles; two-level scales also use the amax of the tensor.
+/// current amaxes of the tiles; two-level scales also use outer_amax, of the tensor or with
+/// OuterScale::row of each row of the operand.
 void find_tile_scales(Context& context, const TensorView& source, const TileGrid& grid,
-                      const QuantSpec& spec, const std::uint32_t* tensor_amax,
+                      const QuantSpec& spec, const std::uint32_t* outer_amax,
                       const std::uint32_t* tile_amax, float* factors, const Scales& scales);
 
 /// Computes factor and scale of a tensor whose single scale is known beforehand: static, none, or

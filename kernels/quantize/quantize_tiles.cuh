@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "emulation/backend.hpp"
-#include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/element_cast.hpp"
 #include "emulation/numerics/nearest_codec.hpp"
 #include "emulation/numerics/philox.hpp"
 #include "kernels/pointwise/rows.cuh"
@@ -51,19 +51,17 @@ struct TileOfColumn {
 
 /// The cast of one scaled value.
 struct Cast {
-  numerics::FormatSpec format;
-  numerics::Rounding rounding;
-  numerics::Overflow overflow;
+  numerics::ElementCast element;
   bool divide;
   RandomKey key;
-  bool takes_nearest;  ///< `nearest` encodes this format
+  bool takes_nearest;  ///< `nearest` encodes `element`
   numerics::NearestCodec nearest;
 
   __device__ float scaled(float x, float factor) const { return divide ? x / factor : x * factor; }
   /// Precondition for stochastic rounding: `random` is the element's word in its block.
   __device__ std::uint32_t code(float scaled_x, std::uint32_t random) const {
     if (takes_nearest) return nearest.encode(scaled_x);
-    return numerics::encode(format, numerics::float_bits(scaled_x), rounding, overflow, random);
+    return numerics::encode(element, numerics::float_bits(scaled_x), random);
   }
 };
 
@@ -72,7 +70,7 @@ struct Cast {
 class RandomWords {
  public:
   __device__ RandomWords(const Cast& cast, std::uint64_t first)
-      : key_(cast.key), index_(first), is_drawn_(cast.rounding == numerics::Rounding::stochastic) {}
+      : key_(cast.key), index_(first), is_drawn_(cast.element.is_random()) {}
 
   __device__ std::uint32_t next() {
     if (!is_drawn_) return 0;
@@ -96,14 +94,8 @@ class RandomWords {
 };
 
 inline Cast cast_of(const QuantSpec& spec, const RandomKey& key) {
-  Cast cast{spec.format,
-            spec.rounding,
-            spec.overflow,
-            spec.has_scale() && spec.scale.divides(),
-            key,
-            false,
-            {}};
-  if (spec.rounding == numerics::Rounding::nearest &&
+  Cast cast{spec.cast(), spec.has_scale() && spec.scale.divides(), key, false, {}};
+  if (spec.rounding == numerics::Rounding::nearest && cast.element.is_direct() &&
       numerics::NearestCodec::applies(spec.format)) {
     cast.takes_nearest = true;
     cast.nearest = numerics::NearestCodec(spec.format, spec.overflow);

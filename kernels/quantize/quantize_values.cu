@@ -35,7 +35,7 @@ __global__ void cast_kernel(Rows<From> source, std::int64_t rows, std::int64_t c
     To value;
     if (round) {
       RandomWords random(cast, static_cast<std::uint64_t>(row * cols + col));
-      value = narrow<To>(numerics::decode(cast.format, cast.code(widen(x), random.next())));
+      value = narrow<To>(numerics::decode(cast.element.format, cast.code(widen(x), random.next())));
     } else if constexpr (sizeof(From) == sizeof(To)) {
       value = x;
     } else {
@@ -83,7 +83,7 @@ __device__ std::uint32_t code_in(const numerics::ExpandedTile& book, const Cast&
 }
 __device__ std::uint32_t code_in(const numerics::LogarithmTile& book, const Cast& cast, float x,
                                  std::uint32_t random) {
-  return book.encode(cast.format, x, {cast.rounding, cast.overflow, random});
+  return book.encode(cast.element, x, random);
 }
 
 /// Quantizes a tile with a team of threads, in the orientation of the operand
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kCodebookThreads)
     above = largest;
     below = smallest;
   }
-  const Book book = Book::of(cast.format, bits_float(above), bits_float(below));
+  const Book book = Book::of(cast.element.format, bits_float(above), bits_float(below));
   if (threadIdx.x % team.threads == 0) book.store(scales + i * scale_stride + j, across);
   team.for_each(high, wide, [&](std::int64_t r, std::int64_t c) {
     const std::int64_t row = row0 + r, col = col0 + c;

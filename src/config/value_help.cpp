@@ -140,7 +140,15 @@ constexpr Meaning kMeanings[] = {
     {"rounding", "ties_down", "to the nearest code, ties to the smaller magnitude"},
     {"rounding", "ties_positive", "to the nearest code, ties to the larger number"},
     {"rounding", "toward_zero", "magnitudes are cut"},
-    {"rounding", "stochastic", "up with a probability that makes the mean exact"},
+    {"rounding", "stochastic",
+     "up with a probability that makes the mean exact; stochastic:N uses N random bits, so that "
+     "the "
+     "probability is cut to a multiple of 2^-N (cvt.rs of Blackwell: 8 or 16)"},
+    {"via", "fp32", "directly: scaled values are FP32"},
+    {"via", "bf16", "rounded to BF16 first, to nearest even; overflow becomes infinity"},
+    {"via", "fp16", "rounded to FP16 first, to nearest even; overflow becomes infinity"},
+    {"outer_scale", "tensor", "the whole tensor"},
+    {"outer_scale", "row", "each row of the operand, so that no row depends on another one"},
     {"overflow", "saturate", "the largest code"},
     {"overflow", "special", "infinity, or NaN in formats without infinity"},
     {"transform", "none", "the operand as it is"},

@@ -32,6 +32,7 @@ void round_no_scales(QuantSpec& spec) {
   spec.scale.rounding = numerics::ScaleRounding::nearest;
   spec.scale.factor = 1.0f;
   spec.scale.four_over_six = numerics::FourOverSix::none;
+  spec.scale.outer = numerics::OuterScale::tensor;
 }
 
 LinearRecipe switched(LinearRecipe recipe, const Switches& switches, const Switches::Layer& layer,

@@ -10,6 +10,7 @@
 #include "emulation/base/input_error.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/element_cast.hpp"
 #include "emulation/numerics/philox.hpp"
 #include "emulation/ops/quantize/operand_checks.hpp"
 #include "emulation/spec/recipe_names.hpp"
@@ -48,10 +49,13 @@ T known_word(const std::array<Named<T>, N>& words, const std::string& what,
                     .accepted = names});
 }
 
+RoundingChoice known_rounding(const std::string& word) {
+  if (const std::optional<RoundingChoice> choice = rounding_from_name(word)) return *choice;
+  return {known_word(kRoundingNames, "rounding", word), 0};
+}
+
 struct Cast {
-  FormatSpec format;
-  numerics::Rounding rounding;
-  numerics::Overflow overflow;
+  numerics::ElementCast element;
   std::uint64_t seed;
 };
 
@@ -66,13 +70,12 @@ void encode_values(const TensorView& source, const Cast& cast, void* memory) {
   const auto* values = static_cast<const float*>(source.data);
   const auto* halves = static_cast<const std::uint16_t*>(source.data);
   const bool wide = source.dtype == DType::f32;
-  const bool stochastic = cast.rounding == numerics::Rounding::stochastic;
+  const bool stochastic = cast.element.is_random();
   auto* const codes = static_cast<Code*>(memory);
   for (std::size_t i = 0; i < count; ++i) {
     const float value = wide ? values[i] : numerics::from_bf16(halves[i]);
     const std::uint32_t bits = stochastic ? numerics::random_bits(cast.seed, 0, 0, 0, i) : 0u;
-    codes[i] = static_cast<Code>(numerics::encode(cast.format, numerics::float_bits(value),
-                                                  cast.rounding, cast.overflow, bits));
+    codes[i] = static_cast<Code>(numerics::encode(cast.element, numerics::float_bits(value), bits));
   }
 }
 
@@ -96,16 +99,17 @@ void encode(const fp8lab_array* x, const Cast& cast, const fp8lab_array* result)
                       .reason = "holds codes",
                       .accepted = "float32, float16, bfloat16 or uint16 (bits of bf16)"});
   }
-  void* const codes = result_memory(result, "codes", code_type(cast.format), input.shape);
+  void* const codes = result_memory(result, "codes", code_type(cast.element.format), input.shape);
   QuantSpec spec;
-  spec.format = cast.format;
-  spec.rounding = cast.rounding;
-  spec.overflow = cast.overflow;
+  spec.format = cast.element.format;
+  spec.rounding = cast.element.rounding;
+  spec.random_bits = cast.element.random_bits;
+  spec.overflow = cast.element.overflow;
   if (spec.is_quantized() && supports_quantization(spec)) {
     quantize_values(input.view, spec, cast.seed, codes);
-  } else if (cast.format.bits() <= 8) {
+  } else if (cast.element.format.bits() <= 8) {
     encode_values<std::uint8_t>(input.view, cast, codes);
-  } else if (cast.format.bits() <= 16) {
+  } else if (cast.element.format.bits() <= 16) {
     encode_values<std::uint16_t>(input.view, cast, codes);
   } else {
     encode_values<std::uint32_t>(input.view, cast, codes);
@@ -179,9 +183,10 @@ fp8lab_status fp8lab_format_bits(const char* format, int32_t* bits) {
 fp8lab_status fp8lab_encode(const fp8lab_array* x, const char* format, const char* rounding,
                             const char* overflow, uint64_t seed, const fp8lab_array* codes) {
   return guarded([&] {
-    const Cast cast{known_format(text_of(format, "format")),
-                    known_word(fp8lab::kRoundingNames, "rounding", text_of(rounding, "rounding")),
-                    known_word(fp8lab::kOverflowNames, "overflow", text_of(overflow, "overflow")),
+    const fp8lab::RoundingChoice choice = known_rounding(text_of(rounding, "rounding"));
+    const Cast cast{{known_format(text_of(format, "format")), choice.rounding,
+                     known_word(fp8lab::kOverflowNames, "overflow", text_of(overflow, "overflow")),
+                     choice.random_bits},
                     seed};
     encode(x, cast, codes);
   });

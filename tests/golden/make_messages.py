@@ -196,6 +196,12 @@ def recipes() -> Iterator[Case]:
         RECIPE + 'base = "infir3"\n',
         RECIPE + "base = 3\n",
         RECIPE + x + 'format = "e4m3fn"\nfour_over_six = "mse"\n',
+        RECIPE + x + 'format = "e4m3fn"\nrounding = "stochastic:64"\n',
+        RECIPE + x + 'format = "lns8"\nrounding = "stochastic:8"\n',
+        RECIPE + x + 'format = "e4m3fn"\nvia = "e5m2"\n',
+        RECIPE + x + 'format = "logfmt8"\nvia = "fp16"\n',
+        RECIPE + x + 'format = "e2m1"\ntile = "16x16"\nscale_format = "nv_two_level"\n'
+        'outer_scale = "row"\n',
         RECIPE + x + 'transform = "hadamard:3"\n',
         "name = 3\n",
     ):

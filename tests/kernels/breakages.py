@@ -638,4 +638,29 @@ BREAKAGES = (
         "rotation.signs.at(threadIdx.x)",
         ("transform/rotate.cu",),
     ),
+    Breakage(
+        "via",
+        "casts through another format skip the first rounding",
+        "quantize/quantize_tiles.cuh",
+        "return numerics::encode(element, numerics::float_bits(scaled_x), random);",
+        "return numerics::encode({element.format, element.rounding, element.overflow,"
+        " element.random_bits}, numerics::float_bits(scaled_x), random);",
+        ("quantize/quantize.cu", "quantize/quantize_values.cu"),
+    ),
+    Breakage(
+        "few_bits",
+        "stochastic rounding with few random bits uses as many as are discarded",
+        "quantize/quantize_blocks.cu",
+        "operand.spec.random_bits);",
+        "0);",
+        ("quantize/quantize_blocks.cu",),
+    ),
+    Breakage(
+        "row_factor",
+        "two-level scales with a factor of each row take that of the first row",
+        "quantize/quantize_scales.cu",
+        "bits_float(outer_amax[row]));",
+        "bits_float(outer_amax[row * 0]));",
+        ("quantize/quantize_scales.cu",),
+    ),
 )

@@ -50,6 +50,19 @@ std::vector<QuantSpec> specs() {
     all.push_back(spec_of(numerics::kE4M3, tile, ScaleSource::current));
     all.back().scale.arithmetic = numerics::ScaleArithmetic::dec_div;
   }
+  for (const auto choice : {numerics::FourOverSix::none, numerics::FourOverSix::mse}) {
+    all.push_back(
+        spec_of(numerics::kE2M1, {1, 16}, ScaleSource::current, ScaleFormat::nv_two_level));
+    all.back().scale.outer = numerics::OuterScale::row;
+    all.back().scale.four_over_six = choice;
+  }
+  for (const TileShape tile : {TileShape{1, 32}, TileShape{3, 20}, TileShape{0, 0}}) {
+    all.push_back(spec_of(numerics::kE2M1, tile, ScaleSource::current));
+    all.back().rounding = numerics::Rounding::stochastic;
+    all.back().random_bits = 8;
+    all.push_back(spec_of(numerics::kE4M3, tile, ScaleSource::current));
+    all.back().via = tile.is_tensor() ? numerics::kBF16 : numerics::kFP16;
+  }
   return all;
 }
 

@@ -77,6 +77,25 @@ TEST_CASE("random bits come from a block of words for four neighbours, or one by
   CHECK(plan_of(spec, 64, 64) == "block_kernel with StochasticCodec");
   CHECK(plan_of(spec, 64, 66) ==
         "amaxes of tiles, scale_kernel, encode_kernel with the general codec");
+  QuantSpec few = spec;
+  few.random_bits = 8;
+  CHECK(plan_of(few, 64, 64) == "block_kernel with StochasticCodec");
+}
+
+TEST_CASE("casts through another format and factors of rows have scales in memory") {
+  QuantSpec via = quantized(numerics::kE4M3, {1, 128});
+  via.via = numerics::kFP16;
+  CHECK(plan_of(via, 64, 256) ==
+        "amaxes of tiles, scale_kernel, encode_kernel with the general codec");
+  CHECK_FALSE(plan_quantize_both(via, via));
+  CHECK_FALSE(plan_rows(via));
+  QuantSpec rows = quantized(numerics::kE2M1, {1, 16}, numerics::ScaleFormat::nv_two_level);
+  rows.scale.outer = numerics::OuterScale::row;
+  CHECK(plan_of(rows, 64, 256) ==
+        "amaxes of rows, amaxes of tiles, scale_kernel, encode_kernel with the general codec");
+  CHECK(plan_quantize(rows, 64, 256, true).amaxes == AmaxPasses{.cols = true, .tiles = true});
+  CHECK_FALSE(plan_quantize_both(rows, rows));
+  CHECK_FALSE(plan_rows(rows));
 }
 
 TEST_CASE("transforms come first, and codebooks have a kernel of their own") {

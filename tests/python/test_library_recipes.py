@@ -134,6 +134,62 @@ SAME = {
 }
 
 
+FORWARD = {
+    "mxfp8_bf16_backward": stand_in(
+        "MXFP8BlockScaling",
+        margin=0,
+        fp8_format=FORMAT["E4M3"],
+        backward_override="high_precision",
+    ),
+    "mxfp8_dequantized_backward": stand_in(
+        "MXFP8BlockScaling", margin=0, fp8_format=FORMAT["E4M3"], backward_override="dequantized"
+    ),
+    "nvfp4_row_dequantized_backward": stand_in(
+        "NVFP4BlockScaling",
+        row_scaled_activation=True,
+        disable_2d_quantization=True,
+        backward_override="dequantized",
+    ),
+    "nvfp4_row_four_over_six": stand_in(
+        "NVFP4BlockScaling",
+        row_scaled_activation=True,
+        disable_2d_quantization=True,
+        nvfp4_4over6="all",
+        backward_override="dequantized",
+    ),
+}
+
+
+def words_of(recipe: str, slot: str) -> str:
+    """The label of an operand, or what the library says of one that codes are read for."""
+    try:
+        return fp8lab.QuantSpec(f"{recipe}:{slot}").label
+    except fp8lab.Error as error:
+        return str(error).replace(recipe, "RECIPE")
+
+
+@pytest.mark.parametrize("recipe", FORWARD)
+def test_backward_override_and_forward_options_are_recipes(recipe: str, tmp_path: Path) -> None:
+    read = file_of(tmp_path, FORWARD[recipe])
+    for slot in SLOTS:
+        assert words_of(read, slot) == words_of(recipe, slot)
+    dequantized = "this slot is dequantized" in words_of(read, "wgrad.x")
+    assert dequantized == (FORWARD[recipe].backward_override == "dequantized")
+
+
+def test_forward_options_become_keys(tmp_path: Path) -> None:
+    source = stand_in(
+        "NVFP4BlockScaling",
+        nvfp4_4over6="weights",
+        nvfp4_4over6_err_mode="MSE",
+        backward_override="high_precision",
+    )
+    read = file_of(tmp_path, source)
+    assert words_of(read, "fprop.x") == "e2m1/1x16/nv_two_level"
+    assert words_of(read, "fprop.w") == "e2m1/16x16/nv_two_level/mse"
+    assert words_of(read, "dgrad.w") == words_of(read, "wgrad.x") == "bf16"
+
+
 @pytest.mark.parametrize("recipe", SAME)
 def test_defaults_are_the_recipes_of_this_repository(recipe: str, tmp_path: Path) -> None:
     read = file_of(tmp_path, SAME[recipe])
@@ -190,6 +246,20 @@ def test_accumulators_follow_the_object(tmp_path: Path) -> None:
         (delayed(amax_compute_algo=max), "DelayedScaling.amax_compute_algo = 'a function'"),
         (delayed(scaling_factor_compute_algo=max), "scaling_factor_compute_algo"),
         (delayed(fp8_format=SimpleNamespace(name="E3M4")), "accepted: HYBRID, E4M3, E5M2"),
+        (current(backward_override="dequantized"), "backward_override = 'dequantized'"),
+        (
+            stand_in("NVFP4BlockScaling", row_scaled_activation=True),
+            "row_scaled_activation = True; accepted: False",
+        ),
+        (
+            stand_in(
+                "NVFP4BlockScaling",
+                nvfp4_4over6="all",
+                nvfp4_4over6_e4m3_use_256="none",
+                backward_override="dequantized",
+            ),
+            "nvfp4_4over6_e4m3_use_256 = 'none'; accepted: 'all'",
+        ),
         (block(x_block_scaling_dim=3), "x_block_scaling_dim = 3; accepted: 1 or 2"),
         (
             block(fp8_quant_fwd_weight=parameters(power_2_scale=False, amax_epsilon=0.0)),

@@ -105,7 +105,7 @@ void run(const ops::StoreState& op) {
           numerics::tile_number(codec, tiles[t], i);
     }
   }
-  const bool is_random = codec.rounding == numerics::Rounding::stochastic;
+  const bool is_random = codec.cast.is_random();
   const std::uint32_t step = is_random ? op.key.step_number() : 0;
 #pragma omp parallel for schedule(static)
   for (std::int64_t i = 0; i < n; ++i) {

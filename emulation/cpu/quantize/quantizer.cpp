@@ -69,7 +69,11 @@ Quantizer::Quantizer(const TensorView& source, bool transpose, const QuantizedOp
             static_cast<std::int32_t>(spec_.format.encoding),
             static_cast<std::int32_t>(spec_.rounding),
             static_cast<std::int32_t>(spec_.overflow),
-            spec_.has_scale() && spec_.scale.divides()},
+            spec_.has_scale() && spec_.scale.divides(),
+            spec_.random_bits,
+            spec_.via.exponent_bits,
+            spec_.via.mantissa_bits,
+            spec_.via.bias},
       streamed_(transpose && operand.codes.size() >= kStreamedBytes && is_on_lines(operand.codes)),
       tile_height_(extent(transpose ? spec_.tile.cols : spec_.tile.rows, source.rows)),
       tile_width_(extent(transpose ? spec_.tile.rows : spec_.tile.cols, source.cols)) {}
@@ -187,12 +191,39 @@ std::uint32_t Quantizer::run(const TileScale& scale, bool finite, bool measure) 
   return amax;
 }
 
+/// Returns the amax of each row of the operand: of the rows of the source, or of its columns.
+std::vector<std::uint32_t> Quantizer::amax_of_rows() const {
+  std::vector<std::uint32_t> amax(static_cast<std::size_t>(operand_.rows), 0u);
+  const std::int64_t bands = (source_.rows + kTransposedRows - 1) / kTransposedRows;
+#pragma omp parallel if (bands > 1)
+  {
+    std::vector<std::uint32_t> own(amax.size(), 0u);
+#pragma omp for schedule(static)
+    for (std::int64_t b = 0; b < bands; ++b) {
+      const std::int64_t first = b * kTransposedRows;
+      const std::int64_t end = std::min(first + kTransposedRows, source_.rows);
+      SourceBlock part = block({first, end, 0, source_.cols});
+      part.tile_height = transpose_ ? part.rows : 1;
+      part.tile_width = transpose_ ? 1 : std::max<std::int64_t>(source_.cols, 2);
+      part.tile_stride = transpose_ ? source_.cols : 1;
+      kernels_.amax(&part, own.data() + (transpose_ ? 0 : first));
+    }
+#pragma omp critical(fp8lab_rows)
+    for (std::size_t i = 0; i < amax.size(); ++i) amax[i] = std::max(amax[i], own[i]);
+  }
+  return amax;
+}
+
 // --- a scale for each tile ----------------------------------------------------------------------
 
 void Quantizer::quantize_tiles() {
-  if (is_two_level(spec_)) {
-    tensor_factor_ =
-        numerics::nv_tensor_factor(spec_.scale, spec_.format, bits_float(tensor_amax()));
+  const auto factor_of = [&](std::uint32_t amax) {
+    return numerics::nv_tensor_factor(spec_.scale, spec_.format, bits_float(amax));
+  };
+  if (is_two_level(spec_) && spec_.scale.outer == numerics::OuterScale::row) {
+    for (const std::uint32_t amax : amax_of_rows()) row_factors_.push_back(factor_of(amax));
+  } else if (is_two_level(spec_)) {
+    tensor_factor_ = factor_of(tensor_amax());
   }
   if (transpose_) return tile_height_ > kTallRows ? transpose_tall_tiles() : transpose_tiles();
   const std::vector<Rectangle> areas = rectangles(unit_of(tile_height_, tile_width_));
@@ -229,10 +260,12 @@ void Quantizer::choose_scales(const Rectangle& area, Scratch& scratch, float* de
   }
   scratch.factors.resize(amax.size());
   float* const factors = scratch.factors.data();
-  scratch.scales.of_all(amax.data(), static_cast<std::int64_t>(amax.size()), decode, factors);
-  if (spec_.scale.four_over_six == numerics::FourOverSix::none) return;
+  if (spec_.scale.four_over_six == numerics::FourOverSix::none && row_factors_.empty()) {
+    scratch.scales.of_all(amax.data(), static_cast<std::int64_t>(amax.size()), decode, factors);
+    return;
+  }
   for (std::size_t i = 0; i < amax.size(); ++i) {
-    const TileScale scale = better_of_two(tile_of(area, i), amax[i]);
+    const TileScale scale = two_level_scale(tile_of(area, i), amax[i]);
     decode[i] = scale.decode;
     factors[i] = rule_.divide ? scale.decode : scale.multiplier;
   }
@@ -273,11 +306,13 @@ std::uint32_t Quantizer::deviation_of(const Rectangle& tile, std::uint32_t amax)
   return deviation.times(spec_.scale.deviations);
 }
 
-/// Returns the usual scale of a tile, or the one 1.5 times as large if that gives a smaller error.
-TileScale Quantizer::better_of_two(const Rectangle& tile, std::uint32_t amax) const {
-  const TileScale usual = numerics::nv_tile_scale(spec_.format, tensor_factor_, bits_float(amax));
-  const TileScale enlarged =
-      numerics::nv_tile_scale(spec_.format, tensor_factor_, bits_float(amax), true);
+/// Returns the usual scale of a tile, or under a FourOverSix the one 1.5 times as large if that
+/// gives a smaller error.
+TileScale Quantizer::two_level_scale(const Rectangle& tile, std::uint32_t amax) const {
+  const float factor = outer_factor(tile);
+  const TileScale usual = numerics::nv_tile_scale(spec_.format, factor, bits_float(amax));
+  if (spec_.scale.four_over_six == numerics::FourOverSix::none) return usual;
+  const TileScale enlarged = numerics::nv_tile_scale(spec_.format, factor, bits_float(amax), true);
   return error_of(tile, enlarged) < error_of(tile, usual) ? enlarged : usual;
 }
 

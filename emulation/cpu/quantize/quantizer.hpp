@@ -88,7 +88,13 @@ class Quantizer {
   /// Returns tile `index` of `area`, in row-major order.
   Rectangle tile_of(const Rectangle& area, std::size_t index) const;
   std::uint32_t deviation_of(const Rectangle& tile, std::uint32_t amax) const;
-  numerics::TileScale better_of_two(const Rectangle& tile, std::uint32_t amax) const;
+  std::vector<std::uint32_t> amax_of_rows() const;
+  /// Returns the factor of the two-level scale of a tile.
+  float outer_factor(const Rectangle& tile) const {
+    if (row_factors_.empty()) return tensor_factor_;
+    return row_factors_[static_cast<std::size_t>(transpose_ ? tile.col_begin : tile.row_begin)];
+  }
+  numerics::TileScale two_level_scale(const Rectangle& tile, std::uint32_t amax) const;
   float error_of(const Rectangle& tile, const numerics::TileScale& scale) const;
 
   Extent unit_of(std::int64_t height, std::int64_t width) const;
@@ -118,7 +124,8 @@ class Quantizer {
   RandomStream random_;
   EncodeRule rule_{};
   bool streamed_;
-  float tensor_factor_ = 1.0f;  ///< of two-level scales
+  float tensor_factor_ = 1.0f;      ///< of two-level scales
+  std::vector<float> row_factors_;  ///< of each row of the operand, for OuterScale::row
   std::int64_t tile_height_, tile_width_;
 };
 

@@ -10,6 +10,7 @@
 #include "emulation/cpu/simd/quantize_lanes.hpp"
 #include "emulation/cpu/simd/tile_amax.hpp"
 #include "emulation/cpu/simd/transposed_codes.hpp"
+#include "emulation/numerics/element_cast.hpp"
 #include "emulation/numerics/philox.hpp"
 
 namespace fp8lab::cpu {
@@ -289,13 +290,22 @@ FormatSpec format_of(const EncodeRule& rule) {
           encoding};
 }
 
+numerics::ElementCast cast_of(const EncodeRule& rule) {
+  return {format_of(rule),
+          static_cast<Rounding>(rule.rounding),
+          static_cast<Overflow>(rule.overflow),
+          rule.random_bits,
+          {rule.via_exponent_bits, rule.via_mantissa_bits, rule.via_bias}};
+}
+
 /// Calls action(Rows) with the rule's vector encoder. Returns false if the rule has none.
 template <class Action>
 bool with_encoder(const EncodeRule& rule, const SourceBlock& block, Action action) {
   using Name = SaturatingFormat;
-  const FormatSpec format = format_of(rule);
-  const auto overflow = static_cast<Overflow>(rule.overflow);
-  if (static_cast<Rounding>(rule.rounding) != Rounding::nearest) return false;
+  const numerics::ElementCast cast = cast_of(rule);
+  const FormatSpec format = cast.format;
+  const Overflow overflow = cast.overflow;
+  if (cast.rounding != Rounding::nearest || !cast.is_direct()) return false;
   if (overflow == Overflow::saturate) {
     int name = 0;
     while (name < kSaturatingFormatCount && format != kSaturatingFormats[name]) ++name;
@@ -315,9 +325,7 @@ bool with_encoder(const EncodeRule& rule, const SourceBlock& block, Action actio
 /// Encodes with any other rounding and format, element by element, by the definition itself.
 void encode_by_definition(const EncodeRule& rule, const RandomStream& random,
                           const SourceBlock& block, const CodeBlock& codes) {
-  const FormatSpec format = format_of(rule);
-  const auto rounding = static_cast<Rounding>(rule.rounding);
-  const auto overflow = static_cast<Overflow>(rule.overflow);
+  const numerics::ElementCast cast = cast_of(rule);
   for (std::int64_t r = 0; r < block.rows; ++r) {
     const float* factors = block.factors + r / block.tile_height * block.tile_stride;
     for (std::int64_t i = 0; i < block.cols; ++i) {
@@ -327,14 +335,14 @@ void encode_by_definition(const EncodeRule& rule, const RandomStream& random,
                           : static_cast<const float*>(block.data)[at];
       const float factor = factors[i / block.tile_width];
       std::uint32_t bits = 0;
-      if (rounding == Rounding::stochastic) {
+      if (cast.is_random()) {
         bits = numerics::random_bits(random.seed, random.step, random.tensor, random.orientation,
                                      block.first_index +
                                          static_cast<std::uint64_t>(r) * block.index_stride +
                                          static_cast<std::uint64_t>(i));
       }
-      codes.data[r * codes.stride + i] = static_cast<std::uint8_t>(numerics::encode(
-          format, float_bits(rule.divide ? x / factor : x * factor), rounding, overflow, bits));
+      codes.data[r * codes.stride + i] = static_cast<std::uint8_t>(
+          numerics::encode(cast, float_bits(rule.divide ? x / factor : x * factor), bits));
     }
   }
 }

@@ -9,11 +9,14 @@ namespace fp8lab::cpu {
 /// policies as plain numbers.
 struct EncodeRule {
   std::int32_t exponent_bits, mantissa_bits, bias;
-  std::int32_t specials;  ///< numerics::SpecialValues
-  std::int32_t encoding;  ///< numerics::Encoding
-  std::int32_t rounding;  ///< numerics::Rounding
-  std::int32_t overflow;  ///< numerics::Overflow
-  bool divide;            ///< value / factor instead of value * factor
+  std::int32_t specials;     ///< numerics::SpecialValues
+  std::int32_t encoding;     ///< numerics::Encoding
+  std::int32_t rounding;     ///< numerics::Rounding
+  std::int32_t overflow;     ///< numerics::Overflow
+  bool divide;               ///< value / factor instead of value * factor
+  std::int32_t random_bits;  ///< numerics::ElementCast::random_bits
+  /// numerics::ElementCast::via, which has infinity.
+  std::int32_t via_exponent_bits, via_mantissa_bits, via_bias;
 };
 
 /// Philox stream of one tensor; matters for stochastic rounding only.

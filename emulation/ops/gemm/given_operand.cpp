@@ -67,7 +67,9 @@ std::string accepted_scales(const QuantSpec& spec) {
     case ScaleFormat::e8m0: return "powers of two from 2^-127 to 2^127, and NaN";
     case ScaleFormat::bf16: return "finite BF16 numbers and NaN";
     case ScaleFormat::e4m3: return "E4M3 numbers without a sign up to 448, and NaN";
-    case ScaleFormat::nv_two_level: return "E4M3 numbers without a sign times one FP32 factor";
+    case ScaleFormat::nv_two_level:
+      return fmt::format("E4M3 numbers without a sign times one FP32 factor{}",
+                         spec.scale.outer == numerics::OuterScale::row ? " of the row" : "");
   }
   return {};
 }
@@ -115,8 +117,12 @@ void check_given_codes(const std::string& name, const TensorView& codes, const F
 
 void check_given_scales(const std::string& name, const TensorView& scales, const QuantSpec& spec) {
   const std::int64_t tiles = scales.cols / spec.tile_numbers();
+  const bool has_two_levels = spec.scale_source != ScaleSource::static_scale &&
+                              spec.scale.format == ScaleFormat::nv_two_level;
+  const bool has_row_factors = has_two_levels && spec.scale.outer == numerics::OuterScale::row;
   std::vector<float> numbers;
   for (std::int64_t r = 0; r < scales.rows; ++r) {
+    if (has_row_factors) numbers.clear();
     for (std::int64_t j = 0; j < tiles; ++j) {
       const float scale = scales.row<const float>(r)[j];
       if (!holds(spec, scale)) {
@@ -126,13 +132,11 @@ void check_given_scales(const std::string& name, const TensorView& scales, const
       }
       if (!std::isnan(scale)) numbers.push_back(scale);
     }
+    const bool is_last = r + 1 == scales.rows;
+    if (!has_two_levels || (!has_row_factors && !is_last) || have_common_factor(numbers)) continue;
+    throw Error(fmt::format("{}: no FP32 factor makes these the scales of {}; accepted: {}", name,
+                            label(spec), accepted_scales(spec)));
   }
-  if (spec.scale_source == ScaleSource::static_scale ||
-      spec.scale.format != ScaleFormat::nv_two_level || have_common_factor(numbers)) {
-    return;
-  }
-  throw Error(fmt::format("{}: no FP32 factor makes these the scales of {}; accepted: {}", name,
-                          label(spec), accepted_scales(spec)));
 }
 
 }  // namespace fp8lab

@@ -6,10 +6,8 @@ namespace fp8lab {
 
 numerics::StateCodec state_codec(const QuantSpec& spec) {
   numerics::StateCodec codec;
-  codec.format = spec.format;
+  codec.cast = spec.cast();
   codec.rule = spec.scale;
-  codec.rounding = spec.rounding;
-  codec.overflow = spec.overflow;
   codec.is_expanded = spec.transform.is<RangeExpansion>();
   codec.is_scaled = spec.scale_source == ScaleSource::current;
   if (spec.scale_source == ScaleSource::static_scale) codec.fixed_scale = spec.static_scale;

@@ -15,17 +15,17 @@ namespace fp8lab::ops {
 /// Scales (specification.md). current: each tile's own amax through numerics::tile_scale. The amax
 /// is a maximum of magnitude bits, so infinity and NaN exceed every number and reach tile_scale,
 /// which gives such a tile scale 1 (e8m0: NaN; see there). Two-level scales are
-/// numerics::nv_tile_scale with the tensor's amax; FourOverSix takes the enlarged one if its
-/// four_over_six_error is smaller. If the rule asks for standard deviations,
-/// numerics::TileDeviation replaces the amax. delayed: the current scale in `state` (DelayedState;
-/// zeros stand for 1), and state[kAmax] is raised to the amax of the tensor. static:
-/// spec.static_scale with the multiplier RN(1/scale).
+/// numerics::nv_tile_scale with the amax of the tensor, or with OuterScale::row that of the
+/// operand's row; FourOverSix takes the enlarged one if its four_over_six_error is smaller. If the
+/// rule asks for standard deviations, numerics::TileDeviation replaces the amax. delayed: the
+/// current scale in `state` (DelayedState; zeros stand for 1), and state[kAmax] is raised to the
+/// amax of the tensor. static: spec.static_scale with the multiplier RN(1/scale).
 ///
-/// Codes: numerics::encode(format, float_bits(scaled_value(scale, x)), rounding, overflow, bits),
-/// where scaled_value divides only under an fp32 scale with ScaleArithmetic::dec_div. The random
-/// bits of stochastic rounding are numerics::random_bits(operand.key.., index) with the element's
-/// logical index in the source, r * C + c. An all-zero tile has zero codes with the signs of its
-/// zeros.
+/// Codes: numerics::encode(spec.cast(), float_bits(scaled_value(scale, x)), word), where
+/// scaled_value divides only under an fp32 scale with ScaleArithmetic::dec_div. The random word of
+/// stochastic rounding is numerics::random_bits(operand.key.., index) with the element's logical
+/// index in the source, r * C + c, whatever the number of its bits that the rounding uses. An
+/// all-zero tile has zero codes with the signs of its zeros.
 ///
 /// With a transform along K or a clamp, the tensor above is the transformed source, in FP32; an
 /// element's logical index is its position in that tensor. A clamp writes operand.clamp_bounds.

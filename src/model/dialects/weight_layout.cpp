@@ -186,6 +186,9 @@ std::string refuse_spec(const WeightLayout& layout, const QuantSpec& spec) {
   if (layout.has_two_levels() != (format == ScaleFormat::nv_two_level)) {
     return layout.has_two_levels() ? "its scales have one level" : "its scales have two levels";
   }
+  if (layout.has_two_levels() && spec.scale.outer == numerics::OuterScale::row) {
+    return "its two-level scales have a factor of each row";
+  }
   if (layout.has_e8m0_scales() || layout.scales_are_powers) {
     const bool is_power = spec.has_scale() && spec.scale.is_power_of_two();
     if (!is_power || spec.scale.factor != 1.0f) return "its scales are no powers of two";

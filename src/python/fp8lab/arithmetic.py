@@ -67,10 +67,11 @@ def encode(
 ) -> NDArray[Any]:
     """Returns the codes of `x` in `format`: uint8, uint16 or uint32 by the width of the format.
 
-    The shape is that of `x`. Rounding is `nearest` (ties to even), `toward_zero` or `stochastic`
-    (Philox bits of `seed` and the element's index). Overflow is `saturate` (largest finite
-    magnitude, also for infinity) or `special` (infinity if the format has one, else NaN). NaN
-    becomes the positive canonical NaN, or the maximum if the format has no NaN.
+    The shape is that of `x`. Rounding is `nearest` (ties to even), `toward_zero`, `stochastic`
+    (Philox bits of `seed` and the element's index) or `stochastic:N` (N of these bits). Overflow is
+    `saturate` (largest finite magnitude, also for infinity) or `special` (infinity if the format
+    has one, else NaN). NaN becomes the positive canonical NaN, or the maximum if the format has no
+    NaN.
     """
     bits = ctypes.c_int32()
     for name, word in (("format", format), ("rounding", rounding), ("overflow", overflow)):

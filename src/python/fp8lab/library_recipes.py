@@ -81,10 +81,14 @@ def _merged(*parts: dict[str, Table]) -> dict[str, Table]:
     return merged
 
 
+_BACKWARD = (None, "high_precision", "dequantized")  # of backward_override
+
+
 def _delayed(source: Any) -> tuple[str, dict[str, Table], dict[str, Table]]:
     if callable(source.amax_compute_algo):
         raise _refuse(source, "amax_compute_algo", "a function", "'max' or 'most_recent'")
     _require(source, "scaling_factor_compute_algo", None)
+    _require(source, "backward_override", None)
     history = {
         "history": int(source.amax_history_len),
         "amax_algorithm": _require(source, "amax_compute_algo", "max", "most_recent"),
@@ -94,16 +98,23 @@ def _delayed(source: Any) -> tuple[str, dict[str, Table], dict[str, Table]]:
 
 
 def _current(source: Any) -> tuple[str, dict[str, Table], dict[str, Table]]:
+    _require(source, "backward_override", None)
     slots = _merged(_formats(source), _scales(source, False))
     return "te_current", slots, _schedules(source, (False, True, True))
 
 
 def _mx(source: Any) -> tuple[str, dict[str, Table], dict[str, Table]]:
     _require(source, "margin", 0)
-    return "mxfp8", _formats(source), {}
+    backward = _require(source, "backward_override", *_BACKWARD)
+    base = {None: "mxfp8", "high_precision": "mxfp8_bf16_backward"}
+    if backward is None:
+        return "mxfp8", _formats(source), {}
+    forward = {"default": _formats(source)["default"]}
+    return base.get(backward, "mxfp8_dequantized_backward"), forward, {}
 
 
 def _block(source: Any) -> tuple[str, dict[str, Table], dict[str, Table]]:
+    _require(source, "backward_override", None)
     tiles: dict[str, Table] = {}
     dimensions = {"x": ("x", 1), "w": ("w", 2), "dy": ("grad", 1)}
     for tensor, (word, default) in dimensions.items():
@@ -120,7 +131,36 @@ def _block(source: Any) -> tuple[str, dict[str, Table], dict[str, Table]]:
     return base, slots, _schedules(source, (True, True, True))
 
 
+def _nvfp4_forward(source: Any, backward: str) -> tuple[str, dict[str, Table], dict[str, Table]]:
+    """NVFP4 in the forward pass alone."""
+    is_row = bool(getattr(source, "row_scaled_activation", False))
+    x: Table = {"outer_scale": "row" if is_row else "tensor"}
+    w: Table = {}
+    if not getattr(source, "disable_2d_quantization", False):
+        w.update(tile="16x16", scale_format="nv_two_level")
+    chosen = _require(source, "nvfp4_4over6", "none", "weights", "activations", "all")
+    if chosen != "none":
+        _require(source, "nvfp4_4over6_e4m3_use_256", "all", chosen)
+        error = _word(getattr(source, "nvfp4_4over6_err_mode", "MAE"))
+        if error not in ("mae", "mse"):
+            raise _refuse(source, "nvfp4_4over6_err_mode", error, "MAE, MSE")
+        for scope, table in (("activations", x), ("weights", w)):
+            if chosen in ("all", scope):
+                table["four_over_six"] = error
+    slots = {"fprop.x": x, "fprop.w": w}
+    if backward == "high_precision":
+        plain = {"orientation_source": "high_precision"}
+        slots.update({"dgrad.w": plain, "wgrad.x": plain})
+    return "nvfp4_row_dequantized_backward", slots, {}
+
+
 def _nvfp4(source: Any) -> tuple[str, dict[str, Table], dict[str, Table]]:
+    backward = _require(source, "backward_override", *_BACKWARD)
+    if backward is not None:
+        return _nvfp4_forward(source, backward)
+    # Both are for the forward pass; how they go with the gradients' transforms is not published.
+    _require(source, "row_scaled_activation", False)
+    _require(source, "nvfp4_4over6", "none")
     slots: dict[str, Table] = {}
     if getattr(source, "disable_rht", False):
         slots["wgrad.x"], slots["wgrad.dy"] = {"transform": "none"}, {"transform": "none"}

@@ -16,11 +16,11 @@ class QuantSpec:
     `nv_two_level`) or both at once (`mx32`, `nv16`), a scale rounding (`ceil`, `enc_floor`,
     `ocp_floor`, `rceil`, `even`, `scale_rounding:nearest`), a scale arithmetic (`enc_div`,
     `dec_div_recip`, `dec_div`), `mae` or `mse`, `delayed` or `static:NUMBER`, a rounding
-    (`ties_down`, `ties_positive`, `toward_zero`, `stochastic`), a transform, and further keys of a
-    recipe's slot table, such as `amax_epsilon:1e-4`. A format alone is a cast without a scale. The
-    default scale rounding is `enc_floor` for `pow2` and `rceil` for `e8m0`, so that no element
-    saturates, and `ocp_floor` for `mx32`. `label` is the spec in these words; QuantSpec(label) is
-    an equal spec.
+    (`ties_down`, `ties_positive`, `toward_zero`, `stochastic`, `stochastic:N` with N random bits),
+    a transform, and further keys of a recipe's slot table, such as `amax_epsilon:1e-4`,
+    `via:fp16`, `outer_scale:row`. A format alone is a cast without a scale. The default scale
+    rounding is `enc_floor` for `pow2` and `rceil` for `e8m0`, so that no element saturates, and
+    `ocp_floor` for `mx32`. `label` is the spec in these words; QuantSpec(label) is an equal spec.
 
     `QuantSpec("infir2:fprop.x")` is the quantizer of a recipe's operand.
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/element_cast.hpp"
 #include "emulation/numerics/nearest_codec.hpp"
 #include "emulation/numerics/stochastic_codec.hpp"
 #include "emulation/numerics/tree_sum.hpp"
@@ -166,14 +167,15 @@ TEST_CASE("the codec of few operations equals the general one for every format t
       }
       if (StochasticCodec::applies(format)) {
         ++drawn;
-        const StochasticCodec codec(format, overflow);
-        std::uint32_t random = 0;
-        for (const std::uint32_t bits : inputs) {
-          random = random * 1664525u + 1013904223u;
-          for (const std::uint32_t word : {0u, ~0u, random, bits, 0u - (bits << 8)}) {
-            if (codec.encode(bits_float(bits), word) !=
-                encode(format, bits, Rounding::stochastic, overflow, word))
-              ++mismatches;
+        for (const int count : {0, 1, 8, 16, 23, 32}) {
+          const StochasticCodec codec(format, overflow, count);
+          const ElementCast cast{format, Rounding::stochastic, overflow, count};
+          std::uint32_t random = 0;
+          for (const std::uint32_t bits : inputs) {
+            random = random * 1664525u + 1013904223u;
+            for (const std::uint32_t word : {0u, ~0u, random, bits, 0u - (bits << 8)}) {
+              if (codec.encode(bits_float(bits), word) != encode(cast, bits, word)) ++mismatches;
+            }
           }
         }
       }

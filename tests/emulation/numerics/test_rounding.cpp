@@ -1,10 +1,12 @@
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <random>
 
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/element_cast.hpp"
 #include "emulation/numerics/few_random_bits.hpp"
 
 using namespace fp8lab::numerics;
@@ -198,6 +200,52 @@ TEST_CASE("overflow is decided after rounding for every rounding") {
               overflow_code(format, Overflow::special));
     }
   }
+}
+
+TEST_CASE("of all values of N random bits, the share that rounds up is floor(2^N fraction) / 2^N") {
+  std::mt19937 random(9);
+  for (const FormatSpec format : {kE4M3, kE5M2, kE3M4, kE2M3, kE3M2, kE2M1, kInt8}) {
+    for (const int count : {1, 3, 8, 11}) {
+      const ElementCast cast{format, Rounding::stochastic, Overflow::saturate, count};
+      for (int i = 0; i < 60; ++i) {
+        // From a quarter of the smallest number to the largest one.
+        const int lowest = format.min_exponent() - format.mantissa_bits - 2;
+        const int exponents = format.max_exponent() - lowest;
+        const int exponent = lowest + static_cast<int>(random()) % exponents;
+        const double x =
+            std::ldexp(1.0 + std::ldexp(static_cast<double>(random() >> 9), -23), exponent);
+        const double step =
+            std::ldexp(1.0, std::max(exponent, format.min_exponent()) - format.mantissa_bits);
+        const double whole = std::floor(x / step), fraction = x / step - whole;
+        const auto bits = float_bits(static_cast<float>(i % 2 == 0 ? x : -x));
+        std::uint32_t ups = 0;
+        for (std::uint32_t word = 0; word < (1u << count); ++word) {
+          const std::uint32_t noise = static_cast<std::uint32_t>(random()) << count;
+          const double value = std::abs(decode(format, encode(cast, bits, word | noise)));
+          REQUIRE((value == whole * step || value == (whole + 1.0) * step));
+          ups += value > whole * step ? 1u : 0u;
+        }
+        REQUIRE(ups == static_cast<std::uint32_t>(std::floor(std::ldexp(fraction, count))));
+      }
+    }
+  }
+}
+
+TEST_CASE("a value is rounded via another format to nearest even, and overflows to infinity") {
+  std::mt19937 random(10);
+  for (const FormatSpec via : {kFP16, kBF16, kTF32, FormatSpec{5, 6, 15}}) {
+    for (int i = 0; i < 20000; ++i) {
+      const auto bits = static_cast<std::uint32_t>(random());
+      const std::uint32_t expected =
+          decode_bits(via, encode(via, bits, Rounding::nearest, Overflow::special));
+      REQUIRE(rounded_via(via, bits) == expected);
+    }
+  }
+  CHECK(rounded_via(kFP16, float_bits(65519.0f)) == float_bits(65504.0f));
+  CHECK(rounded_via(kFP16, float_bits(65520.0f)) == kF32Infinity);
+  CHECK(rounded_via(kBF16, kF32MaxFinite) == kF32Infinity);
+  CHECK(rounded_via(kBF16, 0xFF812345u) == kF32NaN);
+  CHECK(rounded_via(kFP16, 0xFF812345u) == kF32NaN);
 }
 
 TEST_CASE("a few random bits round up with the probability that they can express") {

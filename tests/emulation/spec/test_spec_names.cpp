@@ -89,6 +89,21 @@ TEST_CASE("accumulator and schedule names are inverse to each other") {
   CHECK(label(spec) == "sm90_bf16/promote:64/bf16/epilogue/split_k:2");
 }
 
+TEST_CASE("rounding names are inverse to each other") {
+  using numerics::Rounding;
+  for (const char* name : {"nearest", "ties_down", "ties_positive", "toward_zero", "stochastic",
+                           "stochastic:1", "stochastic:8", "stochastic:32"}) {
+    const std::optional<RoundingChoice> choice = rounding_from_name(name);
+    REQUIRE(choice);
+    CHECK(rounding_name(choice->rounding, choice->random_bits) == name);
+  }
+  CHECK(rounding_from_name("stochastic:8") == RoundingChoice{Rounding::stochastic, 8});
+  for (const char* name : {"", "stochastic:", "stochastic:0", "stochastic:33", "stochastic:8x",
+                           "stochastic:-1", "nearest:8", "Stochastic"}) {
+    CHECK_FALSE(rounding_from_name(name));
+  }
+}
+
 TEST_CASE("labels and the cost of scales") {
   QuantSpec spec;
   CHECK(label(spec) == "bf16");
@@ -108,6 +123,10 @@ TEST_CASE("labels and the cost of scales") {
   spec.tile = {1, 16};
   CHECK(label(spec) == "e4m3fn/1x16/nv_two_level");
   CHECK(scale_bits_per_element(spec, 10, 32) == 0.5 + 32.0 / 320);
+  spec.scale.outer = numerics::OuterScale::row;
+  CHECK(label(spec) == "e4m3fn/1x16/nv_two_level/outer_scale:row");
+  CHECK(scale_bits_per_element(spec, 10, 32) == 0.5 + 32.0 / 32);
+  spec.scale.outer = numerics::OuterScale::tensor;
   spec.scale.format = numerics::ScaleFormat::bf16;
   CHECK(scale_bits_per_element(spec, 10, 32) == 1.0);
   spec.scale.format = numerics::ScaleFormat::e8m0;

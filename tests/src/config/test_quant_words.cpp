@@ -84,6 +84,8 @@ numerics::ScaleRule draw_rule(Draw& draw) {
   rule.scale_overflow = draw.mostly<ScaleOverflow>({ScaleOverflow::saturate, ScaleOverflow::nan});
   rule.four_over_six =
       draw.mostly<FourOverSix>({FourOverSix::none, FourOverSix::mae, FourOverSix::mse});
+  rule.outer =
+      draw.mostly<numerics::OuterScale>({numerics::OuterScale::tensor, numerics::OuterScale::row});
   rule.deviations = draw.mostly<float>({0.0f, 2.92247856f, 64.0f});
   rule.factor = draw.mostly<float>({1.0f, 1.3333334f, 0.5f});
   return rule;
@@ -120,6 +122,8 @@ QuantSpec draw_spec(Draw& draw) {
   spec.rounding =
       draw.mostly<Rounding>({Rounding::nearest, Rounding::ties_down, Rounding::ties_positive,
                              Rounding::toward_zero, Rounding::stochastic});
+  if (spec.rounding == Rounding::stochastic) spec.random_bits = draw.of<int>({0, 1, 8, 16, 32});
+  spec.via = *format_by_name(draw.mostly<std::string>({"fp32", "fp16", "bf16", "e8m10"}));
   spec.overflow = draw.mostly<Overflow>({Overflow::saturate, Overflow::special});
   spec.weight_source = draw.of<WeightSource>({WeightSource::bf16, WeightSource::master});
   spec.estimator = *estimator_from_name(draw.mostly<std::string>({"ste", "clip_mask", "dge:5:3"}));
@@ -149,8 +153,8 @@ TEST_CASE("the label of every operand of every built-in recipe reads back as tha
 
 TEST_CASE("labels of drawn quantizers read back") {
   // A field that is new here does not compile: labels and words have to say it.
-  const auto& [format, tile, scale, source, rounding, overflow, fixed, history, algorithm, warmup,
-               orientation, weight, transform, estimator] = QuantSpec{};
+  const auto& [format, tile, scale, source, rounding, bits, via, overflow, fixed, history,
+               algorithm, warmup, orientation, weight, transform, estimator] = QuantSpec{};
   CHECK(history == 1024);
   Draw draw;
   int scaled = 0;
@@ -173,6 +177,10 @@ TEST_CASE("labels say all that shapes a scale") {
   CHECK(label(parse_quant_spec("e2m1/nv16/mse")) == "e2m1/1x16/nv_two_level/mse");
   CHECK(label(parse_quant_spec("e5m2/1x16/pow2/scale_rounding:nearest")) ==
         "e5m2/1x16/pow2/scale_rounding:nearest");
+  CHECK(label(parse_quant_spec("e2m1/nv16/outer_scale:row/stochastic:8")) ==
+        "e2m1/1x16/nv_two_level/outer_scale:row/stochastic:8");
+  CHECK(label(parse_quant_spec("e4m3fn/stochastic:16/via:bf16")) ==
+        "e4m3fn/via:bf16/stochastic:16");
 }
 
 TEST_CASE("one rule rounds powers of two for which nothing is said, in words and in recipes") {
@@ -285,6 +293,15 @@ TEST_CASE("a word is used or refused") {
       {"e4m3fn/static:", {.accepted = "static:NUMBER, a number from 2^-126 to 2^127"}},
       {"e4m3fn/row/overflow:wrap", {.accepted = "overflow:saturate, overflow:special"}},
       {"e4m3fn/tile:row", {.noun = "unknown word", .key = "tile:row"}},
+      {"e2m1/nv16/stochastic:0", {.noun = "unknown word", .key = "stochastic:0"}},
+      {"e2m1/nv16/stochastic:33", {.noun = "unknown word", .key = "stochastic:33"}},
+      {"e2m1/nv16/nearest:8", {.noun = "unknown word", .key = "nearest:8"}},
+      {"e2m1/nv16/stochastic/stochastic:8",
+       {.key = "stochastic:8", .reason = "after 'stochastic'"}},
+      {"e4m3fn/row/via:e5m2", {.noun = "unknown word", .key = "via:e5m2"}},
+      {"e4m3fn/row/via:int16", {.noun = "unknown word", .key = "via:int16"}},
+      {"e4m3fn/row/outer_scale:row",
+       {.key = "outer_scale:row", .reason = "has no effect", .accepted = "with nv_two_level"}},
       {"e8m3/row", {.reason = "more than 8 bits"}},
       {"bf16/overflow:special", {.reason = "passed through"}},
   };

@@ -64,7 +64,10 @@ TEST_CASE("rows without mixing are quantized as if they were alone") {
                                   "e4m3fn/4x128",
                                   "e4m3fn/128x128/pow2",
                                   "e2m1/1x16/nv_two_level",
+                                  "e2m1/1x16/nv_two_level/outer_scale:row",
+                                  "e2m1/1x16/nv_two_level/mse/outer_scale:row",
                                   "e4m3fn/row/stochastic",
+                                  "e4m3fn/row/via:bf16",
                                   "int8/row/clamp:0.99",
                                   "int8/row/hadamard:full",
                                   "e4m3fn/1x64/hadamard:16:drawn",
@@ -109,7 +112,8 @@ TEST_CASE("recipes with activations local to a token are known") {
     return !row_mixing(load_recipe(recipe).linear.slot(Slot::fprop_x)).empty();
   };
   for (const char* recipe : {"bf16", "fp32", "infir2", "infir2_e5m2", "infir2_1x32", "infir2_row",
-                             "mxfp8", "deepseek_v3", "torchao_rowwise", "te_delayed"}) {
+                             "mxfp8", "deepseek_v3", "torchao_rowwise", "te_delayed",
+                             "nvfp4_row_dequantized_backward", "nvfp4_row_four_over_six"}) {
     INFO(recipe);
     CHECK(!mixes(recipe));
   }

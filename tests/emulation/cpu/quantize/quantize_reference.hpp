@@ -148,6 +148,60 @@ inline float amax_of(const Matrix& source) {
   return numerics::bits_float(amax);
 }
 
+/// Largest magnitude of row `r` of the operand.
+inline float amax_of_row(const Matrix& source, bool transpose, std::int64_t r) {
+  std::uint32_t amax = 0;
+  for (std::int64_t c = 0; c < (transpose ? source.rows() : source.cols()); ++c) {
+    amax = std::max(amax, numerics::float_bits(source_at(source, transpose, r, c)) & 0x7FFFFFFFu);
+  }
+  return numerics::bits_float(amax);
+}
+
+/// A magnitude in steps of the grid of a floating or integer format, in double precision.
+inline double steps_of(const numerics::FormatSpec& format, double magnitude, double& step) {
+  const int exponent = magnitude == 0.0 ? format.min_exponent() : std::ilogb(magnitude);
+  step = std::ldexp(1.0, std::max(exponent, format.min_exponent()) - format.mantissa_bits);
+  return magnitude / step;
+}
+
+/// The value rounded first to `via`, to nearest even with overflow to infinity, and then, with
+/// `count` random bits, to a number of the grid of `format`, without the codecs. Infinity and NaN
+/// stay.
+inline float via_value(const numerics::FormatSpec& via, float value) {
+  double step = 0.0;
+  if (via == numerics::kFP32 || !std::isfinite(value)) return value;
+  const double steps = steps_of(via, std::abs(static_cast<double>(value)), step);
+  const double rounded = std::nearbyint(steps) * step;
+  const double largest = numerics::max_finite(via);
+  const double magnitude = rounded > largest ? std::numeric_limits<double>::infinity() : rounded;
+  return static_cast<float>(std::copysign(magnitude, static_cast<double>(value)));
+}
+inline float few_bits_value(const numerics::FormatSpec& format, float value, std::uint32_t random,
+                            int count) {
+  double step = 0.0;
+  if (!std::isfinite(value)) return value;
+  const double steps = steps_of(format, std::abs(static_cast<double>(value)), step);
+  const double whole = std::floor(steps);
+  // 32 bits at most: a probability is a multiple of 2^-32 rounded down, like the bits of a word.
+  const double weight = std::floor(std::ldexp(steps - whole, count));
+  const double draw = std::fmod(static_cast<double>(random), std::ldexp(1.0, count));
+  const bool is_up = draw + weight >= std::ldexp(1.0, count);
+  return static_cast<float>(
+      std::copysign((whole + (is_up ? 1.0 : 0.0)) * step, static_cast<double>(value)));
+}
+
+/// The code of a scaled value by the definition of a cast.
+inline std::uint32_t expected_code(const QuantSpec& spec, float value, std::uint32_t random) {
+  const float first = via_value(spec.via, value);
+  if (spec.random_bits == 0) {
+    return numerics::encode(spec.format, numerics::float_bits(first), spec.rounding, spec.overflow,
+                            random);
+  }
+  const float rounded = few_bits_value(spec.format, first, random, spec.random_bits);
+  return numerics::encode(spec.format, numerics::float_bits(rounded), numerics::Rounding::nearest,
+                          spec.overflow);
+}
+
 /// current and none scale sources, in the orientation of the operand.
 inline std::vector<ExpectedElement> reference(const Matrix& source, bool transpose,
                                               const QuantSpec& spec, const RandomKey& key) {
@@ -170,7 +224,9 @@ inline std::vector<ExpectedElement> reference(const Matrix& source, bool transpo
       }
       numerics::TileScale scale;
       if (spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level) {
-        const float factor = numerics::nv_tensor_factor(spec.scale, spec.format, amax_of(source));
+        const bool by_row = spec.scale.outer == numerics::OuterScale::row;
+        const float factor = numerics::nv_tensor_factor(
+            spec.scale, spec.format, by_row ? amax_of_row(source, transpose, r0) : amax_of(source));
         const float tile_amax = numerics::bits_float(amax);
         scale = numerics::nv_tile_scale(spec.format, factor, tile_amax);
         if (spec.scale.four_over_six != numerics::FourOverSix::none) {
@@ -194,10 +250,8 @@ inline std::vector<ExpectedElement> reference(const Matrix& source, bool transpo
               numerics::random_bits(key.seed, key.step_number(), key.tensor, key.orientation,
                                     static_cast<std::uint64_t>(index));
           const float value = numerics::scaled_value(scale, source_at(source, transpose, r, c));
-          expected[static_cast<std::size_t>(r * k + c)] = {
-              numerics::encode(spec.format, numerics::float_bits(value), spec.rounding,
-                               spec.overflow, random),
-              scale.decode};
+          expected[static_cast<std::size_t>(r * k + c)] = {expected_code(spec, value, random),
+                                                           scale.decode};
         }
       }
     }

@@ -193,6 +193,90 @@ TEST_CASE("every narrow format, rounding and overflow equals the naive loop") {
   }
 }
 
+TEST_CASE("few random bits and a rounding to another format first equal their definitions") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Matrix source(dtype, 40, 150);
+    test::fill_wide(source, 8);
+    for (const char* name : {"e4m3fn", "e5m2", "e2m1", "e3m4", "int8", "e4m3_240", "e5m1"}) {
+      for (const char* via : {"fp32", "fp16", "bf16", "e8m10"}) {
+        for (const char* rounding :
+             {"nearest", "toward_zero", "stochastic", "stochastic:1", "stochastic:8",
+              "stochastic:16", "stochastic:23", "stochastic:32"}) {
+          for (const auto overflow : {Overflow::saturate, Overflow::special}) {
+            QuantSpec spec = quantized(*format_by_name(name), {1, 32});
+            spec.via = *format_by_name(via);
+            spec.rounding = rounding_from_name(rounding)->rounding;
+            spec.random_bits = rounding_from_name(rounding)->random_bits;
+            spec.overflow = overflow;
+            if (overflow == Overflow::special) spec.scale_source = ScaleSource::none;
+            INFO(label(spec));
+            CHECK(mismatches(source, false, spec) == 0);
+            CHECK(mismatches(source, true, spec) == 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a cast through FP16 or BF16 rounds twice") {
+  // 1.0625 is halfway between 1 and 1.125; a little more is lost in FP16, and more in BF16.
+  Matrix source(DType::f32, 1, 5);
+  const float values[] = {1.0625f + 0x1p-12f, 1.0625f + 0x1p-9f, -1.0625f - 0x1p-12f, 70000.0f,
+                          0x1.8p-17f};
+  for (int i = 0; i < 5; ++i) source.set(0, i, values[i]);
+  const auto codes = [&](const FormatSpec& format, const FormatSpec& via) {
+    QuantSpec spec = quantized(format, {});
+    spec.scale_source = ScaleSource::none;
+    spec.via = via;
+    Operand operand(spec, 1, 5);
+    operand.key = kKey;
+    cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
+    return std::vector<std::uint32_t>{operand.code(0, 0), operand.code(0, 1), operand.code(0, 2),
+                                      operand.code(0, 3), operand.code(0, 4)};
+  };
+  using Codes = std::vector<std::uint32_t>;
+  CHECK(codes(numerics::kE4M3, numerics::kFP32) == Codes{0x39, 0x39, 0xB9, 0x7E, 0x00});
+  CHECK(codes(numerics::kE4M3, numerics::kFP16) == Codes{0x38, 0x39, 0xB8, 0x7E, 0x00});
+  CHECK(codes(numerics::kE4M3, numerics::kBF16) == Codes{0x38, 0x38, 0xB8, 0x7E, 0x00});
+  // Through FP16 70000 is infinity, and the code that of overflow. 0.75 of the smallest e5m2
+  // number is an FP16 number.
+  CHECK(codes(numerics::kE5M2, numerics::kFP16) == Codes{0x3C, 0x3C, 0xBC, 0x7B, 0x01});
+  CHECK(codes(*format_by_name("e6m1"), numerics::kFP32)[3] == 0x5E);  // 65536
+  CHECK(codes(*format_by_name("e6m1"), numerics::kFP16)[3] == 0x7D);  // the largest number
+}
+
+TEST_CASE("N random bits cut the probability of rounding up to a multiple of 2^-N") {
+  constexpr std::int64_t kRows = 256, kCols = 256;
+  // 0.45 of a step above 1: 115 of 256 words round up, 7 of 16, 1 of 4.
+  const float value = 1.0f + 0.125f * 0.45f;
+  Matrix source(DType::f32, kRows, kCols);
+  for (std::int64_t i = 0; i < kRows * kCols; ++i) source.set(i / kCols, i % kCols, value);
+  for (const auto& [bits, share] : {std::pair{8, 115.0 / 256}, {4, 7.0 / 16}, {2, 1.0 / 4}}) {
+    QuantSpec spec = quantized(numerics::kE4M3, {});
+    spec.scale_source = ScaleSource::none;
+    spec.rounding = Rounding::stochastic;
+    spec.random_bits = bits;
+    Operand operand(spec, kRows, kCols);
+    operand.key = kKey;
+    cpu::run(ops::Quantize{.source = source.view(), .operand = operand});
+    int ups = 0;
+    for (std::int64_t i = 0; i < kRows * kCols; ++i) {
+      const std::uint32_t code = operand.code(i / kCols, i % kCols);
+      REQUIRE((code == 0x38 || code == 0x39));
+      const std::uint32_t word =
+          numerics::random_bits(11, 22, 33, 0, static_cast<std::uint64_t>(i));
+      const auto low = word & ((1u << bits) - 1u);  // the low bits of the element's word decide
+      REQUIRE((code == 0x39) == (low + share * (1 << bits) >= (1 << bits)));
+      ups += code == 0x39 ? 1 : 0;
+    }
+    const double n = kRows * kCols;
+    const double bound = 5.0 * std::sqrt(share * (1.0 - share) / n);
+    CHECK(std::abs(ups / n - share) < bound);
+    if (bits <= 4) CHECK(std::abs(ups / n - 0.45) > bound);  // the bias of few bits is seen
+  }
+}
+
 TEST_CASE("vector encoders equal the codec on every bf16 value") {
   Matrix source(DType::bf16, 256, 256);
   for (std::int64_t i = 0; i < 65536; ++i) {
@@ -458,6 +542,24 @@ TEST_CASE("what cannot be quantized is refused by name") {
   spec.scale_source = ScaleSource::static_scale;
   spec.static_scale = 0.0f;
   refused(spec, "above 0");
+  spec = quantized(numerics::kE4M3, {1, 4});
+  spec.random_bits = 8;
+  refused(spec, "1 to 32 of stochastic rounding");
+  spec.rounding = Rounding::stochastic;
+  spec.format = numerics::kLns8;
+  refused(spec, "discards bits of a significand");
+  spec = quantized(numerics::kE4M3, {1, 4});
+  spec.via = numerics::kE5M2;
+  refused(spec, "accepted: fp32, bf16, fp16");
+  spec.via = numerics::kFP16;
+  spec.format = numerics::kLogFmt8;
+  refused(spec, "before a cast to logfmt8");
+  spec = quantized(numerics::kE2M1, {16, 16}, ScaleFormat::nv_two_level);
+  spec.scale.outer = numerics::OuterScale::row;
+  refused(spec, "a tile of one row");
+  spec = quantized(numerics::kE2M1, {1, 4});
+  spec.scale.outer = numerics::OuterScale::row;
+  refused(spec, "is for two-level scales");
 
   Operand transposed(quantized(numerics::kE4M3, {}), 8, 4);
   transposed.key = kKey;

@@ -91,6 +91,16 @@ std::vector<QuantSpec> specs() {
     });
   }
   add(numerics::kE4M3, {1, 128}, [](QuantSpec& s) { s.rounding = numerics::Rounding::stochastic; });
+  add(numerics::kE4M3, {1, 128}, [](QuantSpec& s) {
+    s.rounding = numerics::Rounding::stochastic;
+    s.random_bits = 8;
+  });
+  add(numerics::kE4M3, {1, 32}, [](QuantSpec& s) { s.via = numerics::kFP16; });
+  add(numerics::kE5M2, {}, [](QuantSpec& s) { s.via = numerics::kBF16; });
+  add(numerics::kE2M1, {1, 16}, [](QuantSpec& s) {
+    s.scale.format = numerics::ScaleFormat::nv_two_level;
+    s.scale.outer = numerics::OuterScale::row;
+  });
   add(numerics::kE4M3, {}, [](QuantSpec& s) { s.scale_source = ScaleSource::delayed; });
   add(numerics::kE4M3, {}, [](QuantSpec& s) { s.overflow = numerics::Overflow::special; });
   add(numerics::kBF16, {}, [](QuantSpec& s) { s.scale_source = ScaleSource::none; });
