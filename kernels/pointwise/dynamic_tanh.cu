@@ -1,8 +1,7 @@
 #include <cstdint>
 
 #include "emulation/numerics/dynamic_tanh.hpp"
-#include "kernels/pointwise/rows.cuh"
-#include "kernels/pointwise/warp_rows.cuh"
+#include "kernels/pointwise/trained_numbers.cuh"
 #include "kernels/runtime/cuda_handles.hpp"
 #include "kernels/runtime/operations.hpp"
 
@@ -38,23 +37,10 @@ __global__ void __launch_bounds__(kWarpRowThreads)
       if (lane_id() == 0) terms[row * terms_stride] = numerics::canonical_nan(by_alpha);
     }
     __syncwarp();
-    for_each_group_of_row(cols, [&](std::int64_t col, int count) {
-      float values[kGroup], d[kGroup], result[kGroup];
-      x.load_group(row, col, count, values);
-      dout.load_group(row, col, count, d);
-      for (int i = 0; i < kGroup; ++i) {
-        result[i] = numerics::dynamic_tanh_slopes(values[i], factor, d[i]).by_x;
-      }
-      dx.store_group(row, col, count, result);
+    store_gradient(x, dout, dx, row, cols, [&](float value, float d) {
+      return numerics::dynamic_tanh_slopes(value, factor, d).by_x;
     });
   }
-}
-
-/// Calls body.operator()<T>() with the type of alpha.
-template <class Body>
-void with_number(const TensorView& alpha, const Body& body) {
-  if (alpha.dtype == DType::bf16) return body.template operator()<std::uint16_t>();
-  body.template operator()<float>();
 }
 
 }  // namespace

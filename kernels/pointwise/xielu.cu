@@ -1,8 +1,7 @@
 #include <cstdint>
 
 #include "emulation/numerics/xielu.hpp"
-#include "kernels/pointwise/rows.cuh"
-#include "kernels/pointwise/warp_rows.cuh"
+#include "kernels/pointwise/trained_numbers.cuh"
 #include "kernels/runtime/cuda_handles.hpp"
 #include "kernels/runtime/operations.hpp"
 
@@ -59,30 +58,16 @@ __global__ void __launch_bounds__(kWarpRowThreads)
       }
     }
     __syncwarp();
-    for_each_group_of_row(cols, [&](std::int64_t col, int count) {
-      float values[kGroup], d[kGroup], result[kGroup];
-      x.load_group(row, col, count, values);
-      dout.load_group(row, col, count, d);
-      for (int i = 0; i < kGroup; ++i) {
-        result[i] = d[i] * numerics::xielu_slope(values[i], factors);
-      }
-      dx.store_group(row, col, count, result);
-    });
+    store_gradient(x, dout, dx, row, cols,
+                   [&](float value, float d) { return d * numerics::xielu_slope(value, factors); });
   }
-}
-
-/// Calls body.operator()<T>() with the type of the trained numbers.
-template <class Body>
-void with_numbers(const TensorView& p, const Body& body) {
-  if (p.dtype == DType::bf16) return body.template operator()<std::uint16_t>();
-  body.template operator()<float>();
 }
 
 }  // namespace
 
 void run(Context& context, const ops::XieluForward& op) {
   op.check();
-  with_numbers(op.p, [&]<class T>() {
+  with_number(op.p, [&]<class T>() {
     with_rows(
         [&]<class X, class Out>(const Rows<X>& x, const Rows<Out>& out) {
           const Xielu<T, X, Out> body{numbers_of<T>(op.p, op.n), x, out};
@@ -95,7 +80,7 @@ void run(Context& context, const ops::XieluForward& op) {
 void run(Context& context, const ops::XieluBackward& op) {
   op.check();
   if (op.dout.rows == 0) return;
-  with_numbers(op.p, [&]<class T>() {
+  with_number(op.p, [&]<class T>() {
     with_rows(
         [&](const auto& x, const auto& dout, const auto& dx) {
           xielu_backward<<<warp_row_blocks(context, op.dout.rows), kWarpRowThreads, 0,
