@@ -55,9 +55,9 @@ Options validate_options() {
       "of\n"
       "A100, A2, Ada, L40S, H100, H200 and B200 are recorded; those of compute capability 8.7, "
       "10.3,\n"
-      "11.0, 12.0 and 12.1 were never seen, and the probe itself has so far run on a simulated "
-      "GPU\n"
-      "alone. It does not ask tcgen05, block-scaled instructions and sparse ones. --out writes a "
+      "11.0, 12.0 and 12.1 were never seen. The probe itself has run on an H200 and on a simulated "
+      "GPU.\n"
+      "It does not ask tcgen05, block-scaled instructions and sparse ones. --out writes a "
       "pack\n"
       "that you can send; validate device PACK compares it on any machine.");
   options.add(
