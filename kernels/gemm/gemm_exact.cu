@@ -9,6 +9,7 @@
 //      else: the element is marked
 //   after all of K, each warp: one marked element at a time, its lanes share K
 //      twice the precision proves a sum, else ExactSum computes it
+#include <cmath>
 #include <limits>
 
 #include "emulation/numerics/exact_extent.hpp"
@@ -164,7 +165,7 @@ __device__ float sum_by_warp(const ScalarGemm& gemm, std::int64_t row, std::int6
   for (std::int64_t i = chunk.begin() + lane; i < chunk.end(); i += 32) {
     const double product = static_cast<double>(left(i)) * static_cast<double>(right(i));
     sum.add(product);
-    magnitudes += fabs(product);
+    magnitudes += std::fabs(product);
   }
   for (int span = 16; span > 0; span /= 2) {
     sum.add(
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(kThreads) exact_kernel(const __grid_constant__
         const float least = static_cast<float>(sum - error);
         const bool proven =
             numerics::float_bits(least) == numerics::float_bits(static_cast<float>(sum + error));
-        if (!proven && isfinite(sum)) marked |= 1u << (i * kOwn + j);
+        if (!proven && std::isfinite(sum)) marked |= 1u << (i * kOwn + j);
         accumulators[i][j].add(gemm.element, chunk,
                                numerics::canonical_nan(static_cast<float>(sum)), scales_a(row),
                                scales_b(column));

@@ -47,8 +47,10 @@ class Wheel:
         for name in promise.members:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_text("")
-        self.compile("library", promise.library, "-shared")
-        self.compile("program", promise.program)
+        fatbin = '__attribute__((section(".nv_fatbin"), used)) static int code = 1;\n'
+        prefix = fatbin if promise.has_kernels else ""
+        self.compile(prefix + GOOD["library"], promise.library, "-shared")
+        self.compile(prefix + GOOD["program"], promise.program)
         if not promise.beside:
             self.compile("openmp", OPENMP, *OPENMP_FLAGS)
 
@@ -94,6 +96,9 @@ def test_a_wheel_for_gpus_takes_openmp_from_the_other_wheel(wheel: Wheel, tmp_pa
     other = Wheel(tmp_path / "cuda", audit.CUDA)
     library = str(wheel.root / OPENMP)
     source = "void GOMP_parallel(void); void fp8lab_version(void) { GOMP_parallel(); }"
+    other.compile(source, audit.CUDA.library, "-shared", "-xnone", library)
+    assert faults_of(other) == [f"{audit.CUDA.library}: has no code for GPUs"]
+    source += '__attribute__((section(".nv_fatbin"), used)) static int code = 1;'
     other.compile(source, audit.CUDA.library, "-shared", "-xnone", library)
     assert faults_of(other) == []
     other.compile("openmp", OPENMP, *OPENMP_FLAGS)

@@ -32,6 +32,8 @@ class Promise(NamedTuple):
     program: str
     data: tuple[str, ...] = ()
     """Other members."""
+    has_kernels: bool = False
+    """Whether the library and the program hold code for GPUs."""
     beside: tuple[str, ...] = ()
     """Libraries that the wheel which it requires puts into the same folder."""
 
@@ -56,6 +58,7 @@ CUDA = Promise(
     largest=60 * 10**6,
     library="fp8lab/libfp8lab_cuda.so",
     program="fp8lab/bin/fp8lab-cuda",
+    has_kernels=True,
     beside=(OPENMP,),
 )
 
@@ -71,6 +74,8 @@ class Elf(NamedTuple):
     """Of the symbols that it needs, such as GLIBC_2.34."""
     undefined: set[str]
     exported: set[str]
+    has_kernels: bool
+    """Code for GPUs, which nvcc puts into sections of their own."""
 
 
 def _readelf(option: str, path: Path) -> str:
@@ -92,6 +97,7 @@ def read_elf(path: Path) -> Elf:
         versions=set(re.findall(r"Name: (\S+)", needs)),
         undefined={name for place, name in names if place == "UND"},
         exported={name for place, name in names if place not in ("UND", "ABS")},
+        has_kernels=" .nv_fatbin " in _readelf("--sections", path),
     )
 
 
@@ -163,6 +169,9 @@ def faults(wheel: Path, promise: Promise) -> list[str]:
         ):
             accepted = f"one of the name {OPENMP}" if own else "none"
             found.append(f"OpenMP's runtimes are {runtimes}; accepted: {accepted}")
+        for name in (promise.library, promise.program):
+            if name in elves and elves[name].has_kernels != promise.has_kernels:
+                found.append(f"{name}: has {'no ' if promise.has_kernels else ''}code for GPUs")
         if promise.library in elves:
             exported = elves[promise.library].exported
             strange = sorted(name for name in exported if not name.startswith("fp8lab_"))
