@@ -49,10 +49,15 @@ class Wheel:
             (self.root / name).write_text("")
         fatbin = '__attribute__((section(".nv_fatbin"), used)) static int code = 1;\n'
         prefix = fatbin if promise.has_kernels else ""
-        self.compile(prefix + GOOD["library"], promise.library, "-shared")
-        self.compile(prefix + GOOD["program"], promise.program)
+        self.compile(prefix + GOOD["library"], promise.library, "-shared", *self.search(1))
+        self.compile(prefix + GOOD["program"], promise.program, *self.search(2))
         if not promise.beside:
             self.compile("openmp", OPENMP, *OPENMP_FLAGS)
+
+    def search(self, folders: int) -> list[str]:
+        """Flags for a member in so many folders of a wheel for GPUs, which finds cuBLASLt."""
+        up = "/".join([".."] * folders)
+        return [f"-Wl,-rpath,$ORIGIN/{up}/nvidia/cu13/lib"] if self.promise.has_kernels else []
 
     def compile(self, source: str, member: str, *flags: str) -> None:
         words = ["cc", "-fPIC", "-xc", "-", "-o", str(self.root / member), *flags]
@@ -96,10 +101,14 @@ def test_a_wheel_for_gpus_takes_openmp_from_the_other_wheel(wheel: Wheel, tmp_pa
     other = Wheel(tmp_path / "cuda", audit.CUDA)
     library = str(wheel.root / OPENMP)
     source = "void GOMP_parallel(void); void fp8lab_version(void) { GOMP_parallel(); }"
-    other.compile(source, audit.CUDA.library, "-shared", "-xnone", library)
+    flags = ("-shared", "-xnone", library)
+    other.compile(source, audit.CUDA.library, *flags, *other.search(1))
     assert faults_of(other) == [f"{audit.CUDA.library}: has no code for GPUs"]
     source += '__attribute__((section(".nv_fatbin"), used)) static int code = 1;'
-    other.compile(source, audit.CUDA.library, "-shared", "-xnone", library)
+    other.compile(source, audit.CUDA.library, *flags)
+    (fault,) = faults_of(other)
+    assert fault.endswith("does not look for libraries in $ORIGIN/../nvidia/cu13/lib")
+    other.compile(source, audit.CUDA.library, *flags, *other.search(1))
     assert faults_of(other) == []
     other.compile("openmp", OPENMP, *OPENMP_FLAGS)
     (fault,) = faults_of(other)

@@ -20,6 +20,8 @@ from typing import NamedTuple
 MACHINE = re.compile(r"(ld-linux-x86-64|lib(c|m|mvec|dl|rt|pthread|gcc_s|z))\.so\.\d+")
 """Libraries that every manylinux machine has."""
 OPENMP = "libgomp.so.1"
+CUBLAS = "nvidia/cu13/lib"
+"""Where NVIDIA's wheel has its libraries, seen from the folder of packages."""
 TAG = re.compile(r"-py3-none-manylinux_2_(\d+)_x86_64\.whl$")
 
 
@@ -172,6 +174,9 @@ def faults(wheel: Path, promise: Promise) -> list[str]:
         for name in (promise.library, promise.program):
             if name in elves and elves[name].has_kernels != promise.has_kernels:
                 found.append(f"{name}: has {'no ' if promise.has_kernels else ''}code for GPUs")
+            place = "/".join(["$ORIGIN", *[".."] * name.count("/"), CUBLAS])
+            if promise.has_kernels and name in elves and place not in elves[name].search:
+                found.append(f"{name}: does not look for libraries in {place}")
         if promise.library in elves:
             exported = elves[promise.library].exported
             strange = sorted(name for name in exported if not name.startswith("fp8lab_"))

@@ -27,12 +27,10 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from audit import CPU, CUDA, OPENMP, Promise, faults
+from audit import CPU, CUBLAS, CUDA, OPENMP, Promise, faults
 
 ROOT = Path(__file__).resolve().parents[3]
 CUDA_DEFINES = ["FP8LAB_CUDA=ON", "CMAKE_CUDA_ARCHITECTURES=90a", "FP8LAB_CUDA_JIT=ON"]
-CUBLAS = "nvidia/cu13/lib"
-"""Where NVIDIA's wheel has its libraries, seen from the folder of packages."""
 METADATA = """Metadata-Version: 2.1
 Name: fp8lab-cuda
 Version: {version}
@@ -76,6 +74,15 @@ def record_of(name: str, data: bytes) -> str:
     return f"{name},sha256={digest},{len(data)}"
 
 
+def finds_cublas(data: bytes, member: str, folder: Path) -> bytes:
+    """A program or library of the wheel that also looks for libraries in NVIDIA's wheel."""
+    path = folder / Path(member).name
+    path.write_bytes(data)
+    place = "/".join(["$ORIGIN", *[".."] * member.count("/"), CUBLAS])
+    run("patchelf", "--force-rpath", "--add-rpath", place, path)
+    return path.read_bytes()
+
+
 def only_cuda(built: Path, out: Path) -> Path:
     """Makes the wheel for GPUs, of the library and the program of a whole wheel."""
     version = built.name.split("-")[1]
@@ -83,8 +90,8 @@ def only_cuda(built: Path, out: Path) -> Path:
     wheel = out / f"fp8lab_cuda-{version}-py3-none-linux_x86_64.whl"
     with zipfile.ZipFile(built) as whole:
         members = {
-            CUDA.library: (whole.read(CPU.library), 0o755),
-            CUDA.program: (whole.read(CPU.program), 0o755),
+            CUDA.library: (finds_cublas(whole.read(CPU.library), CUDA.library, out), 0o755),
+            CUDA.program: (finds_cublas(whole.read(CPU.program), CUDA.program, out), 0o755),
             f"{info}/METADATA": (METADATA.format(version=version).encode(), 0o644),
             f"{info}/WHEEL": (WHEEL.encode(), 0o644),
         }
