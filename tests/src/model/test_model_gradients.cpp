@@ -139,7 +139,10 @@ TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
       4.0 * unit * std::sqrt(26.0 * static_cast<double>(model.layer_count()) + 8.0);
   CHECK(std::abs(emulated_loss - true_loss) <= bound * true_loss);
   for (std::size_t i = 0; i < truth.parameters.all().size(); ++i) {
-    if (!truth.parameters.all()[i].is_trained()) continue;
+    const Parameter& parameter = truth.parameters.all()[i];
+    // The gradient of a single number is one sum over all tokens, which may cancel: the bound is of
+    // its terms. The test in FP32 has them.
+    if (!parameter.is_trained() || parameter.declaration.size() == 1) continue;
     const auto expected = truth.gradient(truth.parameters.all()[i]);
     const auto measured = emulated.gradient(emulated.parameters.all()[i]);
     INFO(truth.parameters.all()[i].name());
