@@ -622,7 +622,8 @@ def test_a_name_of_no_model_says_what_is_accepted(runs: Path) -> None:
     assert "no directory (did you mean 'te_current'?); accepted: that of a run" in message
     start = ("train", "--config", config(runs), "--out", "n", "--init-from", "te_curent")
     message = refused(*start, cwd=runs)
-    assert "(did you mean 'te_current'?) does not exist; accepted: a Hugging" in message
+    assert "(did you mean 'te_current'?) does not exist, looked for in " in message
+    assert "; accepted: a Hugging" in message
 
 
 def test_commands_that_are_printed_take_names_that_begin_with_a_dash(tmp_path: Path) -> None:
