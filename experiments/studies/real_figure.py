@@ -1,10 +1,11 @@
-"""The figure of the studies of a published checkpoint, from the losses that real_summary.py gathered.
+"""The figure of the studies of a published checkpoint, from the losses of real_summary.py.
 
 PYTHONPATH=analysis:src/python python3 experiments/studies/real_figure.py \
-    experiments/results/real_checkpoint/losses.csv --out experiments/results/real_checkpoint/figure.png
+    experiments/results/real_checkpoint/losses.csv \
+    --out experiments/results/real_checkpoint/figure.png
 
-One panel a stage of real_10m. Dots are gaps to bf16 of the same seed, bars the intervals that decide
-the verdicts (real_verdicts.py), small crosses the gaps of the same weights evaluated in bf16, the
+One panel a stage of real_10m. Dots are gaps to bf16 of the same seed, bars the intervals that
+decide the verdicts (real_verdicts.py), small crosses the gaps of the same weights evaluated in bf16, the
 grey band the margin. An arm beyond the axis is a number at its end.
 """
 

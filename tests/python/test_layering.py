@@ -81,7 +81,15 @@ ALLOWED: dict[str, set[str]] = {
     # An element of a GEMM is computed again by the scalar model.
     "src/replay": {*TRAIN, "emulation/recording", "emulation/reference", "src/train"},
     "src/validate": {*TOOLS, *TRAIN, "emulation/cases", "src/train", "src/replay", "src/backend"},
-    "src/bench": {*TOOLS, "src/io", "src/config", "src/backend", "src/train"},
+    # The phases of a step are timed where an observer sees them begin.
+    "src/bench": {
+        *TOOLS,
+        "emulation/recording",
+        "src/io",
+        "src/config",
+        "src/backend",
+        "src/train",
+    },
 }
 PROGRAM = "src/cli"  # with src/main.cpp and the C interface; may include everything
 SOURCE_FOLDERS = ("emulation", "kernels", "src")

@@ -71,7 +71,8 @@ def left_out(numerators: Array, denominators: Array) -> Array:
     document, in the shape of the arguments; NaN where the other denominators are 0."""
     above = np.sum(numerators, axis=-1, keepdims=True) - numerators
     below = np.sum(denominators, axis=-1, keepdims=True) - denominators
-    return np.divide(above, below, out=np.full_like(below, np.nan), where=below != 0.0)
+    ratios: Array = np.divide(above, below, out=np.full_like(below, np.nan), where=below != 0.0)
+    return ratios
 
 
 def clustered_ratio(numerators: Array, denominators: Array) -> Estimate:
