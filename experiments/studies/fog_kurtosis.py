@@ -5,9 +5,10 @@ PYTHONPATH=analysis:src/python python3 experiments/studies/fog_kurtosis.py runs/
 
 Of each run: the mean of log2(kurtosis) over the x of all forward GEMMs within layers, at the first
 record of the statistics from step 20 on and at the last one. Kurtosis is mean(x^4) / mean(x^2)^2:
-3 for normal numbers, the number of elements for a single outlier. Prints, for each model and recipe, the mean over seeds
-of the change and of the last value, and for each recipe how much higher the last value is with
-fog_llama than with fog, paired by seed; each with its interval of 95 % (Student).
+3 for normal numbers, the number of elements for a single outlier. Prints, for each model and
+recipe, the mean over seeds of the change and of the last value, and for each recipe how much higher
+the last value is with fog_llama than with fog, paired by seed; each with its interval of 95 %
+(Student).
 """
 
 from __future__ import annotations

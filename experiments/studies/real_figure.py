@@ -5,8 +5,8 @@ PYTHONPATH=analysis:src/python python3 experiments/studies/real_figure.py \
     --out experiments/results/real_checkpoint/figure.png
 
 One panel a stage of real_10m. Dots are gaps to bf16 of the same seed, bars the intervals that
-decide the verdicts (real_verdicts.py), small crosses the gaps of the same weights evaluated in bf16, the
-grey band the margin. An arm beyond the axis is a number at its end.
+decide the verdicts (real_verdicts.py), small crosses the gaps of the same weights evaluated in
+bf16, the grey band the margin. An arm beyond the axis is a number at its end.
 """
 
 from __future__ import annotations
