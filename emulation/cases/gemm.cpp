@@ -90,8 +90,9 @@ std::vector<GemmCase> scaled_bf16_cases() {
   return cases;
 }
 
-/// Returns cases of exact sums of integers.
-std::vector<GemmCase> integer_cases() {
+/// Returns cases of exact sums: of integers, of wide values whose FP64 sums prove their rounding or
+/// do not, and with promotion and split K.
+std::vector<GemmCase> exact_cases() {
   const auto int8 = [](TileShape tile) { return quantized(numerics::kInt8, tile); };
   std::vector<GemmCase> cases = {
       {fp8_gemm(0), int8(kTensor), int8(kTensor)},
@@ -99,15 +100,19 @@ std::vector<GemmCase> integer_cases() {
       {fp8_gemm(0), int8(kTensor), quantized(numerics::kInt4, kRow)},
       {fp8_gemm(0, 2), int8(kRow), int8(kTensor)},
       {fp8_gemm(128), int8(kGroup), int8(kBlock)},
+      {fp8_gemm(0), {}, {}},
+      {fp8_gemm(0, 3), {}, {}},
+      {fp8_gemm(128), e5m2(kGroup), e5m2(kGroup)},
+      {fp8_gemm(0, 2), e5m2(kTensor), e5m2(kTensor)},
   };
-  for (GemmCase& integer : cases) integer.gemm.accumulator = Accumulator::ideal_exact;
+  for (GemmCase& exact : cases) exact.gemm.accumulator = Accumulator::ideal_exact;
   return cases;
 }
 
 std::vector<GemmCase> gemm_cases() {
   std::vector<GemmCase> cases = fp8_cases();
   for (const GemmCase& scaled : scaled_bf16_cases()) cases.push_back(scaled);
-  for (const GemmCase& integer : integer_cases()) cases.push_back(integer);
+  for (const GemmCase& exact : exact_cases()) cases.push_back(exact);
   GemmCase bf16{};
   cases.push_back(bf16);
   bf16.gemm.split_k = 3;
