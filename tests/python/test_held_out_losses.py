@@ -221,7 +221,7 @@ def test_compare_sees_held_out_losses_and_configurations(tmp_path: Path) -> None
     # Another text has other losses, which say nothing of the runs.
     other = short_run(tmp_path / "text", 0.6, config="lr=1", held_out_text=8)
     status, said = compared(one, other)
-    assert status == 0 and "differ in evaluation" in said and "evaluation data of stage" in said
+    assert status == 3 and "differ in evaluation" in said and "evaluation data of stage" in said
 
 
 @needs_program
