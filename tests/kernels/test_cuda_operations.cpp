@@ -63,6 +63,46 @@ TEST_CASE("cuda xielu") {
   });
 }
 
+// Sums that no FP64 sum proves: halves of FP32's last place that a product far below decides, and
+// sums that cancel. Rows of B are ones; 70 columns do not fill a tile.
+TEST_CASE("cuda exact sums that FP64 does not prove") {
+  if (device_backend() == nullptr) return;
+  constexpr std::int64_t kRows = 66, kColumns = 70, kK = 40;
+  const double tails[] = {0x1p-70, -0x1p-70, 0.0, 0x1p-40};
+  HostTensor a = filled(DType::bf16, kRows, kK, Fill::any_bits, 1);
+  HostTensor b = filled(DType::bf16, kColumns, kK, Fill::any_bits, 2);
+  for (std::int64_t row = 0; row < kColumns; ++row) {
+    for (std::int64_t k = 0; k < kK; ++k) put(b, row, k, 1.0);
+  }
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t k = 0; k < kK; ++k) put(a, row, k, 0.0);
+    put(a, row, row % 5, row % 3 == 0 ? -0x1p60 : 1.0);
+    if (row % 3 == 0) put(a, row, 5 + row % 7, 0x1p60);  // cancels
+    put(a, row, 13 + row % 9, row % 2 == 0 ? 0x1p-24 : 0x1.8p-23);
+    put(a, row, 25 + row % 15, tails[row % 4]);
+  }
+  GemmSpec spec;
+  spec.accumulator = Accumulator::ideal_exact;
+  spec.output = DType::f32;
+  check_same(
+      "exact sums", {a, b, filled(DType::f32, kRows, kColumns, Fill::any_bits, 3)},
+      [&](Backend& backend, const Views& t) {
+        QuantizedOperand left = QuantizedOperand::without_memory({}, kRows, kK);
+        QuantizedOperand right = QuantizedOperand::without_memory({}, kColumns, kK);
+        left.codes = t[0];
+        right.codes = t[1];
+        right.is_right = true;
+        backend.run(ops::Gemm{
+            .spec = spec, .a = left, .b = right, .bias = {}, .accumulate = false, .d = t[2]});
+        if (!backend.is_on_host()) return;
+        // 1 + 2^-24 + 2^-70 rounds up, and without the tail to even.
+        std::vector<float> d(static_cast<std::size_t>(kRows * kColumns));
+        backend.download(d.data(), t[2]);
+        CHECK(d[4 * kColumns] == 1.0f + 0x1p-23f);
+        CHECK(d[2 * kColumns] == 1.0f);
+      });
+}
+
 TEST_CASE("cuda dynamic tanh") {
   if (device_backend() == nullptr) return;
   for_all([&](MatrixShape s, DType type, DType other, RowLayout layout, std::uint32_t seed) {
