@@ -99,7 +99,10 @@ bool normalises_heads(const ModelConfig& model) {
                    [](const LayerSpec& layer) { return layer.attention.qk_norm != QkNorm::none; });
 }
 bool has_rms_norm(const ModelConfig& model) {
-  return has_norm(model, NormKind::rmsnorm) || normalises_heads(model);
+  return has_norm(model, NormKind::rmsnorm) || any_layer(model, [](const LayerSpec& layer) {
+           const QkNorm norm = layer.attention.qk_norm;
+           return norm == QkNorm::head || norm == QkNorm::all_heads;
+         });
 }
 
 /// Returns the window of the layers that have one, which is the same for all of them; 0: none has.

@@ -201,6 +201,16 @@ TEST_CASE("a key that is added leaves the canonical text of what does not use it
   CHECK(text(after, engine, Keys::canonical) == "cylinders = 6\nturbo = true\nboost = 2.0\n");
 }
 
+TEST_CASE("the epsilon of RMSNorms is refused where none is, also with tanh of queries and keys") {
+  std::vector<Assignment> model = {{"model.norm", "layernorm"},
+                                   {"model.qk_norm", "true"},
+                                   {"model.qk_norm_over", "elements"},
+                                   {"model.rms_norm_eps", "1e-5"}};
+  CHECK_THROWS_WITH(with(model), Catch::Contains("rms_norm_eps") && Catch::Contains("is for norm"));
+  model[2].value = "head";
+  CHECK(with(model).model.rms_norm_eps == 1e-5);
+}
+
 TEST_CASE("a row reads, refuses and forgets") {
   const Table<Engine> table = engine_table(true);
   const auto read = [&](const std::string& text, Engine start = {}) {
