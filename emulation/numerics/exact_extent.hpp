@@ -52,7 +52,7 @@ FP8LAB_HD inline double exact_error_bound(const ExactExtent& a, const ExactExten
 }
 
 /// A sum in twice the precision of FP64 (Sum2 of Ogita, Rump and Oishi, SIAM J. Sci. Comput. 26,
-/// 2005, of products that are exact).
+/// 2005, of products that are exact). Of infinities and NaN, `sum` is the sum and `rest` is NaN.
 struct DoubledSum {
   double sum = 0.0, rest = 0.0;
 

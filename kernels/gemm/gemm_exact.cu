@@ -172,6 +172,8 @@ __device__ float sum_by_warp(const ScalarGemm& gemm, std::int64_t row, std::int6
         {__shfl_xor_sync(kAllLanes, sum.sum, span), __shfl_xor_sync(kAllLanes, sum.rest, span)});
     magnitudes += __shfl_xor_sync(kAllLanes, magnitudes, span);
   }
+  // With infinities or NaN the FP64 sum is the exact one, in any order, and its rest is NaN.
+  if (!std::isfinite(sum.sum)) return numerics::canonical_nan(static_cast<float>(sum.sum));
   const std::int64_t k = chunk.end() - chunk.begin();
   const double bound = 2.0 * static_cast<double>(k + 1) * 0x1p-53 * magnitudes * (1.0 + 0x1p-20);
   const double value = sum.sum + sum.rest, error = sum.error(k, bound);

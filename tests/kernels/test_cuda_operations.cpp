@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -100,6 +101,55 @@ TEST_CASE("cuda exact sums that FP64 does not prove") {
         backend.download(d.data(), t[2]);
         CHECK(d[4 * kColumns] == 1.0f + 0x1p-23f);
         CHECK(d[2 * kColumns] == 1.0f);
+      });
+}
+
+TEST_CASE("cuda exact sums with infinities in a chunk beside one that FP64 does not prove") {
+  if (device_backend() == nullptr) return;
+  constexpr std::int64_t kRows = 66, kColumns = 70, kChunk = 128, kK = 2 * kChunk;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const double special[] = {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN(), 0.0};
+  HostTensor a = filled(DType::bf16, kRows, kK, Fill::any_bits, 1);
+  HostTensor b = filled(DType::bf16, kColumns, kK, Fill::any_bits, 2);
+  for (std::int64_t row = 0; row < kColumns; ++row) {
+    for (std::int64_t k = 0; k < kK; ++k) put(b, row, k, row % 3 == 1 ? -1.0 : 1.0);
+  }
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t k = 0; k < kK; ++k) put(a, row, k, 0.0);
+    const std::int64_t tie = row % 2 * kChunk;  // of both chunks in turn
+    put(a, row, tie, 1.0);
+    put(a, row, tie + 1 + row % 7, 0x1p-24);
+    put(a, row, tie + 9 + row % 11, 0x1p-70);
+    put(a, row, kChunk - tie + row % 5, special[row % 4]);
+    if (row % 9 == 8) put(a, row, kChunk - tie + 5, -special[row % 4]);
+  }
+  GemmSpec spec;
+  spec.accumulator = Accumulator::ideal_exact;
+  spec.output = DType::f32;
+  const bool splits = GENERATE(false, true);
+  if (splits) {
+    spec.split_k = 2;
+  } else {
+    spec.schedule = Schedule::promote;
+    spec.promote_interval = kChunk;
+  }
+  check_same(
+      "exact sums", {a, b, filled(DType::f32, kRows, kColumns, Fill::any_bits, 3)},
+      [&](Backend& backend, const Views& t) {
+        QuantizedOperand left = QuantizedOperand::without_memory({}, kRows, kK);
+        QuantizedOperand right = QuantizedOperand::without_memory({}, kColumns, kK);
+        left.codes = t[0];
+        right.codes = t[1];
+        right.is_right = true;
+        backend.run(ops::Gemm{
+            .spec = spec, .a = left, .b = right, .bias = {}, .accumulate = false, .d = t[2]});
+        if (!backend.is_on_host()) return;
+        std::vector<float> d(static_cast<std::size_t>(kRows * kColumns));
+        backend.download(d.data(), t[2]);
+        CHECK(d[0] == kInfinity);
+        CHECK(d[1] == -kInfinity);
+        CHECK(std::isnan(d[2 * kColumns]));
+        CHECK(d[3 * kColumns] == 1.0f + 0x1p-23f);
       });
 }
 
