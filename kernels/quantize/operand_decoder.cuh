@@ -1,9 +1,13 @@
 // Decodes elements of an operand on the device.
 #pragma once
 
+#include <cstdint>
+#include <cstring>
+
 #include "emulation/backend.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/tile_codebook.hpp"
+#include "kernels/plan/limits.hpp"
 
 namespace fp8lab::cuda {
 
@@ -24,6 +28,7 @@ struct Decoder {
   Codebooks codebooks;
   const float* scales;  ///< nullptr: none
   std::int64_t scale_stride, tile_height, tile_width, tiles_across;
+  bool has_groups;  ///< has_code_groups()
 
   __device__ float operator()(std::int64_t row, std::int64_t col) const {
     const std::int64_t at = row * row_step + col * k_step;
@@ -42,7 +47,36 @@ struct Decoder {
     }
     return *scale * numerics::decode(format, code);
   }
+
+  /// Computes the values of `count` columns from `col`, which is a multiple of kGroup.
+  __device__ void decode_group(std::int64_t row, std::int64_t col, int count,
+                               float (&values)[kGroup]) const {
+    if (!has_groups || count < kGroup) {
+      for (int i = 0; i < count; ++i) values[i] = (*this)(row, col + i);
+      return;
+    }
+    const auto* from = static_cast<const std::uint8_t*>(codes) + row * row_step + col;
+    const uint2 word = *reinterpret_cast<const uint2*>(from);
+    std::uint8_t group[kGroup];
+    std::memcpy(group, &word, sizeof word);
+    const float scale =
+        scales == nullptr ? 1.0f : scales[row / tile_height * scale_stride + col / tile_width];
+    for (int i = 0; i < kGroup; ++i) {
+      const float value = numerics::decode(format, group[i]);
+      values[i] = scales == nullptr ? value : scale * value;
+    }
+  }
 };
+
+/// Returns true if kGroup codes from a multiple of kGroup are one aligned word and have one scale.
+inline bool has_code_groups(const QuantizedOperand& operand) {
+  const std::int64_t width = operand.spec.tile.cols == 0 ? operand.k : operand.spec.tile.cols;
+  const auto address = reinterpret_cast<std::uintptr_t>(operand.codes.data);
+  return operand.codes.dtype == DType::u8 && operand.k_step() == 1 &&
+         codebooks_of(operand.spec) == Codebooks::none && address % kGroup == 0 &&
+         (operand.rows == 1 || operand.row_step() % kGroup == 0) &&
+         (!operand.spec.has_scale() || width >= operand.k || width % kGroup == 0);
+}
 
 inline Decoder decoder_of(const QuantizedOperand& operand) {
   const TileShape& tile = operand.spec.tile;
@@ -56,7 +90,8 @@ inline Decoder decoder_of(const QuantizedOperand& operand) {
           operand.scales.row_stride,
           tile.rows == 0 ? operand.rows : tile.rows,
           tile.cols == 0 ? operand.k : tile.cols,
-          operand.spec.tile_cols(operand.k)};
+          operand.spec.tile_cols(operand.k),
+          has_code_groups(operand)};
 }
 
 }  // namespace fp8lab::cuda

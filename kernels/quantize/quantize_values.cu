@@ -46,14 +46,18 @@ __global__ void cast_kernel(Rows<From> source, std::int64_t rows, std::int64_t c
 }
 
 template <class T>
-__global__ void dequantize_kernel(const __grid_constant__ Decoder decoder, std::int64_t rows,
-                                  std::int64_t k, bool transpose, Rows<T> destination) {
-  const std::int64_t col = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (col >= k) return;
-  for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-    store_at(destination, transpose, row, col, narrow<T>(decoder(row, col)));
+struct DequantizeGroup {
+  Decoder decoder;
+  Rows<T> destination;
+  bool transpose;
+
+  __device__ void operator()(std::int64_t row, std::int64_t col, int count) const {
+    float values[kGroup] = {};
+    decoder.decode_group(row, col, count, values);
+    if (!transpose) return destination.store_group(row, col, count, values);
+    for (int i = 0; i < count; ++i) destination.store(col + i, row, values[i]);
   }
-}
+};
 
 constexpr int kCodebookThreads = 256;
 constexpr std::int64_t kWarpTile = 1024;  ///< largest tile that one warp handles
@@ -193,12 +197,11 @@ void quantize_codebooks(Context& context, const TensorView& source, bool transpo
 void decode_operand(Context& context, const QuantizedOperand& operand, bool transpose,
                     const TensorView& destination) {
   with_rows(
-      [&](const auto& rows) {
-        dequantize_kernel<<<element_blocks(operand.rows, operand.k), 256, 0, context.stream()>>>(
-            decoder_of(operand), operand.rows, operand.k, transpose, rows);
+      [&]<class T>(const Rows<T>& rows) {
+        launch_groups(context, operand.rows, operand.k,
+                      DequantizeGroup<T>{decoder_of(operand), rows, transpose}, "dequantize");
       },
       destination);
-  check_launch("dequantize");
 }
 
 void run(Context& context, const ops::Dequantize& op) {
