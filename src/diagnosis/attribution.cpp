@@ -201,14 +201,15 @@ struct WantedPart {
 };
 
 /// Estimates the seconds of the gradient in double precision and of all `wanted`; none if the work
-/// is too small to time.
-std::optional<double> seconds_of(const WantedGradients& wanted, Backend& backend,
+/// is too small to time. Exact products are timed on `host`: of a device, which computes them
+/// faster, the result is an upper bound.
+std::optional<double> seconds_of(const WantedGradients& wanted, Backend& backend, Backend& host,
                                  const CheckpointedRun& run, const Recipe& recipe, int threads) {
   if (takes_no_time(run, recipe, backend, 3 * (wanted.size() + 1))) return std::nullopt;
   const Declaration declaration = declaration_of(run.config.model);
   constexpr double kEach = kEstimateSeconds / 3;
   const PassTime emulated = time_pass(run, recipe, backend, kEach);
-  const PassTime exact = time_pass(run, recipe, backend, kEach, {"all"});
+  const PassTime exact = time_pass(run, recipe, host, kEach, {"all"});
   const auto truth = reference::make_truth_backend(threads);
   const PassTime in_double = time_pass(run, recipe, *truth, kEach);
   double seconds = in_double.gemms + in_double.rest;
@@ -269,7 +270,7 @@ Attribution attribute_gradient(Backend& backend, Backend& host, const Checkpoint
   }
   const std::size_t total = 1 + wanted.size();
   if (estimate) {
-    if (const auto seconds = seconds_of(wanted, backend, run, scaled, threads)) {
+    if (const auto seconds = seconds_of(wanted, backend, host, run, scaled, threads)) {
       estimate(total, *seconds);
     }
   }

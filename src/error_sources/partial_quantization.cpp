@@ -204,13 +204,26 @@ std::vector<float> PartialQuantization::multiply_exactly(std::vector<float> a, s
   exact.accumulator = Accumulator::ideal_exact;
   exact.output = DType::f32;
   exact.alpha = alpha;
-  const QuantizedOperand left = fp32_operand(a, rows_a, k), right = fp32_operand(b, rows_b, k);
+  QuantizedOperand left = fp32_operand(a, rows_a, k), right = fp32_operand(b, rows_b, k);
+  right.is_right = true;
   std::vector<float> d(static_cast<std::size_t>(rows_a * rows_b));
-  host_.run(ops::Gemm{.spec = exact,
-                      .a = left,
-                      .b = right,
-                      .bias = {},
-                      .d = {d.data(), DType::f32, rows_a, rows_b, rows_b}});
+  TensorView product{d.data(), DType::f32, rows_a, rows_b, rows_b};
+  const std::size_t mark = original().memory_mark();
+  const bool on_host = original().is_on_host();
+  if (!on_host) {
+    product = original().allocate(DType::f32, rows_a, rows_b);
+    for (QuantizedOperand* operand : {&left, &right}) {
+      const void* values = operand->codes.data;
+      operand->codes = original().allocate(DType::f32, operand->rows, k);
+      original().upload(operand->codes, values);
+    }
+  }
+  Backend& backend = on_host ? host_ : original();
+  backend.run(ops::Gemm{.spec = exact, .a = left, .b = right, .bias = {}, .d = product});
+  if (!on_host) {
+    original().download(d.data(), product);
+    original().release_to(mark);
+  }
   return d;
 }
 

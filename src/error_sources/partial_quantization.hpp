@@ -17,9 +17,8 @@ namespace fp8lab {
 /// Accumulator::ideal_exact, each rounded once to FP32; the sum of the terms is computed in double
 /// precision and rounded once to the type of D. With ideal_exact the first term is omitted. All
 /// other operations are passed through, and so are operands without such elements. The bits do not
-/// depend on threads, processor or backend: of a device, which quantizes and multiplies as the
-/// recipe requires, operands and emulated products are copied to the host, where the
-/// backend `host` does the rest.
+/// depend on threads, processor or backend. A device quantizes and multiplies, also exactly; the
+/// host, with the backend `host`, mixes elements and adds the terms.
 class PartialQuantization final : public PassThrough {
  public:
   /// Precondition: `original` and `host` outlive this, and `host`, which may be `original`,
