@@ -85,7 +85,7 @@ bool is_stacked_experts(const TensorHeader& header) {
 /// The weights of a folder as FP32 values.
 class FolderTensors : public ModelTensors {
  public:
-  FolderTensors(const ModelFolder& folder) : folder_(folder) {
+  FolderTensors(const ModelFolder& folder) : ModelTensors(ValuesOf::files), folder_(folder) {
     for (const StoredWeight& weight : folder.weights) {
       headers_.push_back({weight.name, code_type(weight.layout), weight.shape()});
     }
