@@ -22,6 +22,7 @@
 #include "src/model_files/loss_meter.hpp"
 #include "src/model_files/model_doctor.hpp"
 #include "src/model_files/packed_experts.hpp"
+#include "src/model_files/stacked_experts.hpp"
 
 namespace fp8lab {
 namespace {
@@ -51,35 +52,6 @@ bool is_embedding(const std::string& module) {
   const std::string last = leaf_of_module(module);
   return last.find("embed") != std::string::npos || last == "wte" || last == "wpe" ||
          last == "shared";
-}
-
-/// True if a part of a module's name between dots satisfies `is_one`.
-template <class Predicate>
-bool has_part(const std::string& module, const Predicate& is_one) {
-  for (std::size_t first = 0; first <= module.size();) {
-    const std::size_t end = std::min(module.find('.', first), module.size());
-    if (is_one(std::string_view(module).substr(first, end - first))) return true;
-    first = end + 1;
-  }
-  return false;
-}
-
-bool is_router(const std::string& module) {
-  return has_part(module, [](std::string_view part) { return part == "router"; });
-}
-
-/// True for the weights of several experts in one tensor: 3-D ones of a mixture, and DBRX's, whose
-/// experts share the rows.
-bool is_stacked_experts(const TensorHeader& header) {
-  const std::string module = module_of_tensor(header.name);
-  if (is_router(module) || header.shape.size() < 2 || header.name.ends_with("bias")) return false;
-  const bool is_of_experts = has_part(module, [](std::string_view part) {
-    return part == "experts" || part.find("moe") != std::string_view::npos;
-  });
-  const bool is_matrix = header.shape.size() == 2;
-  if (!is_matrix) return is_of_experts;
-  return !header.name.ends_with(".weight") &&
-         has_part(module, [](std::string_view part) { return part == "experts"; });
 }
 
 /// The weights of a folder as FP32 values.
@@ -181,6 +153,7 @@ std::optional<QuantizedBytes> kept_codes(const StoredWeight& weight, const Weigh
     if (weight.is_swizzled) return std::nullopt;
     bytes.scales = read_bytes(*weight.scales);
     bytes.global = read_bytes(*weight.global);
+    if (bytes.global.size() != sizeof(float)) return std::nullopt;  // one for each expert
     if (own.global_divides() == target.global_divides()) return bytes;
     std::vector<float> values(bytes.global.size() / sizeof(float));
     decode_elements(StoredType::f32, bytes.global, values);
@@ -226,7 +199,7 @@ class Converter {
     if (options_.target.layout && shapes_.empty()) {
       throw Error(
           fmt::format("{}: no weight to quantize: none has two extents and the name of a "
-                      "linear layer",
+                      "linear layer, and none holds experts",
                       source_.path.string()));
     }
     ModelFolderContent content;
@@ -327,7 +300,13 @@ class Converter {
   void plan(std::size_t index) {
     const TensorHeader& header = tensors_.headers()[index];
     const StoredWeight* const weight = tensors_.weight(index);
-    if (options_.target.layout) refuse_experts(index);
+    if (options_.target.layout) {
+      refuse_packed_experts(index);
+      if (is_quantized_stack(index)) {
+        refuse_stack_of(header);
+        return plan_quantized(index, header);
+      }
+    }
     if (tensors_.experts(index) != nullptr) {
       planned_.push_back(
           {{header.name, options_.target.dtype, header.shape}, index, Content::values, nullptr});
@@ -350,30 +329,41 @@ class Converter {
     if (is_of_linear && !is_embedding(module)) kept_.push_back(module);
   }
 
-  /// Experts that no dialect has scales for would stay as they are: most of the model.
-  void refuse_experts(std::size_t index) const {
+  void refuse_packed_experts(std::size_t index) const {
+    if (tensors_.experts(index) == nullptr) return;
+    throw InputError({.where = source_.path.string(),
+                      .noun = "tensor",
+                      .key = tensors_.experts(index)->blocks->name,
+                      .reason = "holds the experts of a layer in MXFP4, for which no dialect "
+                                "here has a place",
+                      .accepted = "--to bf16, f16 or f32"});
+  }
+
+  bool is_quantized_stack(std::size_t index) const {
     const TensorHeader& header = tensors_.headers()[index];
-    const std::string module = module_of_tensor(header.name);
-    if (tensors_.experts(index) != nullptr) {
-      throw InputError({.where = source_.path.string(),
-                        .noun = "tensor",
-                        .key = tensors_.experts(index)->blocks->name,
-                        .reason = "holds the experts of a layer in MXFP4, for which no dialect "
-                                  "here has a place",
-                        .accepted = "--to bf16, f16 or f32"});
-    }
     const bool is_weight = tensors_.weight(index) != nullptr || is_weight_type(header.type);
-    if (!is_weight || !is_stacked_experts(header) || is_ignored(module)) return;
-    throw InputError(
-        {.where = source_.path.string(),
-         .noun = "tensor",
-         .key = header.name,
-         .reason = fmt::format("{} holds the experts of a layer in one tensor, for which no "
-                               "dialect here has scales",
-                               shape_text(header)),
-         .accepted = fmt::format("--ignore '{}', which keeps them as values, or a folder with a "
-                                 "tensor for each expert",
-                                 module)});
+    return is_weight && is_stacked_experts(header) && header.size() > 0 &&
+           !is_ignored(module_of_tensor(header.name));
+  }
+
+  /// Experts that the target has no scales for would stay as they are: most of the model.
+  void refuse_stack_of(const TensorHeader& header) const {
+    const std::string why =
+        header.shape.size() != 3
+            ? "as rows of one matrix, for which no dialect has scales"
+            : refuse_stack(*options_.target.layout,
+                           order_of_experts(header, tensors_.headers(), source_.config));
+    if (why.empty()) return;
+    throw InputError({.where = source_.path.string(),
+                      .noun = "tensor",
+                      .key = header.name,
+                      .reason = fmt::format("{} holds the experts of a layer in one tensor, {}",
+                                            shape_text(header), why),
+                      .accepted = fmt::format(
+                          "--to fp8, which has blocks for experts of three extents; --ignore "
+                          "'{}', which keeps them as values; or a folder with a tensor for "
+                          "each expert",
+                          module_of_tensor(header.name))});
   }
 
   void plan_quantized(std::size_t index, const TensorHeader& header) {
@@ -389,7 +379,8 @@ class Converter {
     Content content = Content::codes;
     std::vector<TensorHeader> parts;
     try {
-      parts = layout_headers(*options_.target.layout, header.name, header.shape);
+      parts = (header.shape.size() == 3 ? stack_headers : layout_headers)(
+          *options_.target.layout, header.name, header.shape);
     } catch (const Error& error) {
       ErrorFields fields = in_place(source_.path.string(), error);
       fields.accepted =
@@ -401,6 +392,9 @@ class Converter {
       content = content == Content::codes ? Content::scales : Content::global;
     }
     shapes_[header.name] = header.shape;
+    if (header.shape.size() == 3 && source_.find(header.name + "_bias") != nullptr) {
+      stacks_with_biases_.push_back(header.name);
+    }
   }
 
   /// Scales of inputs and caches are those of the source, where the dialect stays the same.
@@ -496,7 +490,11 @@ class Converter {
       if (!has_head && shapes_.count("lm_head.weight") == 0) kept_.push_back("lm_head");
       const InputQuantization inputs =
           layout.tile.is_tensor() ? InputQuantization::tensor : InputQuantization::token;
-      config["quantization_config"] = quantization_config(layout, inputs, kept_);
+      std::vector<std::string> stacks;
+      for (const auto& [name, shape] : shapes_) {
+        if (shape.size() == 3) stacks.push_back(name);
+      }
+      config["quantization_config"] = quantization_config(layout, inputs, kept_, stacks);
       if (layout.dialect == Dialect::modelopt) {
         content.files["hf_quant_config.json"] = modelopt_file(layout, kept_).dump(2) + "\n";
       }
@@ -505,6 +503,13 @@ class Converter {
       }
     }
     content.files["config.json"] = config.dump(2) + "\n";
+    if (!stacks_with_biases_.empty()) {
+      result_.notes.push_back(
+          fmt::format("{} stacks of experts, '{}' the first, have biases, which stay values: the "
+                      "FP8 experts of "
+                      "transformers have none",
+                      stacks_with_biases_.size(), stacks_with_biases_.front()));
+    }
     note_files_left();
   }
 
@@ -563,12 +568,7 @@ class Converter {
     if (weight != nullptr && !options_.spec) bytes = kept_codes(*weight, layout);
     const bool is_copied = bytes.has_value();
     if (!bytes) {
-      const std::size_t mark = backend_.memory_mark();
-      const QuantizedOperand operand =
-          quantize_weight(backend_, tensors_, index, spec_, options_.seed);
-      const float amax = layout.has_two_levels() ? weight_amax(tensors_, index, spec_) : 0.0f;
-      bytes = quantized_bytes(backend_, operand, layout, amax);
-      backend_.release_to(mark);
+      bytes = quantize_anew(index);
     }
     if (losses_.count(index) != 0) return std::move(*bytes);
     const std::vector<std::int64_t>& shape = tensors_.headers()[index].shape;
@@ -579,6 +579,20 @@ class Converter {
               grid.multiply(first, result);
             });
     return std::move(*bytes);
+  }
+
+  QuantizedBytes quantize_anew(std::size_t index) {
+    const WeightLayout& layout = *options_.target.layout;
+    if (tensors_.headers()[index].shape.size() == 3) {
+      return quantize_stack(backend_, tensors_, index, spec_, layout, options_.seed);
+    }
+    const std::size_t mark = backend_.memory_mark();
+    const QuantizedOperand operand =
+        quantize_weight(backend_, tensors_, index, spec_, options_.seed);
+    const float amax = layout.has_two_levels() ? weight_amax(tensors_, index, spec_) : 0.0f;
+    QuantizedBytes bytes = quantized_bytes(backend_, operand, layout, amax);
+    backend_.release_to(mark);
+    return bytes;
   }
 
   /// Compares the source's values with those that `decode` reads from the written bytes.
@@ -616,6 +630,7 @@ class Converter {
   std::vector<Planned> planned_;
   std::map<std::string, std::vector<std::int64_t>> shapes_;  ///< of the quantized weights
   std::vector<std::string> plain_, kept_;
+  std::vector<std::string> stacks_with_biases_;
   std::map<std::size_t, ConvertedTensor> losses_;  ///< by index of the source
   std::optional<std::size_t> held_;                ///< whose scales bytes_ are
   QuantizedBytes bytes_;

@@ -106,7 +106,8 @@ ordered_json modelopt(const WeightLayout& layout, const std::vector<std::string>
   return config;
 }
 
-ordered_json torchao(const WeightLayout& layout, const std::vector<std::string>& kept) {
+ordered_json torchao(const WeightLayout& layout, const std::vector<std::string>& kept,
+                     const std::vector<std::string>& stacks) {
   ordered_json type;
   if (layout.has_two_levels()) {
     type = {{"_type", "NVFP4WeightOnlyConfig"}, {"_version", 1}, {"_data", ordered_json::object()}};
@@ -127,6 +128,13 @@ ordered_json torchao(const WeightLayout& layout, const std::vector<std::string>&
   }
   ordered_json config;
   config["quant_method"] = "torchao";
+  if (!stacks.empty()) {
+    ordered_json table;
+    for (const std::string& name : stacks) table[name] = type;
+    table["_default"] = type;
+    type = {{"_type", "FqnToConfig"}, {"_version", 1}};
+    type["_data"]["fqn_to_config"] = std::move(table);
+  }
   config["quant_type"]["default"] = std::move(type);
   config["modules_to_not_convert"] = kept;
   config["include_input_output_embeddings"] = false;
@@ -159,7 +167,10 @@ ordered_json torchao_tensor(const WeightLayout& layout, const std::vector<std::i
     data["is_swizzled_scales"] = false;
   } else {
     tensor["_type"] = "Float8Tensor";
-    data["block_size"] = {layout.tile.rows == 0 ? shape[0] : layout.tile.rows, shape[1]};
+    data["block_size"] = shape;
+    for (std::size_t i = 0; i + 1 < shape.size(); ++i) {
+      if (layout.tile.rows > 0) data["block_size"][i] = 1;
+    }
     data["mm_config"] = nullptr;
     data["act_quant_kwargs"] = nullptr;
     data["kernel_preference"] = automatic;
@@ -173,14 +184,15 @@ ordered_json torchao_tensor(const WeightLayout& layout, const std::vector<std::i
 }  // namespace
 
 ordered_json quantization_config(const WeightLayout& layout, InputQuantization inputs,
-                                 const std::vector<std::string>& kept) {
+                                 const std::vector<std::string>& kept,
+                                 const std::vector<std::string>& stacks) {
   switch (layout.dialect) {
     case Dialect::fine_grained: return fine_grained(layout, kept);
     case Dialect::compressed_tensors: return compressed_tensors(layout, inputs, kept);
     case Dialect::modelopt: return modelopt(layout, kept);
     case Dialect::torchao: break;
   }
-  return torchao(layout, kept);
+  return torchao(layout, kept, stacks);
 }
 
 ordered_json modelopt_file(const WeightLayout& layout, const std::vector<std::string>& kept) {

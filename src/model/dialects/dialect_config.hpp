@@ -18,17 +18,20 @@ enum class InputQuantization : std::uint8_t {
 };
 
 /// Returns the quantization_config of config.json for weights in `layout`. `kept` are the modules
-/// that stay unquantized.
+/// that stay unquantized. `stacks` are quantized parameters of three extents, which are no weights
+/// of a module: torchao wants their names.
 nlohmann::ordered_json quantization_config(const WeightLayout& layout, InputQuantization inputs,
-                                           const std::vector<std::string>& kept);
+                                           const std::vector<std::string>& kept,
+                                           const std::vector<std::string>& stacks = {});
 
 /// Returns ModelOpt's second statement of the same, the content of hf_quant_config.json.
 nlohmann::ordered_json modelopt_file(const WeightLayout& layout,
                                      const std::vector<std::string>& kept);
 
 /// Returns the metadata by which torchao finds tensors in safetensors files: for each weight of
-/// `shapes` its class and fields, for every other name of `plain` that it is one, and the list of
-/// all names. `dtype` is the type of dequantized values, "bfloat16".
+/// `shapes`, a matrix or a stack of them, its class and fields, for every other name of `plain`
+/// that it is one, and the list of all names. `dtype` is the type of dequantized values,
+/// "bfloat16".
 std::map<std::string, std::string> torchao_metadata(
     const WeightLayout& layout, const std::map<std::string, std::vector<std::int64_t>>& shapes,
     const std::vector<std::string>& plain, const std::string& dtype);
