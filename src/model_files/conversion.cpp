@@ -348,11 +348,9 @@ class Converter {
 
   /// Experts that the target has no scales for would stay as they are: most of the model.
   void refuse_stack_of(const TensorHeader& header) const {
-    const std::string why =
-        header.shape.size() != 3
-            ? "as rows of one matrix, for which no dialect has scales"
-            : refuse_stack(*options_.target.layout,
-                           order_of_experts(header, tensors_.headers(), source_.config));
+    const std::string why = header.shape.size() != 3
+                                ? "as rows of one matrix, for which no dialect has scales"
+                                : refuse_stack(*options_.target.layout, order_of(header));
     if (why.empty()) return;
     throw InputError({.where = source_.path.string(),
                       .noun = "tensor",
@@ -366,6 +364,16 @@ class Converter {
                           module_of_tensor(header.name))});
   }
 
+  std::optional<ExpertOrder> order_of(const TensorHeader& header) const {
+    return order_of_experts(header, tensors_.headers(), source_.config);
+  }
+
+  /// The layout that a weight gets.
+  WeightLayout layout_of(const TensorHeader& header) const {
+    const WeightLayout& layout = *options_.target.layout;
+    return header.shape.size() == 3 ? layout_of_stack(layout, order_of(header)) : layout;
+  }
+
   void plan_quantized(std::size_t index, const TensorHeader& header) {
     if (is_stored_transposed(header.name)) {
       throw InputError({.where = source_.path.string(),
@@ -376,11 +384,12 @@ class Converter {
                                   "has scales",
                         .accepted = "--to bf16, f16 or f32"});
     }
+    const WeightLayout layout = layout_of(header);
     Content content = Content::codes;
     std::vector<TensorHeader> parts;
     try {
-      parts = (header.shape.size() == 3 ? stack_headers : layout_headers)(
-          *options_.target.layout, header.name, header.shape);
+      parts = (header.shape.size() == 3 ? stack_headers : layout_headers)(layout, header.name,
+                                                                          header.shape);
     } catch (const Error& error) {
       ErrorFields fields = in_place(source_.path.string(), error);
       fields.accepted =
@@ -391,7 +400,7 @@ class Converter {
       planned_.push_back({std::move(part), index, content, nullptr});
       content = content == Content::codes ? Content::scales : Content::global;
     }
-    shapes_[header.name] = header.shape;
+    shapes_[header.name] = {header.shape, layout.tile};
     if (header.shape.size() == 3 && source_.find(header.name + "_bias") != nullptr) {
       stacks_with_biases_.push_back(header.name);
     }
@@ -490,11 +499,7 @@ class Converter {
       if (!has_head && shapes_.count("lm_head.weight") == 0) kept_.push_back("lm_head");
       const InputQuantization inputs =
           layout.tile.is_tensor() ? InputQuantization::tensor : InputQuantization::token;
-      std::vector<std::string> stacks;
-      for (const auto& [name, shape] : shapes_) {
-        if (shape.size() == 3) stacks.push_back(name);
-      }
-      config["quantization_config"] = quantization_config(layout, inputs, kept_, stacks);
+      config["quantization_config"] = quantization_config(layout, inputs, kept_, shapes_);
       if (layout.dialect == Dialect::modelopt) {
         content.files["hf_quant_config.json"] = modelopt_file(layout, kept_).dump(2) + "\n";
       }
@@ -562,14 +567,12 @@ class Converter {
   }
 
   QuantizedBytes quantized(std::size_t index) {
-    const WeightLayout& layout = *options_.target.layout;
+    const WeightLayout layout = layout_of(tensors_.headers()[index]);
     const StoredWeight* const weight = tensors_.weight(index);
     std::optional<QuantizedBytes> bytes;
     if (weight != nullptr && !options_.spec) bytes = kept_codes(*weight, layout);
     const bool is_copied = bytes.has_value();
-    if (!bytes) {
-      bytes = quantize_anew(index);
-    }
+    if (!bytes) bytes = quantize_anew(index, layout);
     if (losses_.count(index) != 0) return std::move(*bytes);
     const std::vector<std::int64_t>& shape = tensors_.headers()[index].shape;
     const ScaleGrid grid = ScaleGrid::from_bytes(layout, shape, bytes->scales, bytes->global);
@@ -581,8 +584,7 @@ class Converter {
     return std::move(*bytes);
   }
 
-  QuantizedBytes quantize_anew(std::size_t index) {
-    const WeightLayout& layout = *options_.target.layout;
+  QuantizedBytes quantize_anew(std::size_t index, const WeightLayout& layout) {
     if (tensors_.headers()[index].shape.size() == 3) {
       return quantize_stack(backend_, tensors_, index, spec_, layout, options_.seed);
     }
@@ -628,7 +630,7 @@ class Converter {
   FolderTensors tensors_;
   QuantSpec spec_{};
   std::vector<Planned> planned_;
-  std::map<std::string, std::vector<std::int64_t>> shapes_;  ///< of the quantized weights
+  QuantizedShapes shapes_;  ///< of the quantized weights
   std::vector<std::string> plain_, kept_;
   std::vector<std::string> stacks_with_biases_;
   std::map<std::size_t, ConvertedTensor> losses_;  ///< by index of the source

@@ -9,6 +9,7 @@
 
 #include "emulation/base/input_error.hpp"
 #include "src/model/weights/model_export.hpp"
+#include "src/model/weights/weight_names.hpp"
 
 namespace fp8lab {
 namespace {
@@ -44,7 +45,7 @@ std::optional<ExpertOrder> own_order(const TensorHeader& header, std::int64_t hi
   return std::nullopt;
 }
 
-/// One matrix of a stack of equal ones, or all of them below each other.
+/// One matrix of a stack of equal ones, or all of them below each other; or the transpose of one.
 class MatrixOfStack : public ModelTensors {
  public:
   MatrixOfStack(const ModelTensors& stack, std::size_t index, std::int64_t first_matrix,
@@ -56,15 +57,38 @@ class MatrixOfStack : public ModelTensors {
     headers_.push_back({whole.name, whole.type, {matrices * rows, cols}});
   }
 
+  /// Turns the matrix, whose values are held from here on.
+  void transpose() {
+    TensorHeader& header = headers_.front();
+    turned_.resize(static_cast<std::size_t>(header.size()));
+    stack_.read(index_, first_, turned_);
+    turned_ = transposed(turned_, header.shape[0], header.shape[1]);
+    std::swap(header.shape[0], header.shape[1]);
+  }
+
   void read(std::size_t, std::int64_t first, std::span<float> destination) const override {
-    stack_.read(index_, first_ + first, destination);
+    if (turned_.empty()) return stack_.read(index_, first_ + first, destination);
+    std::copy_n(turned_.begin() + first, destination.size(), destination.begin());
   }
 
  private:
   const ModelTensors& stack_;
   std::size_t index_;
   std::int64_t first_;  ///< element of the stack
+  std::vector<float> turned_;
 };
+
+/// The (cols, rows) transpose of row-major (rows, cols) codes of a byte.
+TensorBytes transposed_codes(const TensorBytes& codes, std::int64_t rows, std::int64_t cols) {
+  TensorBytes result(codes.size());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      result[static_cast<std::size_t>(c * rows + r)] =
+          codes[static_cast<std::size_t>(r * cols + c)];
+    }
+  }
+  return result;
+}
 
 void append(TensorBytes& to, const TensorBytes& from) {
   to.insert(to.end(), from.begin(), from.end());
@@ -117,9 +141,14 @@ std::string refuse_stack(const WeightLayout& layout, std::optional<ExpertOrder> 
     return "of which neither config.json nor shapes and names say along which extent their "
            "products sum";
   }
-  if (*order == ExpertOrder::out_in) return {};
+  if (*order == ExpertOrder::out_in || tile.is_row()) return {};
   return fmt::format("as (experts, in, out), for which {} has no scales in the tile {}",
                      dialect_name(layout.dialect), tile_text(tile));
+}
+
+WeightLayout layout_of_stack(WeightLayout layout, std::optional<ExpertOrder> order) {
+  if (layout.tile.is_row() && order == ExpertOrder::in_out) layout.tile = {0, 1};
+  return layout;
 }
 
 std::vector<TensorHeader> stack_headers(const WeightLayout& layout, const std::string& weight,
@@ -147,15 +176,19 @@ QuantizedBytes quantize_stack(Backend& backend, const ModelTensors& tensors, std
          .accepted = "a quantizer whose tiles have one row"});
   }
   const std::int64_t at_once = is_flat ? experts : 1;
+  WeightLayout of_matrix = layout;
+  if (layout.tile.is_column()) of_matrix.tile = {1, 0};
   QuantizedBytes bytes;
   for (std::int64_t expert = 0; expert < experts; expert += at_once) {
-    const MatrixOfStack matrix(tensors, index, expert, at_once);
+    MatrixOfStack matrix(tensors, index, expert, at_once);
+    if (layout.tile.is_column()) matrix.transpose();
     const std::size_t mark = backend.memory_mark();
     const QuantizedOperand operand = quantize_weight(
         backend, matrix, 0, spec, seed + index + (static_cast<std::uint64_t>(expert) << 32));
     const float amax = layout.has_two_levels() ? weight_amax(matrix, 0, spec) : 0.0f;
-    const QuantizedBytes own = quantized_bytes(backend, operand, layout, amax);
+    QuantizedBytes own = quantized_bytes(backend, operand, of_matrix, amax);
     backend.release_to(mark);
+    if (layout.tile.is_column()) own.codes = transposed_codes(own.codes, shape[2], shape[1]);
     append(bytes.codes, own.codes);
     append(bytes.scales, own.scales);
     append(bytes.global, own.global);

@@ -38,9 +38,12 @@ std::optional<ExpertOrder> order_of_experts(const TensorHeader& header,
 /// Returns why no library reads a stack of this order in `layout`; empty if one does. transformers
 /// has stacks in the blocks of fine-grained FP8, each expert with blocks of its own, (experts,
 /// ceil(rows / R), ceil(columns / C)) scales; blocks that are not square need out_in. torchao has
-/// those of its formats whose tiles lie in a row, for out_in. The other dialects have a tensor for
-/// each expert.
+/// those of its formats whose tiles lie in a row, for out_in, and for in_out a scale of each
+/// column. The other dialects have a tensor for each expert.
 std::string refuse_stack(const WeightLayout& layout, std::optional<ExpertOrder> order);
+
+/// Returns `layout` for a stack: tiles of rows are those of columns for in_out.
+WeightLayout layout_of_stack(WeightLayout layout, std::optional<ExpertOrder> order);
 
 /// Returns the tensors of a stack of `shape` (experts, rows, columns): codes, scales, and of two
 /// levels the scale of all experts. Throws Error as layout_headers does, which names `weight`.

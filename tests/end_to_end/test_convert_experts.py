@@ -187,10 +187,47 @@ def test_stacks_have_rows_and_groups_of_torchao(target: str, tmp_path: Path) -> 
     assert checked.returncode == 0, checked.stdout
 
 
+def test_stacks_of_in_out_have_a_scale_of_each_column(tmp_path: Path) -> None:
+    """The transpose of what convert makes of the experts as (out, in)."""
+    tensors = weights(**ATTENTION, **STACKS["llama4"])
+    source = write_folder(tmp_path / "bf16", tensors, CONFIG | HIDDEN)
+    losses = {
+        one["tensor"]: one["sqnr_db"]
+        for one in convert(source, tmp_path / "out", "--to", "torchao:channel")["tensors"]
+    }
+    read = read_folder(tmp_path / "out")
+    metadata = read_metadata(tmp_path / "out/model.safetensors")
+    said = json.loads((tmp_path / "out/config.json").read_text())["quantization_config"]
+    for leaf in ("gate_up_proj", "down_proj"):
+        stack = f"{LAYER}mlp.experts.{leaf}"
+        turned = np.ascontiguousarray(numbers(tensors[stack]).transpose(0, 2, 1))
+        experts, outputs, inputs = turned.shape
+        flat = converted_alone(stored(turned), "torchao:channel", tmp_path / leaf, flat=True)[0]
+        codes = np.frombuffer(flat["up_proj._weight_qdata"][2], np.uint8).reshape(turned.shape)
+        kind, shape, data = read[f"{LAYER}mlp.experts._{leaf}_qdata"]
+        assert (kind, shape) == ("F8_E4M3", tensors[stack][1])
+        assert np.array_equal(
+            np.frombuffer(data, np.uint8).reshape(shape), codes.transpose(0, 2, 1)
+        )
+        kind, shape, data = read[f"{LAYER}mlp.experts._{leaf}_scale"]
+        assert (kind, shape) == ("F32", (experts, 1, outputs))
+        assert data == flat["up_proj._weight_scale"][2]
+        values = numbers(read[f"{LAYER}mlp.experts._{leaf}_qdata"]) * numbers((kind, shape, data))
+        assert abs(sqnr(numbers(tensors[stack]), values) - losses[stack]) < 0.01
+        assert json.loads(metadata[stack])["_data"]["block_size"] == [1, inputs, 1]
+        rule = said["quant_type"]["default"]["_data"]["fqn_to_config"][stack]
+        assert rule["_data"]["granularity"]["_data"]["dim"] == 1
+    checked = run("doctor", tmp_path / "out", "--reference", source)
+    assert checked.returncode == 0, checked.stdout
+    again = convert(tmp_path / "out", tmp_path / "same", "--to", "torchao:channel")
+    assert all(one["codes_kept"] for one in again["tensors"])
+    assert read_folder(tmp_path / "same") == read
+
+
 GATE_UP = "mlp__experts__gate_up_proj"
 # Shapes, fields of config.json, a target, and what the message says.
 REFUSED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any], str, str]] = {
-    "in_out": (STACKS["llama4"], HIDDEN, "torchao:channel", "as (experts, in, out)"),
+    "in_out": (STACKS["llama4"], HIDDEN, "torchao:mxfp8", "as (experts, in, out)"),
     "not_square": (STACKS["llama4"], HIDDEN, "fp8:32x64", "as (experts, in, out)"),
     "no_hidden_size": (STACKS["mixtral_v5"], {}, "torchao:channel", "along which extent"),
     "all_square": ({GATE_UP: (3, 64, 64)}, HIDDEN, "torchao:mxfp8", "along which extent"),
