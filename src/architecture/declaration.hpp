@@ -55,6 +55,8 @@ struct ParameterDeclaration {
       std::nullopt;         ///< index of its layer, set by Declaration; empty: in no layer
   bool is_adapter = false;  ///< of a low-rank adapter
   bool is_frozen = false;   ///< never trained
+  /// Weight of an RMSNorm of ModelConfig::zero_centered_norms: files hold it less 1.
+  bool is_zero_centered = false;
 
   std::int64_t size() const { return rows * cols; }
 };

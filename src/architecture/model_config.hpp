@@ -150,12 +150,18 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   double layer_norm_eps = 1e-5;
   double initializer_range = 0.02;
-  double embedding_factor = 1.0;                    ///< of the rows of the token embedding
+  /// Of the rows of the token embedding; rounded to the type of activations.
+  double embedding_factor = 1.0;
   ProductFactor linear_alpha = ProductFactor::one;  ///< of the linear layers within layers
   ProductFactor head_alpha = ProductFactor::one;    ///< of the LM head
   bool scaled_residual_init = false;                ///< smaller attention.o and mlp.down (GPT-2)
   /// The weights of norms behind blocks begin with 1 / sqrt(layers) (FOG, arXiv:2505.20524).
   bool scaled_norm_init = false;
+  /// Files hold the weights of RMSNorms less 1 (Gemma). Parameters are the weights themselves,
+  /// 1 + w rounded to FP32, which forward and backward read whatever the type of activations is.
+  bool zero_centered_norms = false;
+  /// Files hold q, k and v as one matrix, and gate and up as one (Phi-3).
+  bool fused_projections = false;
   bool tie_word_embeddings = true;
   LoraSpec lora;
   bool operator==(const ModelConfig&) const = default;

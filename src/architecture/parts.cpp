@@ -34,8 +34,15 @@ ParameterId table(Declaration& declaration, const ModelConfig& model, const char
 
 /// The weight of a norm, which begins with `value`.
 ParameterId norm_weight(Declaration& declaration, const std::string& name, std::int64_t width,
-                        double value = 1.0) {
-  return declaration.parameter({name + ".weight", 1, width, true, false, {value, 0.0}, {}});
+                        double value, bool is_zero_centered) {
+  return declaration.parameter({.name = name + ".weight",
+                                .rows = 1,
+                                .cols = width,
+                                .is_vector = true,
+                                .weight_decay = false,
+                                .initialization = {value, 0.0},
+                                .groups = {},
+                                .is_zero_centered = is_zero_centered});
 }
 
 /// A norm of the residual stream, or, without `keeps_y`, of what is added to it. `name` names its
@@ -50,7 +57,8 @@ NormParts declare_norm(Declaration& declaration, const ModelConfig& model, NormK
   const bool is_scaled = model.scaled_norm_init && !keeps_y;
   parts.weight =
       norm_weight(declaration, name, width,
-                  is_scaled ? 1.0 / std::sqrt(static_cast<double>(model.layer_count())) : 1.0);
+                  is_scaled ? 1.0 / std::sqrt(static_cast<double>(model.layer_count())) : 1.0,
+                  model.zero_centered_norms && !is_layer_norm);
   if (is_layer_norm) {
     parts.bias = declaration.parameter({name + ".bias", 1, width, true, false, {}, {}});
   }
@@ -133,14 +141,16 @@ QkNormParts declare_qk_norms(Declaration& declaration, const ModelConfig& model,
   const bool is_of_elements = spec.qk_norm == QkNorm::elements;
   const auto weight = [&](const char* name, std::int64_t width) {
     const std::int64_t elements = is_of_elements ? 1 : is_of_head ? model.head_dim : width;
-    return declaration.parameter({.name = std::string(name) + ".weight",
-                                  .rows = 1,
-                                  .cols = elements,
-                                  .is_vector = true,
-                                  .weight_decay = false,
-                                  .initialization = {1.0, 0.0},
-                                  .groups = {},
-                                  .is_frozen = spec.qk_norm_frozen});
+    return declaration.parameter(
+        {.name = std::string(name) + ".weight",
+         .rows = 1,
+         .cols = elements,
+         .is_vector = true,
+         .weight_decay = false,
+         .initialization = {1.0, 0.0},
+         .groups = {},
+         .is_frozen = spec.qk_norm_frozen,
+         .is_zero_centered = model.zero_centered_norms && !is_of_elements});
   };
   QkNormParts parts;
   parts.q = weight("attention.q_norm", widths.q);

@@ -263,7 +263,8 @@ FP8LAB_EXPORT fp8lab_status fp8lab_model_tensor(const fp8lab_model* model, size_
 /* Returns 1 if tensor number `index` is trained, else 0: it is frozen, or there is none. */
 FP8LAB_EXPORT int32_t fp8lab_model_is_trained(const fp8lab_model* model, size_t index);
 /* Writes the master weight, or the gradient, of tensor number `index` to a float32 array of its
- * shape. A frozen tensor has no gradient. */
+ * shape. A frozen tensor has no gradient. Values are those of files: the weight of a zero-centered
+ * norm (Gemma) less 1. */
 FP8LAB_EXPORT fp8lab_status fp8lab_model_weight(fp8lab_model* model, size_t index,
                                                 const fp8lab_array* values);
 FP8LAB_EXPORT fp8lab_status fp8lab_model_gradient(fp8lab_model* model, size_t index,

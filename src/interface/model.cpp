@@ -45,7 +45,8 @@ namespace {
 /// Weights from the caller's named arrays, which must outlive this.
 class ArrayTensors : public ModelTensors {
  public:
-  ArrayTensors(const char* const* names, const fp8lab_array* arrays, std::size_t count) {
+  ArrayTensors(const char* const* names, const fp8lab_array* arrays, std::size_t count)
+      : ModelTensors(ValuesOf::files) {
     for (std::size_t i = 0; i < count; ++i) {
       const std::string name =
           text_of(given(names, "names") == nullptr ? nullptr : names[i], "the name of an array");
@@ -203,10 +204,11 @@ Batch training_batch(const fp8lab_model& model, const fp8lab_array* tokens,
   return batch;
 }
 
-/// Writes the elements of a tensor that `view_of` returns of its parameter.
+/// Writes the elements of a tensor that `view_of` returns of its parameter, less `centre` if it is
+/// the weight of a zero-centered norm.
 template <class ViewOf>
 void write_tensor(fp8lab_model& model, std::size_t index, const fp8lab_array* result,
-                  const ViewOf& view_of) {
+                  const ViewOf& view_of, float centre = 0.0f) {
   if (index >= model.tensors.size()) {
     throw InputError({.reason = "the model has no tensor of this number"});
   }
@@ -217,6 +219,9 @@ void write_tensor(fp8lab_model& model, std::size_t index, const fp8lab_array* re
   const TensorView view = view_of(*tensor.parameter);
   download_floats(*model.backend, view.flat().columns(tensor.part.first, tensor.part.size()),
                   values);
+  if (tensor.part.is_zero_centered) {
+    for (float& value : values) value -= centre;
+  }
   if (is_stored_transposed(tensor.part.name)) {
     values = transposed(values, tensor.part.shape[0], tensor.part.shape[1]);
   }
@@ -331,8 +336,9 @@ fp8lab_status fp8lab_model_tensor(const fp8lab_model* model, size_t index, const
 
 fp8lab_status fp8lab_model_weight(fp8lab_model* model, size_t index, const fp8lab_array* values) {
   return guarded([&] {
-    write_tensor(given(model, "model"), index, values,
-                 [](const fp8lab::Parameter& parameter) { return parameter.master(); });
+    write_tensor(
+        given(model, "model"), index, values,
+        [](const fp8lab::Parameter& parameter) { return parameter.master(); }, 1.0f);
   });
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "emulation/numerics/codec.hpp"
+
 namespace fp8lab {
 namespace {
 
@@ -13,6 +15,11 @@ std::vector<DecoderLayer> make_layers(const DecoderParts& parts) {
   return layers;
 }
 
+/// The factor of a table's rows in the type of `rows`: transformers casts Gemma's to it.
+float rounded_factor(float factor, const TensorView& rows) {
+  return rows.dtype == DType::bf16 ? numerics::from_bf16(numerics::to_bf16(factor)) : factor;
+}
+
 }  // namespace
 
 Residual Embedding::forward(Work& work, const TensorView& out) const {
@@ -20,7 +27,9 @@ Residual Embedding::forward(Work& work, const TensorView& out) const {
   work.run(table.name(), ops::EmbeddingForward{
                              .tokens = work.column(kTokens), .table = table.working(), .out = out});
   if (parts_.factor != 1.0f) {
-    work.run(table.name(), ops::WeightedSum{.a = out, .factor_a = parts_.factor, .sum = out});
+    work.run(
+        table.name(),
+        ops::WeightedSum{.a = out, .factor_a = rounded_factor(parts_.factor, out), .sum = out});
   }
   if (!parts_.positions) return {out};
   const TensorView rows = work.scratch(parts_.position_rows);
@@ -40,7 +49,9 @@ void Embedding::backward(Work& work, const TensorView& dout) const {
   if (parts_.positions) add_rows(work.column(kPositions), work.parameter(*parts_.positions));
   const Parameter& table = work.parameter(parts_.tokens);
   if (parts_.factor != 1.0f && table.is_trained()) {
-    work.run(table.name(), ops::WeightedSum{.a = dout, .factor_a = parts_.factor, .sum = dout});
+    work.run(
+        table.name(),
+        ops::WeightedSum{.a = dout, .factor_a = rounded_factor(parts_.factor, dout), .sum = dout});
   }
   add_rows(work.column(kTokens), table);
 }

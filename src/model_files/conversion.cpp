@@ -22,6 +22,7 @@
 #include "src/model_files/loss_meter.hpp"
 #include "src/model_files/model_doctor.hpp"
 #include "src/model_files/packed_experts.hpp"
+#include "src/model_files/stacked_experts.hpp"
 
 namespace fp8lab {
 namespace {
@@ -53,39 +54,10 @@ bool is_embedding(const std::string& module) {
          last == "shared";
 }
 
-/// True if a part of a module's name between dots satisfies `is_one`.
-template <class Predicate>
-bool has_part(const std::string& module, const Predicate& is_one) {
-  for (std::size_t first = 0; first <= module.size();) {
-    const std::size_t end = std::min(module.find('.', first), module.size());
-    if (is_one(std::string_view(module).substr(first, end - first))) return true;
-    first = end + 1;
-  }
-  return false;
-}
-
-bool is_router(const std::string& module) {
-  return has_part(module, [](std::string_view part) { return part == "router"; });
-}
-
-/// True for the weights of several experts in one tensor: 3-D ones of a mixture, and DBRX's, whose
-/// experts share the rows.
-bool is_stacked_experts(const TensorHeader& header) {
-  const std::string module = module_of_tensor(header.name);
-  if (is_router(module) || header.shape.size() < 2 || header.name.ends_with("bias")) return false;
-  const bool is_of_experts = has_part(module, [](std::string_view part) {
-    return part == "experts" || part.find("moe") != std::string_view::npos;
-  });
-  const bool is_matrix = header.shape.size() == 2;
-  if (!is_matrix) return is_of_experts;
-  return !header.name.ends_with(".weight") &&
-         has_part(module, [](std::string_view part) { return part == "experts"; });
-}
-
 /// The weights of a folder as FP32 values.
 class FolderTensors : public ModelTensors {
  public:
-  FolderTensors(const ModelFolder& folder) : folder_(folder) {
+  FolderTensors(const ModelFolder& folder) : ModelTensors(ValuesOf::files), folder_(folder) {
     for (const StoredWeight& weight : folder.weights) {
       headers_.push_back({weight.name, code_type(weight.layout), weight.shape()});
     }
@@ -181,6 +153,7 @@ std::optional<QuantizedBytes> kept_codes(const StoredWeight& weight, const Weigh
     if (weight.is_swizzled) return std::nullopt;
     bytes.scales = read_bytes(*weight.scales);
     bytes.global = read_bytes(*weight.global);
+    if (bytes.global.size() != sizeof(float)) return std::nullopt;  // one for each expert
     if (own.global_divides() == target.global_divides()) return bytes;
     std::vector<float> values(bytes.global.size() / sizeof(float));
     decode_elements(StoredType::f32, bytes.global, values);
@@ -226,7 +199,7 @@ class Converter {
     if (options_.target.layout && shapes_.empty()) {
       throw Error(
           fmt::format("{}: no weight to quantize: none has two extents and the name of a "
-                      "linear layer",
+                      "linear layer, and none holds experts",
                       source_.path.string()));
     }
     ModelFolderContent content;
@@ -327,7 +300,13 @@ class Converter {
   void plan(std::size_t index) {
     const TensorHeader& header = tensors_.headers()[index];
     const StoredWeight* const weight = tensors_.weight(index);
-    if (options_.target.layout) refuse_experts(index);
+    if (options_.target.layout) {
+      refuse_packed_experts(index);
+      if (is_quantized_stack(index)) {
+        refuse_stack_of(header);
+        return plan_quantized(index, header);
+      }
+    }
     if (tensors_.experts(index) != nullptr) {
       planned_.push_back(
           {{header.name, options_.target.dtype, header.shape}, index, Content::values, nullptr});
@@ -350,30 +329,49 @@ class Converter {
     if (is_of_linear && !is_embedding(module)) kept_.push_back(module);
   }
 
-  /// Experts that no dialect has scales for would stay as they are: most of the model.
-  void refuse_experts(std::size_t index) const {
+  void refuse_packed_experts(std::size_t index) const {
+    if (tensors_.experts(index) == nullptr) return;
+    throw InputError({.where = source_.path.string(),
+                      .noun = "tensor",
+                      .key = tensors_.experts(index)->blocks->name,
+                      .reason = "holds the experts of a layer in MXFP4, for which no dialect "
+                                "here has a place",
+                      .accepted = "--to bf16, f16 or f32"});
+  }
+
+  bool is_quantized_stack(std::size_t index) const {
     const TensorHeader& header = tensors_.headers()[index];
-    const std::string module = module_of_tensor(header.name);
-    if (tensors_.experts(index) != nullptr) {
-      throw InputError({.where = source_.path.string(),
-                        .noun = "tensor",
-                        .key = tensors_.experts(index)->blocks->name,
-                        .reason = "holds the experts of a layer in MXFP4, for which no dialect "
-                                  "here has a place",
-                        .accepted = "--to bf16, f16 or f32"});
-    }
     const bool is_weight = tensors_.weight(index) != nullptr || is_weight_type(header.type);
-    if (!is_weight || !is_stacked_experts(header) || is_ignored(module)) return;
-    throw InputError(
-        {.where = source_.path.string(),
-         .noun = "tensor",
-         .key = header.name,
-         .reason = fmt::format("{} holds the experts of a layer in one tensor, for which no "
-                               "dialect here has scales",
-                               shape_text(header)),
-         .accepted = fmt::format("--ignore '{}', which keeps them as values, or a folder with a "
-                                 "tensor for each expert",
-                                 module)});
+    return is_weight && is_stacked_experts(header) && header.size() > 0 &&
+           !is_ignored(module_of_tensor(header.name));
+  }
+
+  /// Experts that the target has no scales for would stay as they are: most of the model.
+  void refuse_stack_of(const TensorHeader& header) const {
+    const std::string why = header.shape.size() != 3
+                                ? "as rows of one matrix, for which no dialect has scales"
+                                : refuse_stack(*options_.target.layout, order_of(header));
+    if (why.empty()) return;
+    throw InputError({.where = source_.path.string(),
+                      .noun = "tensor",
+                      .key = header.name,
+                      .reason = fmt::format("{} holds the experts of a layer in one tensor, {}",
+                                            shape_text(header), why),
+                      .accepted = fmt::format(
+                          "--to fp8, which has blocks for experts of three extents; --ignore "
+                          "'{}', which keeps them as values; or a folder with a tensor for "
+                          "each expert",
+                          module_of_tensor(header.name))});
+  }
+
+  std::optional<ExpertOrder> order_of(const TensorHeader& header) const {
+    return order_of_experts(header, tensors_.headers(), source_.config);
+  }
+
+  /// The layout that a weight gets.
+  WeightLayout layout_of(const TensorHeader& header) const {
+    const WeightLayout& layout = *options_.target.layout;
+    return header.shape.size() == 3 ? layout_of_stack(layout, order_of(header)) : layout;
   }
 
   void plan_quantized(std::size_t index, const TensorHeader& header) {
@@ -386,10 +384,12 @@ class Converter {
                                   "has scales",
                         .accepted = "--to bf16, f16 or f32"});
     }
+    const WeightLayout layout = layout_of(header);
     Content content = Content::codes;
     std::vector<TensorHeader> parts;
     try {
-      parts = layout_headers(*options_.target.layout, header.name, header.shape);
+      parts = (header.shape.size() == 3 ? stack_headers : layout_headers)(layout, header.name,
+                                                                          header.shape);
     } catch (const Error& error) {
       ErrorFields fields = in_place(source_.path.string(), error);
       fields.accepted =
@@ -400,7 +400,10 @@ class Converter {
       planned_.push_back({std::move(part), index, content, nullptr});
       content = content == Content::codes ? Content::scales : Content::global;
     }
-    shapes_[header.name] = header.shape;
+    shapes_[header.name] = {header.shape, layout.tile};
+    if (header.shape.size() == 3 && source_.find(header.name + "_bias") != nullptr) {
+      stacks_with_biases_.push_back(header.name);
+    }
   }
 
   /// Scales of inputs and caches are those of the source, where the dialect stays the same.
@@ -496,7 +499,7 @@ class Converter {
       if (!has_head && shapes_.count("lm_head.weight") == 0) kept_.push_back("lm_head");
       const InputQuantization inputs =
           layout.tile.is_tensor() ? InputQuantization::tensor : InputQuantization::token;
-      config["quantization_config"] = quantization_config(layout, inputs, kept_);
+      config["quantization_config"] = quantization_config(layout, inputs, kept_, shapes_);
       if (layout.dialect == Dialect::modelopt) {
         content.files["hf_quant_config.json"] = modelopt_file(layout, kept_).dump(2) + "\n";
       }
@@ -505,6 +508,13 @@ class Converter {
       }
     }
     content.files["config.json"] = config.dump(2) + "\n";
+    if (!stacks_with_biases_.empty()) {
+      result_.notes.push_back(
+          fmt::format("{} stacks of experts, '{}' the first, have biases, which stay values: the "
+                      "FP8 experts of "
+                      "transformers have none",
+                      stacks_with_biases_.size(), stacks_with_biases_.front()));
+    }
     note_files_left();
   }
 
@@ -557,19 +567,12 @@ class Converter {
   }
 
   QuantizedBytes quantized(std::size_t index) {
-    const WeightLayout& layout = *options_.target.layout;
+    const WeightLayout layout = layout_of(tensors_.headers()[index]);
     const StoredWeight* const weight = tensors_.weight(index);
     std::optional<QuantizedBytes> bytes;
     if (weight != nullptr && !options_.spec) bytes = kept_codes(*weight, layout);
     const bool is_copied = bytes.has_value();
-    if (!bytes) {
-      const std::size_t mark = backend_.memory_mark();
-      const QuantizedOperand operand =
-          quantize_weight(backend_, tensors_, index, spec_, options_.seed);
-      const float amax = layout.has_two_levels() ? weight_amax(tensors_, index, spec_) : 0.0f;
-      bytes = quantized_bytes(backend_, operand, layout, amax);
-      backend_.release_to(mark);
-    }
+    if (!bytes) bytes = quantize_anew(index, layout);
     if (losses_.count(index) != 0) return std::move(*bytes);
     const std::vector<std::int64_t>& shape = tensors_.headers()[index].shape;
     const ScaleGrid grid = ScaleGrid::from_bytes(layout, shape, bytes->scales, bytes->global);
@@ -579,6 +582,19 @@ class Converter {
               grid.multiply(first, result);
             });
     return std::move(*bytes);
+  }
+
+  QuantizedBytes quantize_anew(std::size_t index, const WeightLayout& layout) {
+    if (tensors_.headers()[index].shape.size() == 3) {
+      return quantize_stack(backend_, tensors_, index, spec_, layout, options_.seed);
+    }
+    const std::size_t mark = backend_.memory_mark();
+    const QuantizedOperand operand =
+        quantize_weight(backend_, tensors_, index, spec_, options_.seed);
+    const float amax = layout.has_two_levels() ? weight_amax(tensors_, index, spec_) : 0.0f;
+    QuantizedBytes bytes = quantized_bytes(backend_, operand, layout, amax);
+    backend_.release_to(mark);
+    return bytes;
   }
 
   /// Compares the source's values with those that `decode` reads from the written bytes.
@@ -614,8 +630,9 @@ class Converter {
   FolderTensors tensors_;
   QuantSpec spec_{};
   std::vector<Planned> planned_;
-  std::map<std::string, std::vector<std::int64_t>> shapes_;  ///< of the quantized weights
+  QuantizedShapes shapes_;  ///< of the quantized weights
   std::vector<std::string> plain_, kept_;
+  std::vector<std::string> stacks_with_biases_;
   std::map<std::size_t, ConvertedTensor> losses_;  ///< by index of the source
   std::optional<std::size_t> held_;                ///< whose scales bytes_ are
   QuantizedBytes bytes_;

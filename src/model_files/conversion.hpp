@@ -44,15 +44,16 @@ struct Conversion {
 /// holding one tensor at a time.
 ///
 /// The function quantizes every weight "X.weight" of two extents, except embeddings, heads, routers
-/// and `ignored`, and every weight that was quantized before. It keeps the codes of a weight if the
-/// target has the same tile and format and can hold the scales. E4M3 and E4M3FNUZ count as one
-/// format: scales change by a factor of 2. Other weights are dequantized (scale * code in FP32),
-/// and the emulator's quantizer quantizes them anew. The loss of each tensor is measured on the
-/// bytes written, read back.
+/// and `ignored`, every stack of experts (stacked_experts.hpp), and every weight that was quantized
+/// before. It keeps the codes of a weight if the target has the same tile and format and can hold
+/// the scales. E4M3 and E4M3FNUZ count as one format: scales change by a factor of 2. Other weights
+/// are dequantized (scale * code in FP32), and the emulator's quantizer quantizes them anew. The
+/// loss of each tensor is measured on the bytes written, read back.
 ///
 /// Throws Error naming the tensor if the source has errors that forbid reading it, for K that is no
-/// multiple of a group, for values too large for the type, for files that hold (in, out) weights,
-/// for two tensors of one name, and for inputs without a scale where the dialect needs one.
+/// multiple of a group, for stacks that the target has no files for, for values too large for the
+/// type, for files that hold (in, out) weights, for two tensors of one name, and for inputs without
+/// a scale where the dialect needs one.
 Conversion convert_model(Backend& backend, const ModelFolder& source,
                          const ConversionOptions& options, const std::filesystem::path& out,
                          const PartReport& report);

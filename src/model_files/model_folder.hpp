@@ -1,6 +1,7 @@
 // A model's folder opened to be examined: what is wrong with its files is a finding, no error.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -8,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -65,6 +67,17 @@ bool is_model_folder(const std::filesystem::path& path);
 std::string module_of_tensor(const std::string& name);
 /// Returns the last part of a module's name.
 std::string leaf_of_module(const std::string& module);
+
+/// Returns true if a part of a module's name between dots satisfies `is_one`.
+template <class Predicate>
+bool has_part(const std::string& module, const Predicate& is_one) {
+  for (std::size_t first = 0; first <= module.size();) {
+    const std::size_t end = std::min(module.find('.', first), module.size());
+    if (is_one(std::string_view(module).substr(first, end - first))) return true;
+    first = end + 1;
+  }
+  return false;
+}
 
 /// Returns a field of config.json; null if it is not there.
 const nlohmann::json& config_field(const nlohmann::json& config, const char* key);

@@ -377,7 +377,7 @@ class ValueChecks {
   void check_jumps(const StoredWeight& weight, const ScaleGrid& grid, const CodeScan& scan) {
     const std::size_t count = grid.values().size();
     const bool is_large = grid.tile_height() * grid.tile_width() >= kLargeTile && grid.cols() > 1 &&
-                          weight.layout.tile.cols != 0;
+                          weight.layout.tile.cols != 0 && !weight.layout.tile.is_column();
     const float limit = is_large ? kJump : kJumpOfSmallTiles;
     std::int64_t jumps = 0;
     std::size_t first = 0;

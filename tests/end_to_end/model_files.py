@@ -161,7 +161,10 @@ def random_tensors(
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
         add(prefix + "input_layernorm.weight", hidden)
-        for name, rows in (("q", q), ("k", kv), ("v", kv)):
+        is_fused = config["model_type"] == "phi3"
+        if is_fused:
+            add(prefix + "self_attn.qkv_proj.weight", q + 2 * kv, hidden)
+        for name, rows in () if is_fused else (("q", q), ("k", kv), ("v", kv)):
             add(f"{prefix}self_attn.{name}_proj.weight", rows, hidden)
             if qwen2 or bias:
                 add(f"{prefix}self_attn.{name}_proj.bias", rows)
@@ -172,8 +175,11 @@ def random_tensors(
             add(prefix + "self_attn.o_proj.bias", hidden)
         add(prefix + "post_attention_layernorm.weight", hidden)
         for name, rows, cols in (
-            ("gate", inner, hidden),
-            ("up", inner, hidden),
+            *(
+                [("gate_up", 2 * inner, hidden)]
+                if is_fused
+                else [("gate", inner, hidden), ("up", inner, hidden)]
+            ),
             ("down", hidden, inner),
         ):
             add(f"{prefix}mlp.{name}_proj.weight", rows, cols)

@@ -54,7 +54,25 @@ QWEN3 = CONFIG | {
     "rope_parameters": {"rope_theta": 5e6, "rope_type": "default"},
     "dtype": "bfloat16",
 }
-FAMILIES = {"qwen2": CONFIG, "llama": LLAMA, "qwen3": QWEN3}
+PLAIN = {key: value for key, value in CONFIG.items() if "window" not in key}
+GEMMA = PLAIN | {
+    "architectures": ["GemmaForCausalLM"],
+    "model_type": "gemma",
+    "attention_bias": False,
+    "head_dim": 20,
+    "hidden_act": "gelu_pytorch_tanh",
+    "num_key_value_heads": 1,
+}
+PHI3 = PLAIN | {
+    "architectures": ["Phi3ForCausalLM"],
+    "model_type": "phi3",
+    "original_max_position_embeddings": 512,
+    "resid_pdrop": 0.0,
+    "rope_scaling": None,
+    "sliding_window": 24,
+    "tie_word_embeddings": False,
+}
+FAMILIES = {"qwen2": CONFIG, "llama": LLAMA, "qwen3": QWEN3, "gemma": GEMMA, "phi3": PHI3}
 
 RUN = """
 name = "continued"
@@ -123,6 +141,35 @@ def test_load_train_nothing_save(tmp_path: Path, family: str, shards: int) -> No
     program("export", tmp_path / "saved", tmp_path / "again")
     equal(read_folder(tmp_path / "again"), tensors)
     assert json.loads((tmp_path / "again" / "config.json").read_text()) == saved
+
+
+def test_norms_of_gemma(tmp_path: Path) -> None:
+    """Files hold w, parameters are 1 + w in FP32: what a run writes is that less 1."""
+    tensors = random_tensors(GEMMA)
+    w = np.ldexp(1 + np.arange(48) / 64, -(np.arange(48) * 2 // 3)).astype(np.float32)
+    w *= np.where(np.arange(48) % 3 == 1, -1, 1).astype(np.float32)
+    tensors["model.norm.weight"] = stored(w)
+    folder = write_folder(tmp_path / "model", tensors, GEMMA)
+    program("export", folder, tmp_path / "copy")
+    equal(read_folder(tmp_path / "copy"), tensors)  # from file to file nothing is added
+    shutil.copy(TOKENS / "tokenizer.json", folder)
+    config = tmp_path / "run.toml"
+    config.write_text(RUN.format(folder=folder) + SHARDS)
+    program("train", "--config", config, "--out", tmp_path / "run")
+    program("export", tmp_path / "run", tmp_path / "saved")
+    written = decode(read_folder(tmp_path / "saved")["model.norm.weight"])
+    held = decode(tensors["model.norm.weight"])
+    expected = (np.float32(1) + held) - np.float32(1)
+    assert np.array_equal(written, decode(stored(expected)))
+    assert np.array_equal(written[:25], held[:25])  # down to 2^-16
+    assert not written[-1] and held[-1]
+    for table, words in (
+        ('weights = "bf16"', "would round the 1 + w"),
+        ('[[optimizer.group]]\nmatch = "norm"\nweight_decay = 0.1', "would pull w to -1"),
+    ):
+        config.write_text(RUN.format(folder=folder) + SHARDS + "[optimizer]\n" + table + "\n")
+        message = program("train", "--config", config, "--out", tmp_path / "other", status=2)
+        assert words in message and "accepted: " in message
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16"])

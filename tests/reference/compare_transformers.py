@@ -75,13 +75,16 @@ def widened(case: models.Case) -> models.Case:
     config = {**case.config, **{names.get(key, key): value for key, value in WIDER.items()}}
     if "head_dim" in config:
         config["head_dim"] *= 2
+    if "layer_types" in config:
+        layers = config[names.get("num_hidden_layers", "num_hidden_layers")]
+        config["layer_types"] = (layers * config["layer_types"])[:layers]
     return replace(case, config=config)
 
 
 def random_model(case: models.Case, seed: int) -> torch.nn.Module:
     """Weights as transformers draws them; norms and biases too are random."""
     torch.manual_seed(seed)
-    config = getattr(transformers, f"{case.family}Config")(**case.config)
+    config = getattr(transformers, case.config_class)(**case.config)
     config._attn_implementation = "eager"
     model = getattr(transformers, case.architecture)(config)
     with torch.no_grad():
@@ -164,6 +167,7 @@ def compare_greedy(model: torch.nn.Module, ours: Any, batch: np.ndarray) -> int:
         eos_token_id=None,
         pad_token_id=0,
     )
+    model.generation_config.eos_token_id = None  # else it takes the place of None in `how`
     different = 0
     for prompt, completion in zip(prompts, ours.generate(prompts, max_new_tokens=NEW_TOKENS)):
         with torch.no_grad():

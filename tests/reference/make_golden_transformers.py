@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes what transformers computes for small models: tests/golden/transformers/*.json.
 
-    python tests/reference/make_golden_transformers.py DIR
+    python tests/reference/make_golden_transformers.py DIR [CASE...]
 
 Each file holds config.json, and of the model with the formula's weights in FP32: the loss, the
 logits of the last token of each sequence, and for every gradient its norm and its product with a
@@ -67,9 +67,16 @@ def record(case: models.Case) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path)
-    directory = parser.parse_args().directory
+    names = [case.name for case in models.CASES]
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="one of " + ", ".join(names))
+    arguments = parser.parse_args()
+    for name in set(arguments.cases) - set(names):
+        parser.error(f"no case '{name}'; accepted: " + ", ".join(names))
+    directory = arguments.directory
     torch.set_num_threads(1)
     for case in models.CASES:
+        if arguments.cases and case.name not in arguments.cases:
+            continue
         text = json.dumps(record(case), indent=1)
         (directory / f"{case.name}.json").write_text(text + "\n")
         print(case.name, len(text), "bytes")

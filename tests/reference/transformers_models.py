@@ -32,6 +32,15 @@ class Case:
     def architecture(self) -> str:
         return self.family + ("LMHeadModel" if self.family == "GPT2" else "ForCausalLM")
 
+    @property
+    def config_class(self) -> str:
+        return self.family + ("TextConfig" if self.family == "Gemma3" else "Config")
+
+    @property
+    def norm_centre(self) -> float:
+        """What the weights of norms in files lie around."""
+        return 0.0 if self.family.startswith("Gemma") else 1.0
+
 
 SHAPE = {
     "vocab_size": 61,
@@ -127,6 +136,32 @@ CASES = [
         rms_norm_eps=1e-5,
         pad_token_id=None,
     ),
+    case("gemma", "Gemma", True, head_dim=20, num_key_value_heads=1, pad_token_id=None),
+    case("gemma_bias", "Gemma", False, head_dim=16, attention_bias=True, pad_token_id=None),
+    case(
+        "gemma2",
+        "Gemma2",
+        True,
+        head_dim=16,
+        query_pre_attn_scalar=24,
+        sliding_window=7,
+        attn_logit_softcapping=None,
+        final_logit_softcapping=None,
+        pad_token_id=None,
+    ),
+    case(
+        "gemma3",
+        "Gemma3",
+        True,
+        head_dim=16,
+        query_pre_attn_scalar=16,
+        sliding_window=7,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_local_base_freq=10000.0,
+        pad_token_id=None,
+    ),
+    case("phi3", "Phi3", False, pad_token_id=None, sliding_window=7),
+    case("phi3_tied", "Phi3", True, pad_token_id=None, rms_norm_eps=1e-5),
     Case("gpt2", "GPT2", {**GPT2, "tie_word_embeddings": True}),
     Case("gpt2_untied", "GPT2", {**GPT2, "tie_word_embeddings": False, "n_head": 3}),
 ]
@@ -147,12 +182,10 @@ def uniform(name: str, count: int) -> np.ndarray:
     return (z >> np.uint64(40)).astype(np.float64) / 2.0**23 - 1.0
 
 
-def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    values = uniform(name, int(np.prod(shape)))
+def weight(name: str, shape: tuple[int, ...], norm_centre: float = 1.0) -> np.ndarray:
+    values = 0.25 * uniform(name, int(np.prod(shape)))
     if ("norm" in name or "ln_" in name) and name.endswith(".weight"):
-        values = 1.0 + 0.25 * values
-    else:
-        values = 0.25 * values
+        values = norm_centre + values
     return values.astype(np.float32).reshape(shape)
 
 
@@ -176,12 +209,13 @@ def learning_rate(step: int) -> float:
 
 def make_model(case: Case, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
     """Attention as transformers writes it out, without fused kernels."""
-    config = getattr(transformers, f"{case.family}Config")(**case.config)
+    config = getattr(transformers, case.config_class)(**case.config)
     config._attn_implementation = "eager"
     model = getattr(transformers, case.architecture)(config).to(dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(weight(name, tuple(parameter.shape))))
+            values = weight(name, tuple(parameter.shape), case.norm_centre)
+            parameter.copy_(torch.from_numpy(values))
     return model.train()
 
 

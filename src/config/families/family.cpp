@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -89,8 +90,8 @@ std::span<const IdleField> idle_fields() {
 }
 
 std::span<const Family* const> families() {
-  static constexpr std::array<const Family*, 6> kAll = {&kLlama, &kMistral, &kQwen2,
-                                                        &kQwen3, &kOlmo2,   &kGpt2};
+  static constexpr std::array<const Family*, 10> kAll = {
+      &kLlama, &kMistral, &kQwen2, &kQwen3, &kOlmo2, &kGemma, &kGemma2, &kGemma3, &kPhi3, &kGpt2};
   return kAll;
 }
 
@@ -115,6 +116,8 @@ bool has_names(const Family& family, const ModelConfig& model) {
       family.weights.begin(), family.weights.end(),
       [](const WeightName& name) { return name.module == "layers.{}.attention.q_norm"; });
   return model.positions == family.positions && model.final_norm == family.layer.norm &&
+         model.zero_centered_norms == family.zero_centered_norms &&
+         model.fused_projections == family.fused_projections &&
          std::all_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& layer) {
            return layer.norm == family.layer.norm && layer.norm_place == family.layer.norm_place &&
                   layer.feed_forward.kind == family.layer.feed_forward.kind &&
@@ -125,7 +128,9 @@ bool has_names(const Family& family, const ModelConfig& model) {
 
 bool describes(const Family& family, const ModelConfig& model) {
   const ModelConfig plain;
-  if (!model.has_final_norm || model.embedding_factor != plain.embedding_factor ||
+  const double factor =
+      family.scales_embedding ? std::sqrt(static_cast<double>(model.hidden_size)) : 1.0;
+  if (!model.has_final_norm || model.embedding_factor != factor ||
       model.linear_alpha != plain.linear_alpha || model.head_alpha != plain.head_alpha) {
     return false;
   }
@@ -138,6 +143,9 @@ bool describes(const Family& family, const ModelConfig& model) {
     expected.attention.qkv_bias = expected.attention.o_bias = first.attention.qkv_bias;
   }
   if (family.states_mlp_bias) expected.feed_forward.bias = first.feed_forward.bias;
+  if (family.states_score_factor) {
+    expected.attention.softmax_scale = first.attention.softmax_scale;
+  }
   std::int64_t window = 0;
   for (const LayerSpec& layer : model.layers) window = std::max(window, layer.attention.window);
   if ((family.windows == Windows::none && window > 0) ||
@@ -163,7 +171,7 @@ std::string described(const Family& family) {
   const char* const windows[] = {"no window", "a window in every layer", "any windows"};
   return fmt::format(
       "{} (norm = {}, norm_place = {}, feed_forward = {}, positions = {}, {}, {}qk_norm = {}{}, "
-      "{})",
+      "{}{}{}{})",
       family.model_type, word_for(kNormKindNames, layer.norm),
       word_for(kNormPlaceNames, layer.norm_place),
       word_for(kFeedForwardKindNames, layer.feed_forward.kind),
@@ -171,7 +179,10 @@ std::string described(const Family& family) {
       family.states_mlp_bias ? "" : fmt::format("mlp_bias = {}, ", layer.feed_forward.bias),
       has_qk_norm,
       has_qk_norm ? fmt::format(" over {}", word_for(kQkNormNames, layer.attention.qk_norm)) : "",
-      windows[static_cast<int>(family.windows)]);
+      windows[static_cast<int>(family.windows)],
+      family.zero_centered_norms ? ", zero_centered_norms = true" : "",
+      family.fused_projections ? ", fused_projections = true" : "",
+      family.scales_embedding ? ", embedding_factor = sqrt(hidden_size)" : "");
 }
 
 void require_possible_size(const JsonFields& fields, const char* key, const ModelConfig& model) {

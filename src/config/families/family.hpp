@@ -44,6 +44,10 @@ struct Family {
   Windows windows = Windows::none;
   bool states_attention_bias = false;  ///< attention_bias: qkv_bias and o_bias, which are equal
   bool states_mlp_bias = false;        ///< mlp_bias
+  bool states_score_factor = false;    ///< query_pre_attn_scalar: AttentionSpec::softmax_scale
+  bool zero_centered_norms = false;    ///< as ModelConfig::zero_centered_norms
+  bool fused_projections = false;      ///< as ModelConfig::fused_projections
+  bool scales_embedding = false;       ///< embedding_factor is sqrt(hidden_size), else 1
   /// Reads the shape and all fields specific to the family. Throws Error that names the field.
   void (*read)(JsonFields& fields, const std::string& origin, ModelConfig& model);
   /// Returns true if config.json can state the model's sizes; null: it states all of them.
@@ -57,7 +61,8 @@ struct Family {
   std::span<const IdleField> idle;
 };
 
-extern const Family kLlama, kMistral, kQwen2, kQwen3, kOlmo2, kGpt2;
+extern const Family kLlama, kMistral, kQwen2, kQwen3, kOlmo2, kGemma, kGemma2, kGemma3, kPhi3,
+    kGpt2;
 
 /// Reads the model of a config.json of the family.
 ModelConfig read_model(const Family& family, JsonFields& fields, const std::string& origin);

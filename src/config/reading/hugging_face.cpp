@@ -57,7 +57,7 @@ ModelConfig parse(const json& document, const std::string& origin) {
   return model;
 }
 
-/// The factors of a model that are not 1, none of which a family has, and a missing last norm.
+/// The factors of a model that are not 1, a missing last norm, and how files hold its weights.
 std::string described_factors(const ModelConfig& model) {
   const LayerSpec& layer = model.layers.front();
   const ResidualFactors& residual = layer.residual;
@@ -71,6 +71,8 @@ std::string described_factors(const ModelConfig& model) {
   add("stream_factor", residual.stream);
   add("branch_factor", residual.branch);
   add("embedding_factor", model.embedding_factor);
+  if (model.zero_centered_norms) text += ", zero_centered_norms = true";
+  if (model.fused_projections) text += ", fused_projections = true";
   const auto add_word = [&](const char* key, ProductFactor factor) {
     if (factor == ProductFactor::one) return;
     text += fmt::format(", {} = {}", key, word_for(kProductFactorNames, factor));

@@ -1,4 +1,4 @@
-// Reads and writes config.json of Hugging Face models: Llama 2 and 3, Qwen2 and 2.5, Qwen3, GPT-2.
+// Reads and writes config.json of Hugging Face models, by the tables of src/config/families.
 #pragma once
 
 #include <filesystem>

@@ -324,6 +324,9 @@ Fields<ModelConfig> model_fields() {
       boolean("scaled_norm_init", &S::scaled_norm_init,
               "weights of norms behind blocks begin with 1 / sqrt(num_hidden_layers) (FOG)")
           .when(has_post_norms, "norm_place = \"post\" or \"both\""),
+      boolean("zero_centered_norms", &S::zero_centered_norms,
+              "files hold the weights of RMSNorms less 1 (Gemma); training keeps 1 + w in FP32")
+          .when(has_rms_norm, "norm = \"rmsnorm\", or qk_norm"),
       feed_forward_field(),
       choice("positions", &S::positions, kPositionKindNames,
              "rotation of queries and keys, or a learned table added to the embedding"),
@@ -344,7 +347,7 @@ Fields<ModelConfig> model_fields() {
       residual_field("branch_factor", &ResidualFactors::branch,
                      "factor of the output that a block adds"),
       number("embedding_factor", &S::embedding_factor, 1e-6, 1e6,
-             "factor of the rows of the token embedding"),
+             "factor of the rows of the token embedding, rounded to the type of activations"),
       choice("linear_alpha", &S::linear_alpha, kProductFactorNames,
              "factor of the three products of the linear layers in layers (munit Scaling)"),
       choice("head_alpha", &S::head_alpha, kProductFactorNames,
@@ -364,6 +367,8 @@ Fields<ModelConfig> model_fields() {
                                    "the weights of these norms are not trained (FOG)"),
                            &LayerSpec::attention))
           .when(normalises_heads, "qk_norm = true"),
+      boolean("fused_projections", &S::fused_projections,
+              "files hold q, k and v as one matrix, and gate and up as one (Phi-3)"),
       boolean("tie_word_embeddings", &S::tie_word_embeddings,
               "the output layer has the weights of the embedding"),
       lifted(integer("lora_rank", &LoraSpec::rank, 0, 65536,

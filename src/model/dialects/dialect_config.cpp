@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace fp8lab {
@@ -106,24 +107,39 @@ ordered_json modelopt(const WeightLayout& layout, const std::vector<std::string>
   return config;
 }
 
-ordered_json torchao(const WeightLayout& layout, const std::vector<std::string>& kept) {
+ordered_json torchao_type(const WeightLayout& layout, const StoredScaleTile& tile) {
   ordered_json type;
   if (layout.has_two_levels()) {
-    type = {{"_type", "NVFP4WeightOnlyConfig"}, {"_version", 1}, {"_data", ordered_json::object()}};
-  } else if (layout.has_e8m0_scales()) {
-    type = {{"_type", "MXDynamicActivationMXWeightConfig"},
+    return {{"_type", "NVFP4WeightOnlyConfig"}, {"_version", 1}, {"_data", ordered_json::object()}};
+  }
+  if (layout.has_e8m0_scales()) {
+    return {{"_type", "MXDynamicActivationMXWeightConfig"},
             {"_version", 1},
             {"_data", ordered_json::object()}};
-  } else {
-    const bool rows = layout.tile.is_row();
-    ordered_json granularity = {{"_type", rows ? "PerRow" : "PerTensor"},
-                                {"_version", 1},
-                                {"_data", ordered_json::object()}};
-    if (rows) granularity["_data"]["dim"] = -1;
-    type = {{"_type", "Float8WeightOnlyConfig"}, {"_version", 2}};
-    type["_data"]["weight_dtype"] = {{"_type", "torch.dtype"}, {"_data", "float8_e4m3fn"}};
-    type["_data"]["set_inductor_config"] = true;
-    type["_data"]["granularity"] = std::move(granularity);
+  }
+  ordered_json granularity = {{"_type", tile.is_tensor() ? "PerTensor" : "PerRow"},
+                              {"_version", 1},
+                              {"_data", ordered_json::object()}};
+  // The extent that the products sum over.
+  if (!tile.is_tensor()) granularity["_data"]["dim"] = tile.is_column() ? 1 : -1;
+  type = {{"_type", "Float8WeightOnlyConfig"}, {"_version", 2}};
+  type["_data"]["weight_dtype"] = {{"_type", "torch.dtype"}, {"_data", "float8_e4m3fn"}};
+  type["_data"]["set_inductor_config"] = true;
+  type["_data"]["granularity"] = std::move(granularity);
+  return type;
+}
+
+ordered_json torchao(const WeightLayout& layout, const std::vector<std::string>& kept,
+                     const QuantizedShapes& shapes) {
+  ordered_json type = torchao_type(layout, layout.tile);
+  ordered_json stacks;
+  for (const auto& [name, one] : shapes) {
+    if (one.shape.size() == 3) stacks[name] = torchao_type(layout, one.tile);
+  }
+  if (!stacks.empty()) {
+    stacks["_default"] = std::move(type);
+    type = {{"_type", "FqnToConfig"}, {"_version", 1}};
+    type["_data"]["fqn_to_config"] = std::move(stacks);
   }
   ordered_json config;
   config["quant_method"] = "torchao";
@@ -137,7 +153,7 @@ ordered_json torch_dtype(const std::string& name) {
   return {{"_type", "torch.dtype"}, {"_data", name}};
 }
 
-ordered_json torchao_tensor(const WeightLayout& layout, const std::vector<std::int64_t>& shape,
+ordered_json torchao_tensor(const WeightLayout& layout, const QuantizedShape& weight,
                             const std::string& dtype) {
   ordered_json tensor, data;
   ordered_json names = {"qdata", "scale"};
@@ -159,7 +175,11 @@ ordered_json torchao_tensor(const WeightLayout& layout, const std::vector<std::i
     data["is_swizzled_scales"] = false;
   } else {
     tensor["_type"] = "Float8Tensor";
-    data["block_size"] = {layout.tile.rows == 0 ? shape[0] : layout.tile.rows, shape[1]};
+    std::vector<std::int64_t> block = weight.shape;
+    if (!weight.tile.is_tensor()) std::fill(block.begin(), block.end(), 1);
+    const std::size_t summed = weight.shape.size() - (weight.tile.is_column() ? 2 : 1);
+    block[summed] = weight.shape[summed];
+    data["block_size"] = block;
     data["mm_config"] = nullptr;
     data["act_quant_kwargs"] = nullptr;
     data["kernel_preference"] = automatic;
@@ -173,14 +193,15 @@ ordered_json torchao_tensor(const WeightLayout& layout, const std::vector<std::i
 }  // namespace
 
 ordered_json quantization_config(const WeightLayout& layout, InputQuantization inputs,
-                                 const std::vector<std::string>& kept) {
+                                 const std::vector<std::string>& kept,
+                                 const QuantizedShapes& shapes) {
   switch (layout.dialect) {
     case Dialect::fine_grained: return fine_grained(layout, kept);
     case Dialect::compressed_tensors: return compressed_tensors(layout, inputs, kept);
     case Dialect::modelopt: return modelopt(layout, kept);
     case Dialect::torchao: break;
   }
-  return torchao(layout, kept);
+  return torchao(layout, kept, shapes);
 }
 
 ordered_json modelopt_file(const WeightLayout& layout, const std::vector<std::string>& kept) {
@@ -194,17 +215,18 @@ ordered_json modelopt_file(const WeightLayout& layout, const std::vector<std::st
   return file;
 }
 
-std::map<std::string, std::string> torchao_metadata(
-    const WeightLayout& layout, const std::map<std::string, std::vector<std::int64_t>>& shapes,
-    const std::vector<std::string>& plain, const std::string& dtype) {
+std::map<std::string, std::string> torchao_metadata(const WeightLayout& layout,
+                                                    const QuantizedShapes& shapes,
+                                                    const std::vector<std::string>& plain,
+                                                    const std::string& dtype) {
   std::map<std::string, std::string> metadata;
   ordered_json names = ordered_json::array();
   for (const std::string& name : plain) {
     metadata[name] = R"({"_type": "Tensor"})";
     names.push_back(name);
   }
-  for (const auto& [name, shape] : shapes) {
-    metadata[name] = torchao_tensor(layout, shape, dtype).dump();
+  for (const auto& [name, weight] : shapes) {
+    metadata[name] = torchao_tensor(layout, weight, dtype).dump();
     names.push_back(name);
   }
   metadata["tensor_names"] = names.dump();

@@ -138,6 +138,8 @@ std::optional<StoredScaleTile> tile_of_shapes(const Shape& weight, const Shape& 
       return StoredScaleTile{1, group};
     }
   }
+  constexpr StoredScaleTile kColumn{0, 1};  // of experts as (in, out)
+  if (weight.size() > 2 && fits_tile(weight, scales, kColumn)) return kColumn;
   return std::nullopt;
 }
 

@@ -51,7 +51,9 @@ std::string refused_format(const WeightLayout& layout, const QuantSpec& spec) {
 
 }  // namespace
 
-std::string tile_text(const StoredScaleTile& tile) { return tile_name({tile.rows, tile.cols}); }
+std::string tile_text(const StoredScaleTile& tile) {
+  return tile.is_column() ? "column" : tile_name({tile.rows, tile.cols});
+}
 
 std::string_view dialect_name(Dialect dialect) {
   switch (dialect) {

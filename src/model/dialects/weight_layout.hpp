@@ -21,12 +21,13 @@ struct StoredScaleTile {
   bool is_block() const { return rows > 0 && cols > 0; }
   bool is_tensor() const { return rows == 0 && cols == 0; }
   bool is_row() const { return rows == 1 && cols == 0; }
+  bool is_column() const { return rows == 0 && cols == 1; }
   /// Returns the tiles of a matrix of these rows, and of these columns.
   std::int64_t rows_of(std::int64_t n) const { return rows == 0 ? 1 : (n + rows - 1) / rows; }
   std::int64_t cols_of(std::int64_t k) const { return cols == 0 ? 1 : (k + cols - 1) / cols; }
 };
 
-/// "128x128", "row" or "tensor".
+/// "128x128", "row", "column" or "tensor".
 std::string tile_text(const StoredScaleTile& tile);
 
 /// The conventions of names. What a file holds of the weight "X.weight":

@@ -45,7 +45,7 @@ class GrownTensors : public ModelTensors {
  public:
   GrownTensors(std::unique_ptr<ModelTensors> tensors, const GrowthConfig& growth,
                const ModelConfig& model)
-      : tensors_(std::move(tensors)) {
+      : ModelTensors(tensors->values_of()), tensors_(std::move(tensors)) {
     // Where the tensors of each layer begin; all layers declare the same ones in the same order.
     std::map<std::optional<std::int64_t>, std::vector<std::size_t>> of_layer;
     const ModelConfig before = model_before(growth, model);

@@ -322,8 +322,10 @@ TensorView upload_weight(Backend& backend, const ModelTensors& tensors, std::siz
   return weight;
 }
 
-void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
+void export_model(Backend& backend, const ModelTensors& weights, const ModelConfig& model,
                   const ExportOptions& options, const fs::path& folder, const PartReport& report) {
+  const std::unique_ptr<ModelTensors> in_files = as_in_files(weights, model);
+  const ModelTensors& tensors = *in_files;
   check_new_folder(folder);
   check_tokenizer(options);
   const ordered_json family = family_config(model, options);  // before what names its weights

@@ -29,12 +29,13 @@ struct ExportOptions {
 };
 
 /// Writes config.json, the tensors and the tokenizer into `folder`, which appears complete or not
-/// at all. Values are rounded to nearest even. The lock of `folder` (FileLock) is held meanwhile,
-/// and what a killed process left of an earlier attempt removed. Throws Error when the folder
-/// exists and is not empty, when another process writes it, for values too large for `dtype`, for
-/// models and quantizers that no convention of files has (hugging_face_config, layout_of_spec),
-/// for layers quantized in different tiles, and for a tokenizer that is not the weights' own.
-void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
+/// at all. Values are those of files (as_in_files), rounded to nearest even. The lock of `folder`
+/// (FileLock) is held meanwhile, and what a killed process left of an earlier attempt removed.
+/// Throws Error when the folder exists and is not empty, when another process writes it, for values
+/// too large for `dtype`, for models and quantizers that no convention of files has
+/// (hugging_face_config, layout_of_spec), for layers quantized in different tiles, and for a
+/// tokenizer that is not the weights' own.
+void export_model(Backend& backend, const ModelTensors& weights, const ModelConfig& model,
                   const ExportOptions& options, const std::filesystem::path& folder,
                   const PartReport& report = {});
 

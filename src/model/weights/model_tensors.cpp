@@ -100,7 +100,7 @@ std::string module_of(const std::string& tensor) {
 class FileTensors : public ModelTensors {
  public:
   explicit FileTensors(const std::filesystem::path& path)
-      : store_(path), quantization_(read_quantization(path)) {
+      : ModelTensors(ValuesOf::files), store_(path), quantization_(read_quantization(path)) {
     std::unordered_set<std::string> scales;
     for (const StoredTensor* tensor : store_.tensors()) {
       if (const StoredTensor* scale = find_scale(*tensor)) scales.insert(scale->name);
@@ -265,7 +265,7 @@ class FileTensors : public ModelTensors {
 class OrientedTensors : public ModelTensors {
  public:
   OrientedTensors(std::unique_ptr<ModelTensors> tensors, const std::string& origin)
-      : tensors_(std::move(tensors)) {
+      : ModelTensors(tensors->values_of()), tensors_(std::move(tensors)) {
     std::unordered_map<std::string, std::size_t> known;  // index in the file by present name
     for (std::size_t index = 0; index < tensors_->headers().size(); ++index) {
       TensorHeader header = tensors_->headers()[index];
@@ -317,7 +317,8 @@ class OrientedTensors : public ModelTensors {
 
 class TensorsOfParameters : public ModelTensors {
  public:
-  explicit TensorsOfParameters(const Parameters& parameters) : parameters_(parameters) {
+  explicit TensorsOfParameters(const Parameters& parameters)
+      : ModelTensors(ValuesOf::parameters), parameters_(parameters) {
     for (const Parameter& parameter : parameters.all()) {
       for (WeightPart& part : weight_parts(parameter.declaration, parameters.model())) {
         headers_.push_back({std::move(part.name), StoredType::f32, std::move(part.shape)});
@@ -401,7 +402,9 @@ std::vector<std::size_t> match(const ModelTensors& tensors, const std::string& o
 class ChosenTensors : public ModelTensors {
  public:
   ChosenTensors(std::unique_ptr<ModelTensors> tensors, std::vector<std::size_t> chosen)
-      : tensors_(std::move(tensors)), chosen_(std::move(chosen)) {
+      : ModelTensors(tensors->values_of()),
+        tensors_(std::move(tensors)),
+        chosen_(std::move(chosen)) {
     for (const std::size_t index : chosen_) headers_.push_back(tensors_->headers()[index]);
   }
 
@@ -414,6 +417,32 @@ class ChosenTensors : public ModelTensors {
   std::vector<std::size_t> chosen_;
 };
 
+/// Parameters with 1 subtracted where files hold so.
+class FileValues : public ModelTensors {
+ public:
+  FileValues(const ModelTensors& tensors, const ModelConfig& model)
+      : ModelTensors(ValuesOf::files), tensors_(tensors) {
+    headers_ = tensors.headers();
+    if (tensors.values_of() == ValuesOf::files) return;
+    const Declaration declaration = declaration_of(model);
+    for (const ParameterDeclaration& parameter : declaration.parameters()) {
+      for (const WeightPart& part : weight_parts(parameter, model)) {
+        if (part.is_zero_centered) zero_centered_.insert(part.name);
+      }
+    }
+  }
+
+  void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
+    tensors_.read(index, first, destination);
+    if (!zero_centered_.contains(headers_[index].name)) return;
+    for (float& value : destination) value -= 1.0f;
+  }
+
+ private:
+  const ModelTensors& tensors_;
+  std::unordered_set<std::string> zero_centered_;  ///< names of tensors
+};
+
 }  // namespace
 
 std::unique_ptr<ModelTensors> open_model_tensors(const std::filesystem::path& path) {
@@ -423,6 +452,10 @@ std::unique_ptr<ModelTensors> open_model_tensors(const std::filesystem::path& pa
 std::unique_ptr<ModelTensors> oriented(std::unique_ptr<ModelTensors> tensors,
                                        const std::string& origin) {
   return std::make_unique<OrientedTensors>(std::move(tensors), origin);
+}
+
+std::unique_ptr<ModelTensors> as_in_files(const ModelTensors& tensors, const ModelConfig& model) {
+  return std::make_unique<FileValues>(tensors, model);
 }
 
 std::unique_ptr<ModelTensors> tensors_of(const Parameters& parameters) {
@@ -470,6 +503,9 @@ void load_parameters(const ModelTensors& tensors, const std::string& origin,
       for_each_piece(part.size(), [&](std::int64_t first, std::size_t count) {
         values.resize(count);
         tensors.read(index, first, values);
+        if (part.is_zero_centered && tensors.values_of() == ValuesOf::files) {
+          for (float& value : values) value += 1.0f;
+        }
         parameters.upload(parameter, part.first + first, values);
       });
     }

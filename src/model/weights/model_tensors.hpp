@@ -13,10 +13,17 @@
 
 namespace fp8lab {
 
+/// What the values of tensors are where a file holds others than the parameter: the weights of
+/// zero-centered norms, w in files and 1 + w as parameters.
+enum class ValuesOf : std::uint8_t { files, parameters };
+
 /// Tensors that can be read as FP32 values, wherever they come from.
 class ModelTensors {
  public:
+  explicit ModelTensors(ValuesOf values_of) : values_of_(values_of) {}
   virtual ~ModelTensors() = default;
+
+  ValuesOf values_of() const { return values_of_; }
 
   /// Names, shapes, and the type of each where it comes from.
   const std::vector<TensorHeader>& headers() const { return headers_; }
@@ -26,6 +33,9 @@ class ModelTensors {
 
  protected:
   std::vector<TensorHeader> headers_;
+
+ private:
+  ValuesOf values_of_;
 };
 
 /// The tensors of a Hugging Face folder or of one safetensors file. FP8 weights with scales
@@ -40,6 +50,11 @@ std::unique_ptr<ModelTensors> open_model_tensors(const std::filesystem::path& pa
 /// counts.
 std::unique_ptr<ModelTensors> oriented(std::unique_ptr<ModelTensors> tensors,
                                        const std::string& origin);
+
+/// `tensors` with the values of files: the weights of zero-centered norms of `model` less 1, in
+/// FP32. That is exact for weights from 0.5 on, and a rounding to a multiple of 2^-24 or a coarser
+/// one for others. `tensors` must outlive the result.
+std::unique_ptr<ModelTensors> as_in_files(const ModelTensors& tensors, const ModelConfig& model);
 
 /// The master weights of `parameters`, which must outlive the result.
 std::unique_ptr<ModelTensors> tensors_of(const Parameters& parameters);
@@ -58,7 +73,9 @@ void require_finite(std::span<const float> values, const std::string& origin,
 std::unique_ptr<ModelTensors> fit_to_model(std::unique_ptr<ModelTensors> tensors,
                                            const std::string& origin, const ModelConfig& model);
 
-/// Sets every master weight and refreshes the working copies. Throws Error as fit_to_model does.
+/// Sets every master weight and refreshes the working copies. To a file's weights of zero-centered
+/// norms 1 is added in FP32, as transformers does: a sum of 24 bits, so that of a w below 2^-16 in
+/// BF16, or any in FP32, low bits are lost. Throws Error as fit_to_model does.
 void load_parameters(const ModelTensors& tensors, const std::string& origin,
                      Parameters& parameters);
 

@@ -14,7 +14,10 @@ class AdaptedTensors : public ModelTensors {
  public:
   AdaptedTensors(std::unique_ptr<ModelTensors> tensors, const ModelConfig& model,
                  std::uint64_t seed)
-      : tensors_(std::move(tensors)), declaration_(declaration_of(model)), seed_(seed) {
+      : ModelTensors(tensors->values_of()),
+        tensors_(std::move(tensors)),
+        declaration_(declaration_of(model)),
+        seed_(seed) {
     std::size_t next = 0;
     for (std::size_t i = 0; i < declaration_.parameters().size(); ++i) {
       const ParameterDeclaration& parameter = declaration_.parameters()[i];

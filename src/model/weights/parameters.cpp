@@ -138,6 +138,21 @@ std::vector<std::int64_t> rows_of_parts(const ParameterDeclaration& matrix) {
   return rows;
 }
 
+/// Decay of the 1 + w of a norm would pull w to -1, not to 0.
+void refuse_decay(const Parameter& parameter) {
+  if (!parameter.declaration.is_zero_centered || parameter.group.frozen ||
+      parameter.group.weight_decay <= 0.0f) {
+    return;
+  }
+  throw InputError({.key = "optimizer.group.match",
+                    .found = quoted_word(parameter.group.match),
+                    .reason = fmt::format(", which names {}: its weight is 1 + w "
+                                          "(zero_centered_norms), and weight_decay would pull w "
+                                          "to -1",
+                                          parameter.name()),
+                    .accepted = "patterns without norms, or weight_decay = 0"});
+}
+
 /// Type of a state that is stored as values rather than codes.
 DType value_type(const QuantSpec& spec) {
   return spec == plain_state(DType::bf16) ? DType::bf16 : DType::f32;
@@ -165,6 +180,11 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
     parameter.declaration = declaration;
     parameter.index = static_cast<std::uint32_t>(parameters_.size() - 1);
   }
+  if (model.zero_centered_norms && optimizer_.weights != plain_state(DType::f32)) {
+    throw InputError({.key = "optimizer.weights",
+                      .reason = "would round the 1 + w of the model's norms (zero_centered_norms)",
+                      .accepted = "fp32"});
+  }
   if (purpose == Purpose::training) {
     assign_groups();
     assign_rules();
@@ -177,7 +197,9 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
     };
     ParameterTensors& tensors = parameter.tensors;
     tensors.master = allocate(master);
-    if (working_ != master) tensors.working = allocate(working_);
+    if (working_ != master && !parameter.declaration.is_zero_centered) {
+      tensors.working = allocate(working_);
+    }
     if (purpose == Purpose::inference || !parameter.is_trained()) continue;
     const bool by_gemm = is_written[parameter.index];
     tensors.gradient = allocate(by_gemm ? value_type(optimizer_.gradients) : DType::f32);
@@ -238,6 +260,7 @@ void Parameters::assign_groups() {
   }
   for (Parameter& parameter : parameters_) {
     if (parameter.declaration.is_frozen) parameter.group.frozen = true;
+    refuse_decay(parameter);
   }
   if (model_.lora.rank > 0) freeze_all_but_adapters();
   if (std::none_of(parameters_.begin(), parameters_.end(),

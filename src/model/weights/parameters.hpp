@@ -29,7 +29,7 @@ double read_scalar(Backend& backend, const TensorView& scalars, std::int64_t ind
 /// What is kept of a parameter.
 struct ParameterTensors {
   TensorView master;    ///< the weights that are updated: f32 or bf16 (f64 on the truth path)
-  TensorView working;   ///< bf16 copy of an f32 master, or empty
+  TensorView working;   ///< bf16 copy of an f32 master, or empty; empty for zero-centered norms
   TensorView gradient;  ///< empty if frozen, but see Parameters::add_discarded_gradients
   StoredState first_moment, second_moment;  ///< empty where the rule has none, and if frozen
   TensorView weight_bound;  ///< (1, 1): largest magnitude of a weight (madam); else empty
@@ -72,8 +72,9 @@ class Parameters {
   /// writes has the optimizer's gradient type, any other is f32. Inference has no gradients and no
   /// moments. Weights and gradients with a storage format are kept as the f32 values of that
   /// format, moments as codes. The truth path stores everything in f64. Throws Error for a BF16
-  /// master whose working copy would be FP32, for a group that matches no parameter, and if all
-  /// parameters are frozen.
+  /// master whose working copy would be FP32, for weights of zero-centered norms in another type
+  /// than FP32 or with decay, for a group that matches no parameter, and if all parameters are
+  /// frozen.
   Parameters(Backend& backend, const ModelConfig& model, const OptimizerConfig& optimizer,
              DType working, Purpose purpose = Purpose::training);
 

@@ -134,7 +134,7 @@ std::vector<WeightPart> weight_parts(const ParameterDeclaration& parameter,
   const std::int64_t extent = parameter.is_vector ? parameter.cols : parameter.rows;
   const std::string whole = name_in_files(parameter.name, "", names);
   if (parameter.groups.empty() || names.empty() || whole != parameter.name) {
-    return {{whole, shape(extent), 0}};
+    return {{whole, shape(extent), 0, parameter.is_zero_centered}};
   }
   std::vector<WeightPart> parts;
   std::int64_t first = 0;

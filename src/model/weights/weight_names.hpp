@@ -17,6 +17,7 @@ struct WeightPart {
   std::string name;
   std::vector<std::int64_t> shape;  ///< matrices have two extents, vectors one
   std::int64_t first = 0;
+  bool is_zero_centered = false;  ///< the file's values are the parameter's less 1
 
   std::int64_t size() const;
 };

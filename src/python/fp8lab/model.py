@@ -216,7 +216,7 @@ class Model:
 
     @_in_turn
     def parameters(self) -> dict[str, NDArray[np.float32]]:
-        """Returns copies of the master weights."""
+        """Returns copies of the master weights, those of Gemma's norms less 1, as in files."""
         return self._tensors("model_weight")
 
     @_in_turn

@@ -61,7 +61,8 @@ constexpr const char* kDelayed = "delayed/";
 /// The master weights of a checkpoint of `model`.
 class CheckpointTensors : public ModelTensors {
  public:
-  CheckpointTensors(OpenCheckpoint file, const ModelConfig& model) : file_(std::move(file)) {
+  CheckpointTensors(OpenCheckpoint file, const ModelConfig& model)
+      : ModelTensors(ValuesOf::parameters), file_(std::move(file)) {
     const Declaration declaration = declaration_of(model);
     for (const ParameterDeclaration& shape : declaration.parameters()) {
       const StoredTensor& tensor = file_->file().at("weight/" + shape.name);

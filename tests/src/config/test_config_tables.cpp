@@ -87,6 +87,7 @@ const std::vector<std::vector<Assignment>>& samples() {
       {{"model.stream_factor", "0.75"}, {"model.branch_factor", "0.5"}},
       {{"model.embedding_factor", "16"}, {"model.feed_forward", "relu2"}},
       {{"model.final_norm", "false"}, {"model.softmax_scale", "0.125"}},
+      {{"model.zero_centered_norms", "true"}, {"model.fused_projections", "true"}},
       {{"model.qk_norm", "true"},
        {"model.qk_norm_frozen", "true"},
        {"model.feed_forward", "xielu"}},

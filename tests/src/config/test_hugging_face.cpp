@@ -1,6 +1,7 @@
 // config.json of published models, and models through parameters and back.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -73,6 +74,25 @@ constexpr const char* kGpt2Config = R"({
   "summary_use_proj": true, "task_specific_params": {"text-generation": {"do_sample": true}},
   "vocab_size": 50257})";
 
+constexpr const char* kGemmaConfig = R"({"architectures": ["GemmaForCausalLM"], "head_dim": 256,
+  "hidden_size": 2048, "intermediate_size": 16384, "max_position_embeddings": 8192,
+  "model_type": "gemma", "num_attention_heads": 8, "num_hidden_layers": 18,
+  "num_key_value_heads": 1, "vocab_size": 256000})";
+// Gemma 2 and 3 with what is supported of them.
+constexpr const char* kGemma2Config = R"({"architectures": ["Gemma2ForCausalLM"], "head_dim": 256,
+  "hidden_size": 2304, "intermediate_size": 9216, "max_position_embeddings": 8192,
+  "model_type": "gemma2", "num_attention_heads": 8, "num_hidden_layers": 26,
+  "num_key_value_heads": 4, "vocab_size": 256000, "attn_logit_softcapping": null,
+  "final_logit_softcapping": null})";
+constexpr const char* kGemma3Config = R"({"architectures": ["Gemma3ForCausalLM"], "head_dim": 256,
+  "hidden_size": 640, "intermediate_size": 2048, "max_position_embeddings": 32768,
+  "model_type": "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 2,
+  "num_key_value_heads": 1, "vocab_size": 262144, "rope_theta": 10000.0})";
+constexpr const char* kPhi3Config = R"({"architectures": ["Phi3ForCausalLM"],
+  "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096,
+  "model_type": "phi3", "num_attention_heads": 32, "num_hidden_layers": 32,
+  "vocab_size": 32064})";
+
 ModelConfig parse(const std::string& text) { return parse_hugging_face_config(text, "c"); }
 
 /// A small model of some family with everything else drawn.
@@ -106,17 +126,35 @@ ModelConfig draw(std::mt19937& random) {
     model.layer_norm_eps = 1e-5 + static_cast<double>(below(10)) * 1e-7;
     return model;
   }
-  const std::int64_t family = below(4);
+  const std::int64_t family = below(8);  // Llama, Qwen2, Qwen3, OLMo 2, Phi-3, Gemma, 2, 3
+  const bool is_phi3 = family == 4, is_gemma = family > 4;
   LayerSpec layer;
   if (family == 2) layer.attention.qk_norm = QkNorm::head;
   if (family == 3) {
     layer.norm_place = NormPlace::post;
     layer.attention.qk_norm = QkNorm::all_heads;
   }
-  layer.attention.qkv_bias = family == 1 || below(2) == 0;
+  layer.attention.qkv_bias = !is_phi3 && (family == 1 || below(2) == 0);
   layer.attention.o_bias = family != 1 && layer.attention.qkv_bias;
+  model.fused_projections = is_phi3;
+  if (is_gemma) {
+    layer.feed_forward.kind = FeedForwardKind::geglu_tanh;
+    model.zero_centered_norms = true;
+    model.embedding_factor = std::sqrt(static_cast<double>(model.hidden_size));
+  }
+  if (family > 5) {
+    layer.norm_place = NormPlace::both;
+    const auto scalar = static_cast<double>(model.head_dim + 1 + below(50));
+    if (below(2) == 0) layer.attention.softmax_scale = 1.0 / std::sqrt(scalar);
+  }
+  if (family == 7) layer.attention.qk_norm = QkNorm::head;
   layer.feed_forward.bias = family == 0 && below(2) == 0;
   model.edit_layers([&](LayerSpec& each) { each = layer; });
+  const std::int64_t window = is_phi3 || family == 6 ? below(20) : 0;
+  for (LayerSpec& each : model.layers) {
+    each.attention.window = is_phi3 || below(2) == 0 ? window : 0;
+  }
+  if (is_phi3) return model;
   RopeScaling& rope = model.rope_scaling;
   rope.type = static_cast<RopeType>(below(5));
   if (rope.type != RopeType::unscaled) rope.factor = 1.0 + static_cast<double>(below(100)) / 7.0;
@@ -246,10 +284,14 @@ TEST_CASE("every row of the tables of idle fields is read, and its value counts"
   using Json = nlohmann::ordered_json;
   const auto base_of = [](const Family& family) {
     const std::string type = family.model_type;
-    return type == "gpt2"    ? kGpt2Config
-           : type == "qwen3" ? kQwen3Config
-           : type == "qwen2" ? kQwen25
-                             : kLlama2;
+    return type == "gpt2"          ? kGpt2Config
+           : type == "gemma"       ? kGemmaConfig
+           : type == "gemma2"      ? kGemma2Config
+           : type == "gemma3_text" ? kGemma3Config
+           : type == "phi3"        ? kPhi3Config
+           : type == "qwen3"       ? kQwen3Config
+           : type == "qwen2"       ? kQwen25
+                                   : kLlama2;
   };
   for (const Family* family : families()) {
     const char* const base = base_of(*family);
@@ -311,6 +353,8 @@ TEST_CASE("models survive parameters and files") {
     CHECK(second.hash() == first.hash());
     for (std::size_t p = 0; p < second.all().size(); ++p) {
       const TensorView& working = second.all()[p].tensors.working;
+      const bool has_copies = backend->storage(DType::bf16) == DType::bf16;
+      CHECK(working.empty() == (!has_copies || second.all()[p].declaration.is_zero_centered));
       if (working.empty()) continue;
       const TensorView expected = backend->allocate(working.dtype, working.rows, working.cols);
       backend->run(ops::Copy{second.all()[p].master(), expected});

@@ -36,7 +36,8 @@ std::int64_t stated_parameters(const json& config) {
   layer += 2 * c;
   if (family == "qwen2") layer += (heads + 2 * groups) * d;
   if (family == "qwen3") layer += 2 * d;
-  const std::int64_t tables = config.at("tie_word_embeddings").get<bool>() ? 1 : 2;
+  const bool is_gemma = family.starts_with("gemma");
+  const std::int64_t tables = config.value("tie_word_embeddings", is_gemma) ? 1 : 2;
   return tables * field("vocab_size") * c + field("num_hidden_layers") * layer + c;
 }
 
@@ -69,6 +70,8 @@ TEST_CASE("published models have the shape and the size that their publishers st
   CHECK(families["qwen3"] >= 4);
   CHECK(families["gpt2"] >= 5);
   CHECK(families["mistral"] >= 2);
+  CHECK(families["gemma"] >= 2);
+  CHECK(families["phi3"] >= 2);
 }
 
 TEST_CASE("published models of other families and features are refused by the field that matters") {
@@ -111,6 +114,20 @@ TEST_CASE("a feature that changes the arithmetic is refused in any published fil
       {"qwen3", "layer_types", json{{"every", "full_attention"}}},
       {"qwen3", "hidden_act", "relu"},
       {"qwen3", "moe_intermediate_size", 768},
+      {"gemma", "hidden_act", "silu"},
+      {"gemma", "hidden_activation", "gelu"},
+      {"gemma", "use_bidirectional_attention", true},
+      {"gemma", "sliding_window", 4096},
+      {"gemma", "query_pre_attn_scalar", 224},
+      {"gemma", "final_logit_softcapping", 30.0},
+      {"phi3", "partial_rotary_factor", 0.75},
+      {"phi3", "rope_scaling", json{{"type", "su"}, {"short_factor", {1.0}}}},
+      {"phi3", "rope_scaling", json{{"type", "linear"}, {"factor", 2.0}}},
+      {"phi3", "rope_scaling", json{{"type", "yarn"}, {"factor", 2.0}}},
+      {"phi3", "resid_pdrop", 0.1},
+      {"phi3", "attention_bias", true},
+      {"phi3", "auto_map", json{{"AutoModelForCausalLM", "modeling.Other"}}},
+      {"phi3", "hidden_act", "gelu"},
       {"gpt2", "activation_function", "relu"},
       {"gpt2", "scale_attn_weights", false},
       {"gpt2", "scale_attn_by_inverse_layer_idx", true},

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "emulation/numerics/codec.hpp"
 #include "src/architecture/layer_names.hpp"
 #include "src/architecture/parts.hpp"
 #include "tests/src/model/model_fixture.hpp"
@@ -324,6 +325,31 @@ TEST_CASE("each part of a layer's specification changes the function") {
   for (const ModelConfig& other : {stream, branch, embedding, products, head, gelu}) {
     CHECK(std::abs(loss_of(other) - loss_of(munit)) > 1e-6);
   }
+}
+
+TEST_CASE("Gemma's rounding: the embedding's factor as activations, the weights of norms in FP32") {
+  const auto loss = [](const ModelConfig& model, const char* recipe, float norm) {
+    ModelAtWork work("cpu", model, load_recipe(recipe));
+    for (const Parameter& parameter : work.parameters.all()) {
+      if (parameter.name().find("norm") == std::string::npos) continue;
+      work.parameters.upload(
+          parameter,
+          std::vector<float>(static_cast<std::size_t>(parameter.declaration.cols), norm));
+    }
+    return work.loss();
+  };
+  ModelConfig model = test::small_model();
+  model.embedding_factor = std::sqrt(48.0);
+  ModelConfig rounded = model;
+  rounded.embedding_factor =
+      static_cast<double>(numerics::from_bf16(numerics::to_bf16(std::sqrt(48.0f))));
+  CHECK(loss(model, "bf16", 1.0f) == loss(rounded, "bf16", 1.0f));
+  CHECK(loss(model, "fp32", 1.0f) != loss(rounded, "fp32", 1.0f));
+
+  constexpr float kBelowBf16 = 1.0f + 0x1p-10f;  // BF16 rounds it to 1
+  CHECK(loss(model, "bf16", kBelowBf16) == loss(model, "bf16", 1.0f));
+  model.zero_centered_norms = true;
+  CHECK(loss(model, "bf16", kBelowBf16) != loss(model, "bf16", 1.0f));
 }
 
 TEST_CASE("a model without a last norm, with small norms, xIELU, GEGLU and a factor of scores") {
