@@ -29,8 +29,8 @@ std::vector<LoggedActivation> logged_attention(const ModelConfig& model) {
   std::vector<LoggedActivation> all;
   for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
     for (const AttentionSlot slot : kAttentionSlots) {
-      all.push_back(
-          {attention_name(layer), std::string(name_of(slot)), columns_of(slot, model), slot});
+      all.push_back({fmt::format("layers.{}", layer), fmt::format("attention.{}", name_of(slot)),
+                     columns_of(slot, model), slot});
     }
   }
   return all;
@@ -39,7 +39,7 @@ std::vector<LoggedActivation> logged_attention(const ModelConfig& model) {
 AttentionOperands::AttentionOperands(Backend& backend, Workspace& workspace,
                                      const Declaration& declaration, const ModelConfig& model,
                                      const AttentionPlan& plan)
-    : backend_(backend), recipe_(plan.recipe), values_(plan.values), head_dim_(model.head_dim) {
+    : backend_(backend), recipe_(plan.recipe), values_(plan.values) {
   for (const AttentionSlot slot : kAttentionSlots) {
     specs_[slot] = recipe_.spec(slot, plan.extents, values_);
   }
@@ -133,12 +133,16 @@ void AttentionOperands::check_support(const ModelConfig& model, const AttentionP
 
 void AttentionOperands::check_cache() const {
   if (!quantizes_forward()) return;
-  const QuantSpec& q = specs_[AttentionSlot::q];
-  if (!row_mixing(q).empty()) refuse("q cannot be generated token by token: " + row_mixing(q));
-  const Support k = ops::supports_cached_operand(specs_[AttentionSlot::k], head_dim_, false);
-  if (!k) refuse("k: " + k.reason);
-  const Support v = ops::supports_cached_operand(specs_[AttentionSlot::v], head_dim_, true);
-  if (!v) refuse("v: " + v.reason);
+  const auto require = [](AttentionSlot slot, const std::string& reason) {
+    if (reason.empty()) return;
+    throw InputError({.key = fmt::format("attention.{}", name_of(slot)),
+                      .reason = "cannot be generated token by token: " + reason,
+                      .accepted = "static or delayed scales, of q and k also those of tokens; or "
+                                  "nothing that is generated, such as eval.exact_match = 0"});
+  };
+  require(AttentionSlot::q, row_mixing(specs_[AttentionSlot::q]));
+  require(AttentionSlot::k, ops::supports_cached_operand(specs_[AttentionSlot::k], false).reason);
+  require(AttentionSlot::v, ops::supports_cached_operand(specs_[AttentionSlot::v], true).reason);
 }
 
 const QuantizedOperand& AttentionOperands::make(const StepContext& context, std::int64_t layer,

@@ -71,7 +71,6 @@ class AttentionOperands {
   Backend& backend_;
   AttentionRecipe recipe_;
   DType values_;
-  std::int64_t head_dim_;
   PerAttentionSlot<QuantSpec> specs_;
   std::vector<std::unique_ptr<OperandSet>> operands_;  ///< by layer
 };

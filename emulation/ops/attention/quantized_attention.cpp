@@ -58,7 +58,8 @@ Support supports_attention_operand(const QuantSpec& spec, std::int64_t head_dim,
   if (spec.transform) {
     const auto* const hadamard = spec.transform.as<Hadamard>();
     const bool fits = hadamard != nullptr && !hadamard->left && hadamard->block > 0 &&
-                      head_dim % hadamard->block == 0 && hadamard->signs != SignSource::drawn;
+                      head_dim % hadamard->block == 0 && hadamard->signs != SignSource::drawn &&
+                      (hadamard->pattern_length == 0 || head_dim % hadamard->pattern_length == 0);
     if (!fits) {
       return {fmt::format(
           "transform {}; accepted: hadamard:BLOCK with a BLOCK that divides head_dim {}, without "
@@ -165,13 +166,13 @@ void check_support(const Checks& checks, const Op& op) {
 
 }  // namespace
 
-Support supports_cached_operand(const QuantSpec& spec, std::int64_t head_dim, bool is_v) {
+Support supports_cached_operand(const QuantSpec& spec, bool is_v) {
   if (spec.scale_source != ScaleSource::current) return {};
-  if (spec.tile.rows == 1 && !is_v) return {};
-  return {fmt::format("{} in a cache: {}; accepted: a static or delayed scale{}", label(spec),
-                      spec.tile.rows == 1 ? "a product sums keys of different scales"
-                                          : "the scale depends on other tokens",
-                      is_v ? "" : fmt::format(", or tiles of one token such as 1x{}", head_dim))};
+  const bool is_of_token = spec.tile.rows == 1;
+  if (is_of_token && !is_v) return {};
+  return {fmt::format(
+      "the scale of {} {}", label(spec),
+      is_of_token ? "differs among the keys that a product sums" : "depends on other tokens")};
 }
 
 Support QuantizedAttentionForward::support() const {
@@ -250,8 +251,8 @@ Support QuantizedAttentionCached::support() const {
   verdict.add("v", supports_attention_operand(v.spec, shape.head_dim, values));
   verdict.add("p", supports_attention_weights(p, values, false));
   add_transforms(verdict, q, k, v, "v");
-  verdict.add("k", supports_cached_operand(k.spec, shape.head_dim, false));
-  verdict.add("v", supports_cached_operand(v.spec, shape.head_dim, true));
+  verdict.add("k", supports_cached_operand(k.spec, false));
+  verdict.add("v", supports_cached_operand(v.spec, true));
   return verdict.support();
 }
 

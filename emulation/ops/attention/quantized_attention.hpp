@@ -194,7 +194,7 @@ struct QuantizedAttentionCached {
 
 /// Returns why a cache cannot hold k or v by `spec`: its scale would depend on later tokens, or a
 /// scale of v would not be constant over a tile of keys.
-Support supports_cached_operand(const QuantSpec& spec, std::int64_t head_dim, bool is_v);
+Support supports_cached_operand(const QuantSpec& spec, bool is_v);
 
 }  // namespace ops
 }  // namespace fp8lab
