@@ -3,13 +3,11 @@
 
 #include <algorithm>
 
-#include "emulation/cases/case_draw.hpp"
+#include "emulation/cases/attention_draw.hpp"
 #include "emulation/cases/list.hpp"
 
 namespace fp8lab {
-namespace {
-
-AttentionShape draw_shape(CaseDraw& draw) {
+AttentionShape draw_attention_shape(CaseDraw& draw) {
   AttentionShape a;
   const bool small = draw.round() % 4 == 0, large = draw.round() % 4 == 3;
   a.batch = draw.integer(1, large ? 4 : 2);
@@ -25,14 +23,7 @@ AttentionShape draw_shape(CaseDraw& draw) {
   return a;
 }
 
-/// With queries and keys of this size the scores of a tile are mostly 2^126 to 2^200 apart: beyond
-/// the range of numerics::normal_attention_weight, and just inside it.
-constexpr float kWide = 4.5f;
-/// With this size scores exceed numerics::kNearReference.
-constexpr float kFar = 6000.0f;
-
-/// Draws heads as in models, over whole tiles of keys.
-AttentionShape draw_model_shape(CaseDraw& draw) {
+AttentionShape draw_model_attention_shape(CaseDraw& draw) {
   AttentionShape a;
   a.batch = 1;
   a.sequence = draw.integer(160, 256);
@@ -44,9 +35,6 @@ AttentionShape draw_model_shape(CaseDraw& draw) {
   return a;
 }
 
-constexpr std::uint32_t kShort = 40, kLong = 4000;
-
-/// Draws documents of random lengths in every sequence, `length` tokens on average.
 HostTensor draw_documents(CaseDraw& draw, const AttentionShape& a, std::uint32_t length) {
   HostTensor starts = draw.integers(a.batch * a.sequence, 0, 0);
   auto* start = reinterpret_cast<std::int32_t*>(starts.data.data());
@@ -57,6 +45,16 @@ HostTensor draw_documents(CaseDraw& draw, const AttentionShape& a, std::uint32_t
   }
   return starts;
 }
+
+namespace {
+
+/// With queries and keys of this size the scores of a tile are mostly 2^126 to 2^200 apart: beyond
+/// the range of numerics::normal_attention_weight, and just inside it.
+constexpr float kWide = 4.5f;
+/// With this size scores exceed numerics::kNearReference.
+constexpr float kFar = 6000.0f;
+
+constexpr std::uint32_t kShort = 40, kLong = 4000;
 
 void repeat_first_row(HostTensor& tensor) {
   const std::size_t bytes = tensor.data.size() / static_cast<std::size_t>(tensor.rows);
@@ -113,48 +111,15 @@ struct Forward {
 std::vector<Forward> draw_forward_passes(CaseDraw& draw) {
   std::vector<Forward> passes;
   for (const DType dtype : kActivationTypes) {
-    const AttentionShape shape = draw_shape(draw);
+    const AttentionShape shape = draw_attention_shape(draw);
     const float size = draw.one_in(2) ? 1.0f : draw.one_in(2) ? kWide : 12.0f;
     passes.emplace_back(shape, dtype, size, draw.one_in(2) ? kShort : kLong);
   }
-  passes.emplace_back(draw_model_shape(draw), DType::bf16, kWide, kLong);
-  passes.emplace_back(draw_model_shape(draw), DType::bf16, kFar, kLong);
+  passes.emplace_back(draw_model_attention_shape(draw), DType::bf16, kWide, kLong);
+  passes.emplace_back(draw_model_attention_shape(draw), DType::bf16, kFar, kLong);
   passes.back().has_one_key = true;
   return passes;
 }
-
-/// New tokens of each sequence of a cache (one, many or none) and the number
-/// of tokens already in it.
-struct Arrivals {
-  AttentionShape shape;
-  HostTensor start, cached;
-  std::int64_t tokens = 0;
-
-  Arrivals(CaseDraw& draw, const AttentionShape& a)
-      : shape(a), start(draw.integers(a.batch + 1, 0, 0)), cached(draw.integers(a.batch, 0, 0)) {
-    auto* first = reinterpret_cast<std::int32_t*>(start.data.data());
-    auto* held = reinterpret_cast<std::int32_t*>(cached.data.data());
-    for (std::int64_t b = 0; b < a.batch; ++b) {
-      const bool one = draw.one_in(2);
-      const std::int64_t count = one ? 1 : draw.integer(b == 0 ? 1 : 0, a.sequence);
-      first[b + 1] = first[b] + static_cast<std::int32_t>(count);
-      held[b] = static_cast<std::int32_t>(draw.integer(0, a.sequence - count));
-    }
-    tokens = first[a.batch];
-  }
-
-  /// Fills the rows of a cache that must not be read, those after the last token, with NaN.
-  void spoil(HostTensor& cache) const {
-    const auto* first = reinterpret_cast<const std::int32_t*>(start.data.data());
-    const auto* held = reinterpret_cast<const std::int32_t*>(cached.data.data());
-    const auto bytes = static_cast<std::ptrdiff_t>(cache.data.size()) / cache.rows;
-    for (std::int64_t b = 0; b < shape.batch; ++b) {
-      const std::int64_t end = held[b] + first[b + 1] - first[b];
-      std::fill(cache.data.begin() + (b * shape.sequence + end) * bytes,
-                cache.data.begin() + (b + 1) * shape.sequence * bytes, std::byte{0xff});
-    }
-  }
-};
 
 }  // namespace
 
@@ -226,8 +191,8 @@ void draw_cases<ops::AttentionCached>(CaseDraw& draw) {
                                      .out = t[7]});
         });
   };
-  for (const DType dtype : kActivationTypes) add(draw_shape(draw), dtype);
-  AttentionShape shape = draw_model_shape(draw);
+  for (const DType dtype : kActivationTypes) add(draw_attention_shape(draw), dtype);
+  AttentionShape shape = draw_model_attention_shape(draw);
   shape.batch = draw.integer(1, 3);
   add(shape, DType::bf16);
 }

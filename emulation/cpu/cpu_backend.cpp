@@ -37,7 +37,7 @@ std::string processor_name() {
   return "unknown processor";
 }
 
-/// Only quantizers and GEMMs can be refused; all other operations are supported.
+/// Only what quantizes or multiplies codes can be refused; all other operations are supported.
 template <class Op>
 Support refusal(const Op&) {
   return {};
@@ -46,6 +46,10 @@ Support refusal(const Op&) {
 Support refusal(const ops::Quantize& op) { return supports_quantization(op.operand.spec); }
 
 Support refusal(const ops::Gemm& op) { return {gemm_refusal(op.spec, op.a.spec, op.b.spec)}; }
+
+Support refusal(const ops::QuantizedAttentionForward& op) { return op.support(); }
+Support refusal(const ops::QuantizedAttentionBackward& op) { return op.support(); }
+Support refusal(const ops::QuantizedAttentionCached& op) { return op.support(); }
 
 }  // namespace
 

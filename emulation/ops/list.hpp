@@ -8,6 +8,7 @@
 #pragma once
 
 #include "emulation/ops/attention/attention.hpp"
+#include "emulation/ops/attention/quantized_attention.hpp"
 #include "emulation/ops/attention/rope.hpp"
 #include "emulation/ops/gemm/compensate.hpp"
 #include "emulation/ops/gemm/estimator_factor.hpp"
@@ -66,6 +67,9 @@
   X(AttentionForward)                \
   X(AttentionBackward)               \
   X(AttentionCached)                 \
+  X(QuantizedAttentionForward)       \
+  X(QuantizedAttentionBackward)      \
+  X(QuantizedAttentionCached)        \
   X(GatedForward)                    \
   X(GatedBackward)                   \
   X(ActivationForward)               \

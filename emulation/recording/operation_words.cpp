@@ -30,6 +30,7 @@ constexpr Pair kNames[] = {
     {"product", "GEMM"},
     {"quantize", "quantization"},
     {"quantize_both", "quantization in both orientations"},
+    {"quantized_attention_cached", "quantized attention with a cache"},
     {"rotate_back", "inverse Hadamard transform"},
     {"store_state", "encoding of an optimizer state"},
     {"update_delayed_scale", "update of the delayed scale"},

@@ -55,6 +55,21 @@ std::string variant_of(const ops::Gemm& op) {
 
 std::string variant_of(const ops::Product& op) { return variant_of(op.gemm); }
 
+std::string variant_of(const ops::QuantizedAttentionForward& op) {
+  return fmt::format("{} {} {} {}", label(op.q.spec), label(op.k.spec), label(op.v.spec),
+                     label(op.p));
+}
+
+std::string variant_of(const ops::QuantizedAttentionBackward& op) {
+  return fmt::format("{} {} {} {} {} {}", label(op.q.spec), label(op.k.spec), label(op.v.spec),
+                     label(op.dout.spec), label(op.p), label(op.ds));
+}
+
+std::string variant_of(const ops::QuantizedAttentionCached& op) {
+  return fmt::format("{} {} {} {}", label(op.q.spec), label(op.k.spec), label(op.v.spec),
+                     label(op.p));
+}
+
 std::string variant_of(const ops::Compensate& op) {
   return fmt::format("{} {}", label(op.a.spec), label(op.b.spec));
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "emulation/base/input_error.hpp"
+#include "emulation/spec/attention_recipe.hpp"
 #include "emulation/spec/gemm_spec.hpp"
 #include "emulation/spec/quant_spec.hpp"
 #include "emulation/spec/slot.hpp"
@@ -67,6 +68,7 @@ struct Recipe {
   DType activation_dtype = DType::bf16;  ///< storage of activations and their gradients
   /// Of the tensors that layers save for their backward passes; the same in all layers.
   std::vector<SavedActivation> saved_activations;
+  AttentionRecipe attention;  ///< the same in all layers
 
   /// Returns the row of an activation, by name or for all; null without one.
   const SavedActivation* saved_activation(const std::string& activation) const;

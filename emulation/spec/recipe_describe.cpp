@@ -127,6 +127,24 @@ std::string describe_saved(const Recipe& recipe) {
   return aligned(rows);
 }
 
+std::string describe_attention(const AttentionRecipe& attention) {
+  std::vector<Row> rows = {
+      {"attention", "format", "tile", "scale", "source", "rounding", "transform"}};
+  for (const AttentionSlot slot : kAttentionSlots) {
+    if (!attention.has(slot)) continue;
+    const AttentionQuantizer& quantizer = *attention.slots[slot];
+    const QuantSpec& spec = quantizer.spec;
+    const std::string tile = quantizer.tile == AttentionTile::given
+                                 ? tile_name(spec.tile)
+                                 : std::string(name_of(quantizer.tile));
+    rows.push_back({std::string(name_of(slot)), format_name(spec.format),
+                    spec.has_scale() ? tile : "-", describe_scale(spec), describe_source(spec),
+                    rounding_name(spec.rounding, spec.random_bits),
+                    spec.transform ? transform_name(spec.transform) : "-"});
+  }
+  return aligned(rows);
+}
+
 void warn_of_range(Slot slot, const QuantSpec& spec, std::vector<std::string>& out) {
   using numerics::ScaleRounding;
   const std::string name = slot_name(slot);
@@ -275,6 +293,7 @@ std::string describe(const Recipe& recipe) {
     text += fmt::format("layers matching {}\n", exception.match) + describe(exception.recipe);
   }
   if (!recipe.saved_activations.empty()) text += describe_saved(recipe);
+  if (!recipe.attention.empty()) text += describe_attention(recipe.attention);
   return text;
 }
 

@@ -49,7 +49,7 @@ void AssessedModel::under(const Recipe& recipe, const std::function<void(Transfo
     }
     Transformer transformer(memory, others ? *others : parameters_, model_, recipe, shape_,
                             Purpose::inference);
-    continue_histories(memory, histories_, transformer.linears());
+    continue_histories(memory, histories_, transformer.operand_sets());
     transformer.prepare_weights(context_);
     use(transformer);
   }

@@ -53,7 +53,7 @@ std::vector<RecipeGradient> gradient_errors(Backend& backend, const ModelConfig&
       load_parameters(tensors, origin, parameters);
       const StepBlock block(backend);
       Transformer transformer(backend, parameters, model, recipe, shape);
-      continue_histories(backend, histories, transformer.linears());
+      continue_histories(backend, histories, transformer.operand_sets());
       StepContext context;
       context.seed = seed;
       context.log_statistics = true;

@@ -10,6 +10,7 @@
 #include "emulation/spec/spec_fields.hpp"
 #include "src/architecture/layer_names.hpp"
 #include "src/config/reading/examples.hpp"
+#include "src/config/recipe/attention_table.hpp"
 #include "src/config/recipe/recipe_fields.hpp"
 #include "src/config/recipe/saved_activations.hpp"
 #include "src/config/tables/run_tables.hpp"
@@ -144,6 +145,24 @@ std::vector<KeyHelp> recipe_keys() {
                    "outputs of gate and up; mlp.activated: the input of down. An input of "
                    "a linear layer whose codes the layer keeps is not saved besides",
                    fmt::join(saved.all, ", "))});
+  list_heading(
+      "attention",
+      "how attention quantizes what it multiplies. head: one scale for a sequence and head, block: "
+      "for a tile of queries or keys and a head, token: for a token and head. Products of two "
+      "operands in e4m3fn or e5m2 are those of the FP8 tensor core. Without do and ds the backward "
+      "pass reads the unquantized tensors. Rows of /tensors have the statistics of q, k, v and do",
+      false, keys);
+  const std::pair<AttentionSlot, const char*> slots[] = {
+      {AttentionSlot::q, "queries; a Hadamard transform is that of k, and undone in q k^T"},
+      {AttentionSlot::k, "keys; also those of a key-value cache"},
+      {AttentionSlot::v, "values; also those of a key-value cache"},
+      {AttentionSlot::p, "weights, at most 1"},
+      {AttentionSlot::dout, "gradient of the output"},
+      {AttentionSlot::ds, "gradient of the scores"}};
+  for (const auto& [slot, help] : slots) {
+    keys.push_back({fmt::format("attention.{}", name_of(slot)), accepted_attention_quantizer(slot),
+                    "", "", help});
+  }
   list_heading("override",
                "slots and gemm tables for some layers; the first that matches a layer wins", true,
                keys);

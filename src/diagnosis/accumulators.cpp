@@ -73,7 +73,7 @@ std::vector<float> evaluate(Backend& backend, const CheckpointedRun& run, const 
         backend, parameters, run.config.model, recipe,
         BatchShape{stage.micro_batch_sequences, stage.sequence_length, run.config.attention},
         Purpose::inference);
-    load_quantizer_states(*run.checkpoint, backend, transformer.linears());
+    load_quantizer_states(*run.checkpoint, backend, transformer.operand_sets());
     StepContext context = step.context;
     context.log_statistics = false;
     transformer.load(step.batch);

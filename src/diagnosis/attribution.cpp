@@ -91,9 +91,9 @@ class GradientError {
                                        objective->own_columns()});
     if (has_states) {
       if (recipe_.hash == run_.recipe.hash) {
-        load_quantizer_states(*run_.checkpoint, backend, transformer.linears());
+        load_quantizer_states(*run_.checkpoint, backend, transformer.operand_sets());
       }
-      continue_histories(backend, run_.histories, transformer.linears());
+      continue_histories(backend, run_.histories, transformer.operand_sets());
     }
     const StepBlock block(backend);
     StepContext context = step_.context;

@@ -90,7 +90,7 @@ CheckpointAtWork::CheckpointAtWork(Backend& memory_of, const CheckpointedRun& ru
       transformer(
           make_transformer(backend, memory.parameters, run.config, run.stage(), run.recipe)) {
   load_checkpoint(*run.checkpoint,
-                  {backend, memory.parameters, memory.step.scalars, transformer->linears()});
+                  {backend, memory.parameters, memory.step.scalars, transformer->operand_sets()});
   stress_next_step(backend, memory.parameters, run);
 }
 

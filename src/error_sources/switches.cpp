@@ -144,6 +144,7 @@ Recipe with_switches(const Recipe& recipe, const ModelConfig& model, const Switc
   if (!switches.storage) {
     result.activation_dtype = DType::f32;
     result.saved_activations.clear();
+    result.attention = {};
   }
   const Declaration declaration = declaration_of(model);
   const auto layers = static_cast<int>(model.layer_count());

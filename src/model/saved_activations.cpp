@@ -12,8 +12,6 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::uint32_t kTensorsOfLinear = 3;  // numbers that a linear layer takes in random keys
-
 const SavedDeclaration& declared(const Declaration& declaration, SavedId id) {
   return declaration.saved()[static_cast<std::size_t>(id)];
 }
@@ -55,6 +53,12 @@ std::vector<LoggedActivation> logged_activations(const Declaration& declaration)
 QuantSpec saved_spec(const Recipe& recipe, const std::string& activation) {
   const SavedActivation* const by = recipe.saved_activation(activation);
   return by == nullptr || by->is_recomputed ? QuantSpec{} : by->spec;
+}
+
+QuantSpec logged_spec(const Recipe& recipe, const LoggedActivation& activation,
+                      const AttentionExtents& extents) {
+  if (!activation.attention) return saved_spec(recipe, activation.name);
+  return recipe.attention.spec(*activation.attention, extents, recipe.activation_dtype);
 }
 
 namespace {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,15 @@
 
 namespace fp8lab {
 
+/// Numbers that a linear layer takes in random keys, in front of those of activations.
+inline constexpr std::uint32_t kTensorsOfLinear = 3;
+
 /// An activation of a layer as a logged operand.
 struct LoggedActivation {
   std::string layer;  ///< "layers.0"
   std::string name;   ///< "mlp.inner"
   std::int64_t extent = 0;
+  std::optional<AttentionSlot> attention = std::nullopt;  ///< an operand of attention
 };
 
 /// Returns the activations of all layers that recipes name: the rows of /tensors behind those of
@@ -30,6 +35,10 @@ std::vector<LoggedActivation> logged_activations(const Declaration& declaration)
 /// Returns the quantizer of an activation; one that casts nothing if it is saved as it is, or not
 /// saved.
 QuantSpec saved_spec(const Recipe& recipe, const std::string& activation);
+
+/// Returns the quantizer of a row of /tensors behind those of linear layers.
+QuantSpec logged_spec(const Recipe& recipe, const LoggedActivation& activation,
+                      const AttentionExtents& extents);
 
 /// Returns true if the recipe has the backward pass compute the remakeable tensors of layers again
 /// (SavedDeclaration::is_remakeable).

@@ -13,7 +13,18 @@ Transformer::Transformer(Backend& backend, const Parameters& parameters, const M
 
 KvCache Transformer::make_cache(std::int64_t sequences, std::int64_t capacity) {
   FP8LAB_ASSERT(capacity <= shape().sequence_length);
-  return KvCache(work_.backend(), model_, work_.activation(), sequences, capacity);
+  Backend& backend = work_.backend();
+  KvStorage storage{work_.activation(), work_.activation()};
+  const AttentionOperands* const attention = work_.attention();
+  if (attention != nullptr && attention->quantizes_forward()) {
+    attention->check_cache();
+    const QuantSpec &k = attention->spec(AttentionSlot::k), &v = attention->spec(AttentionSlot::v);
+    storage.keys = backend.storage(k.storage());
+    storage.values = backend.storage(v.storage());
+    const bool has_scales = k.scale_source == ScaleSource::current;
+    if (has_scales) storage.key_scales = k.scale_cols(model_.num_key_value_heads * model_.head_dim);
+  }
+  return KvCache(backend, model_, storage, sequences, capacity);
 }
 
 void Transformer::load(const Batch& batch) {
@@ -77,23 +88,34 @@ TensorView Transformer::argmax() {
   return best;
 }
 
+std::vector<NamedOperands> Transformer::operand_sets() const {
+  std::vector<NamedOperands> sets;
+  for (const auto& linear : linears()) sets.push_back({linear->name(), &linear->operands()});
+  std::int64_t layer = 0;
+  for (const auto& of_layer : attention_operands()) {
+    sets.push_back({attention_name(layer++), of_layer.get()});
+  }
+  return sets;
+}
+
 void Transformer::update_delayed_scales() {
   Backend& backend = work_.backend();
-  for (const auto& linear : linears()) {
-    const LabelScope scope(backend, backend.label().in_layer(linear->name()));
-    linear->operands().update_delayed_scales();
+  for (const auto& [name, operands] : operand_sets()) {
+    const LabelScope scope(backend, backend.label().in_layer(name));
+    operands->update_delayed_scales();
   }
 }
 
 void Transformer::end_step() {
-  for (const auto& linear : linears()) linear->operands().end_step();
+  for (const NamedOperands& set : operand_sets()) set.operands->end_step();
 }
 
 void Transformer::repeat(std::size_t part, const std::string& settings,
                          const std::function<void()>& enqueue) {
   // The first steps of a history enqueue other operations than later steps.
-  const bool varies = std::any_of(linears().begin(), linears().end(), [](const auto& linear) {
-    return linear->operands().is_warming_up();
+  const std::vector<NamedOperands> sets = operand_sets();
+  const bool varies = std::any_of(sets.begin(), sets.end(), [](const NamedOperands& set) {
+    return set.operands->is_warming_up();
   });
   if (varies) return enqueue();
   Part& kept = parts_[part];
@@ -102,7 +124,7 @@ void Transformer::repeat(std::size_t part, const std::string& settings,
 }
 
 void Transformer::discard_amaxes() {
-  for (const auto& linear : linears()) linear->operands().discard_amaxes();
+  for (const NamedOperands& set : operand_sets()) set.operands->discard_amaxes();
 }
 
 std::vector<std::uint8_t> Transformer::without_history() const {
@@ -117,6 +139,7 @@ std::vector<std::uint8_t> Transformer::without_history() const {
 }
 
 bool Transformer::has_quantized_operands() const {
+  if (work_.attention() != nullptr && work_.attention()->quantizes_forward()) return true;
   return std::any_of(linears().begin(), linears().end(), [](const auto& linear) {
     return linear->recipe().slot(Slot::fprop_x).is_cast() ||
            linear->recipe().slot(Slot::fprop_w).is_cast();
@@ -124,8 +147,8 @@ bool Transformer::has_quantized_operands() const {
 }
 
 bool Transformer::has_delayed_scales() const {
-  for (const auto& linear : linears()) {
-    for (const TensorView& state : linear->delayed_states()) {
+  for (const NamedOperands& set : operand_sets()) {
+    for (const TensorView& state : set.operands->delayed_states()) {
       if (!state.empty()) return true;
     }
   }

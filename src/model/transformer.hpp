@@ -64,7 +64,7 @@ class Transformer {
   bool has_delayed_scales() const;
   /// True if a linear layer quantizes an operand of its forward GEMM.
   bool has_quantized_operands() const;
-  /// OperandSet::is_without_history of every operand of every linear layer.
+  /// OperandSet::is_without_history of every row of /tensors of a linear layer.
   std::vector<std::uint8_t> without_history() const;
 
   /// In the order of Declaration::linears().
@@ -73,6 +73,15 @@ class Transformer {
   std::span<const std::unique_ptr<OperandSet>> activation_operands() const {
     return work_.activation_operands();
   }
+  /// Operands of attention by layer, each with the rows of kAttentionSlots; empty if the recipe
+  /// quantizes none.
+  std::span<const std::unique_ptr<OperandSet>> attention_operands() const {
+    const AttentionOperands* const attention = work_.attention();
+    if (attention == nullptr) return {};
+    return attention->operands();
+  }
+  /// The operands of linear layers, then those of attention.
+  std::vector<NamedOperands> operand_sets() const;
   /// Bytes that linear layers own, and bytes of the buffers that all layers share.
   std::size_t operand_bytes() const { return work_.operand_bytes(); }
   std::size_t buffer_bytes() const { return work_.buffer_bytes(); }

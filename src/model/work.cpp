@@ -52,6 +52,18 @@ Work::Work(Backend& backend, const Parameters& parameters, const Declaration& de
                                                     .tokens = shape_.tokens(),
                                                     .activation = activation_});
   }
+  if (!recipe.attention.empty()) {
+    attention_.emplace(backend_, workspace_, declaration_, model,
+                       AttentionPlan{.recipe = recipe.attention,
+                                     .extents = {.sequence = shape_.sequence_length,
+                                                 .head_dim = model.head_dim,
+                                                 .q_tile = shape_.attention.q_tile,
+                                                 .kv_tile = shape_.attention.kv_tile},
+                                     .values = recipe.activation_dtype,
+                                     .tokens = shape_.tokens(),
+                                     .recompute = shape_.memory.recompute,
+                                     .purpose = purpose});
+  }
   allocate_activations(purpose == Purpose::training);
   allocate_tokens();
   if (model.positions == PositionKind::rope) {

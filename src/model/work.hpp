@@ -15,6 +15,7 @@
 #include "src/architecture/declaration.hpp"
 #include "src/config/config.hpp"
 #include "src/data/batch.hpp"
+#include "src/model/attention_operands.hpp"
 #include "src/model/blocks/kv_cache.hpp"
 #include "src/model/blocks/rope.hpp"
 #include "src/model/linear/linear.hpp"
@@ -94,6 +95,9 @@ class Work {
   bool remakes_x() const { return saved_activations_ && saved_activations_->remakes_x(); }
   /// SavedActivations::operands(); empty in inference.
   std::span<const std::unique_ptr<OperandSet>> activation_operands() const;
+  /// The quantized operands of attention; null if the recipe quantizes none.
+  AttentionOperands* attention() { return attention_ ? &*attention_ : nullptr; }
+  const AttentionOperands* attention() const { return attention_ ? &*attention_ : nullptr; }
   TensorView scratch(ScratchId id, std::int64_t tokens) const;
   TensorView scratch(ScratchId id) const { return scratch(id, rows_); }
 
@@ -149,6 +153,7 @@ class Work {
   std::size_t operand_bytes_ = 0, buffer_bytes_ = 0;
   std::vector<std::unique_ptr<Linear>> linears_;       ///< in the order of the declaration
   std::optional<SavedActivations> saved_activations_;  ///< of a training step
+  std::optional<AttentionOperands> attention_;
   std::vector<Placed> saved_, scratch_;
   std::vector<bool> is_needed_;  ///< of the saved tensors: the backward pass reads them
 

@@ -173,8 +173,10 @@ std::vector<TensorName> Trainer::tensor_names(const StageConfig& stage,
           {layer.name, slot_name(slot), label(spec), scale_bits_per_element(spec, rows, k)});
     }
   }
+  const AttentionExtents extents{stage.sequence_length, config_.model.head_dim,
+                                 config_.attention.q_tile, config_.attention.kv_tile};
   for (const LoggedActivation& activation : execution_->logged_activations()) {
-    const QuantSpec spec = saved_spec(run, activation.name);
+    const QuantSpec spec = logged_spec(run, activation, extents);
     names.push_back({activation.layer, activation.name, label(spec),
                      scale_bits_per_element(spec, tokens, activation.extent)});
   }

@@ -7,6 +7,7 @@
 
 #include "emulation/cpu/attention/attention_chain.hpp"
 #include "emulation/cpu/attention/attention_tiles.hpp"
+#include "emulation/cpu/attention/cached_tasks.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/ops/checks.hpp"
 
@@ -28,6 +29,39 @@ AttentionProblem make_attention_problem(std::string_view operation, const Attent
   problem.factors = attention_factors(shape);
   problem.kernels = &pointwise_kernels();
   return problem;
+}
+
+std::vector<CachedTask> cached_tasks(std::string_view operation, const AttentionShape& shape,
+                                     std::int64_t tokens, const TensorView& query_start,
+                                     const TensorView& cached) {
+  const std::int32_t* start = query_start.row<std::int32_t>(0);
+  const std::int32_t* held = cached.row<std::int32_t>(0);
+  const Checks checks(operation);
+  checks.require(start[0] == 0 && start[shape.batch] == tokens,
+                 "query_start must go from 0 to the " + std::to_string(tokens) + " new tokens");
+  std::vector<CachedTask> tasks;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const std::int64_t count = std::int64_t{start[b + 1]} - start[b], length = held[b] + count;
+    checks.require(count >= 0 && held[b] >= 0 && length <= shape.sequence,
+                   std::to_string(count) + " new tokens after " + std::to_string(held[b]) +
+                       " of sequence " + std::to_string(b) + " do not fit a cache of " +
+                       std::to_string(shape.sequence));
+    const AttentionSequence sequence{start[b] - held[b], b * shape.sequence, length, nullptr,
+                                     &shape};
+    for (std::int64_t i = held[b]; i < length; i += shape.q_tile) {
+      tasks.push_back({sequence, {i, std::min(i + shape.q_tile, length)}});
+    }
+  }
+  return tasks;
+}
+
+void append(const CachedTask& task, const TensorView& source, const TensorView& cache) {
+  const std::size_t bytes = static_cast<std::size_t>(source.cols) * size_of(source.dtype);
+  for (std::int64_t i = task.queries.first; i < task.queries.last; ++i) {
+    const TensorView to = cache.row_range(task.sequence.key_row + i, 1);
+    const TensorView from = source.row_range(task.sequence.query_row + i, 1);
+    std::memcpy(to.data, from.data, bytes);
+  }
 }
 
 namespace {
@@ -167,45 +201,6 @@ void forward(const AttentionProblem& problem, const TensorView& q, const TensorV
   }
 }
 
-/// One q tile of a sequence's new tokens in the cache.
-struct CachedTask {
-  AttentionSequence sequence;
-  Range queries;
-};
-
-/// Checks the counts and splits the queries into q tiles.
-std::vector<CachedTask> cached_tasks(const AttentionShape& shape, std::int64_t tokens,
-                                     const TensorView& query_start, const TensorView& cached) {
-  const std::int32_t* start = query_start.row<std::int32_t>(0);
-  const std::int32_t* held = cached.row<std::int32_t>(0);
-  const Checks checks("attention_cached");
-  checks.require(start[0] == 0 && start[shape.batch] == tokens,
-                 "query_start must go from 0 to the " + std::to_string(tokens) + " new tokens");
-  std::vector<CachedTask> tasks;
-  for (std::int64_t b = 0; b < shape.batch; ++b) {
-    const std::int64_t count = std::int64_t{start[b + 1]} - start[b], length = held[b] + count;
-    checks.require(count >= 0 && held[b] >= 0 && length <= shape.sequence,
-                   std::to_string(count) + " new tokens after " + std::to_string(held[b]) +
-                       " of sequence " + std::to_string(b) + " do not fit a cache of " +
-                       std::to_string(shape.sequence));
-    const AttentionSequence sequence{start[b] - held[b], b * shape.sequence, length, nullptr,
-                                     &shape};
-    for (std::int64_t i = held[b]; i < length; i += shape.q_tile) {
-      tasks.push_back({sequence, {i, std::min(i + shape.q_tile, length)}});
-    }
-  }
-  return tasks;
-}
-
-void append(const CachedTask& task, const TensorView& source, const TensorView& cache) {
-  const std::size_t bytes = static_cast<std::size_t>(source.cols) * size_of(source.dtype);
-  for (std::int64_t i = task.queries.first; i < task.queries.last; ++i) {
-    const TensorView to = cache.row_range(task.sequence.key_row + i, 1);
-    const TensorView from = source.row_range(task.sequence.query_row + i, 1);
-    std::memcpy(to.data, from.data, bytes);
-  }
-}
-
 template <class T>
 void forward_cached(const AttentionProblem& problem, const std::vector<CachedTask>& tasks,
                     const TensorView& q, const TensorView& k_cache, const TensorView& v_cache,
@@ -239,7 +234,7 @@ void run(const ops::AttentionForward& op) {
 void run(const ops::AttentionCached& op) {
   op.check();
   const std::vector<CachedTask> tasks =
-      cached_tasks(op.shape, op.q.rows, op.query_start, op.cached);
+      cached_tasks("attention_cached", op.shape, op.q.rows, op.query_start, op.cached);
   for (const CachedTask& task : tasks) {
     append(task, op.k, op.k_cache);
     append(task, op.v, op.v_cache);

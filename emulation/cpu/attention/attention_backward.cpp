@@ -6,25 +6,42 @@
 
 #include "emulation/cpu/attention/attention_chain.hpp"
 #include "emulation/cpu/attention/attention_tiles.hpp"
+#include "emulation/cpu/attention/backward_tasks.hpp"
 #include "emulation/cpu/operations.hpp"
 
 namespace fp8lab::cpu {
+
+std::vector<BackwardTask> plan_backward(const AttentionProblem& problem) {
+  const AttentionShape& shape = problem.shape;
+  const Range kv_tiles{0, problem.kv_tiles()};
+  const Range q_tiles{0, problem.q_tiles()};
+  const bool whole = shape.batch * shape.kv_heads >= omp_get_max_threads();
+  std::vector<BackwardTask> tasks;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
+      const Range heads{kv_head * problem.group(), (kv_head + 1) * problem.group()};
+      if (whole) {
+        tasks.push_back({b, kv_head, heads, kv_tiles, q_tiles, true, true});
+        continue;
+      }
+      for (std::int64_t tile = 0; tile < kv_tiles.last; ++tile) {
+        tasks.push_back({b, kv_head, heads, {tile, tile + 1}, q_tiles, true, false});
+      }
+      for (std::int64_t head = heads.first; head < heads.last; ++head) {
+        for (std::int64_t tile = 0; tile < q_tiles.last; ++tile) {
+          tasks.push_back({b, kv_head, {head, head + 1}, kv_tiles, {tile, tile + 1}, false, true});
+        }
+      }
+    }
+  }
+  return tasks;
+}
+
 namespace {
 
 struct BackwardTensors {
   TensorView q, k, v, lse, dout, dq, dk, dv;
   const float* delta = nullptr;  ///< (heads, T)
-};
-
-/// The work of one task: all pairs of its kv tiles and its q tiles, for some heads of one kv head.
-struct BackwardTask {
-  std::int64_t b = 0;
-  std::int64_t kv_head = 0;
-  Range heads;  ///< query heads
-  Range kv_tiles;
-  Range q_tiles;
-  bool keys = false;     ///< write dK and dV; needs the whole group's heads and all q tiles
-  bool queries = false;  ///< write dQ; needs all kv tiles
 };
 
 template <class T>
@@ -214,38 +231,9 @@ std::vector<float> row_deltas(const AttentionProblem& problem, const TensorView&
   return delta;
 }
 
-/// Returns one task for each (sequence, kv head) pair if these pairs alone occupy all threads; such
-/// a task computes P and dS once. Otherwise returns separate, smaller tasks for dK and dV and for
-/// dQ. The bits are the same.
-std::vector<BackwardTask> plan_tasks(const AttentionProblem& problem) {
-  const AttentionShape& shape = problem.shape;
-  const Range kv_tiles{0, problem.kv_tiles()};
-  const Range q_tiles{0, problem.q_tiles()};
-  const bool whole = shape.batch * shape.kv_heads >= omp_get_max_threads();
-  std::vector<BackwardTask> tasks;
-  for (std::int64_t b = 0; b < shape.batch; ++b) {
-    for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
-      const Range heads{kv_head * problem.group(), (kv_head + 1) * problem.group()};
-      if (whole) {
-        tasks.push_back({b, kv_head, heads, kv_tiles, q_tiles, true, true});
-        continue;
-      }
-      for (std::int64_t tile = 0; tile < kv_tiles.last; ++tile) {
-        tasks.push_back({b, kv_head, heads, {tile, tile + 1}, q_tiles, true, false});
-      }
-      for (std::int64_t head = heads.first; head < heads.last; ++head) {
-        for (std::int64_t tile = 0; tile < q_tiles.last; ++tile) {
-          tasks.push_back({b, kv_head, {head, head + 1}, kv_tiles, {tile, tile + 1}, false, true});
-        }
-      }
-    }
-  }
-  return tasks;
-}
-
 template <class T>
 void backward(const AttentionProblem& problem, const BackwardTensors& tensors) {
-  const std::vector<BackwardTask> tasks = plan_tasks(problem);
+  const std::vector<BackwardTask> tasks = plan_backward(problem);
 #pragma omp parallel
   {
     BackwardPass<T> pass(problem, tensors);

@@ -54,6 +54,21 @@ bool is_finite(const std::vector<std::uint32_t>& amax) {
 
 }  // namespace
 
+EncodeRule encode_rule(const QuantSpec& spec) {
+  return {spec.format.exponent_bits,
+          spec.format.mantissa_bits,
+          spec.format.bias,
+          static_cast<std::int32_t>(spec.format.specials),
+          static_cast<std::int32_t>(spec.format.encoding),
+          static_cast<std::int32_t>(spec.rounding),
+          static_cast<std::int32_t>(spec.overflow),
+          spec.has_scale() && spec.scale.divides(),
+          spec.random_bits,
+          spec.via.exponent_bits,
+          spec.via.mantissa_bits,
+          spec.via.bias};
+}
+
 Quantizer::Quantizer(const TensorView& source, bool transpose, const QuantizedOperand& operand)
     : source_(source),
       transpose_(transpose),
@@ -62,18 +77,7 @@ Quantizer::Quantizer(const TensorView& source, bool transpose, const QuantizedOp
       kernels_(quantize_kernels()),
       random_{operand.key.seed, operand.key.step_number(), operand.key.tensor,
               operand.key.orientation},
-      rule_{spec_.format.exponent_bits,
-            spec_.format.mantissa_bits,
-            spec_.format.bias,
-            static_cast<std::int32_t>(spec_.format.specials),
-            static_cast<std::int32_t>(spec_.format.encoding),
-            static_cast<std::int32_t>(spec_.rounding),
-            static_cast<std::int32_t>(spec_.overflow),
-            spec_.has_scale() && spec_.scale.divides(),
-            spec_.random_bits,
-            spec_.via.exponent_bits,
-            spec_.via.mantissa_bits,
-            spec_.via.bias},
+      rule_(encode_rule(spec_)),
       streamed_(transpose && operand.codes.size() >= kStreamedBytes && is_on_lines(operand.codes)),
       tile_height_(extent(transpose ? spec_.tile.cols : spec_.tile.rows, source.rows)),
       tile_width_(extent(transpose ? spec_.tile.rows : spec_.tile.cols, source.cols)) {}

@@ -12,6 +12,9 @@
 
 namespace fp8lab::cpu {
 
+/// Returns the rule by which the kernels encode elements that are scaled by `spec`.
+EncodeRule encode_rule(const QuantSpec& spec);
+
 class Quantizer {
  public:
   /// Quantizes `source`, or its transpose, by operand.spec. Precondition: the spec has a format and
@@ -122,7 +125,7 @@ class Quantizer {
   const QuantSpec& spec_;
   const QuantizeKernels& kernels_;
   RandomStream random_;
-  EncodeRule rule_{};
+  EncodeRule rule_;
   bool streamed_;
   float tensor_factor_ = 1.0f;      ///< of two-level scales
   std::vector<float> row_factors_;  ///< of each row of the operand, for OuterScale::row

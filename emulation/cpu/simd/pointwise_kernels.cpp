@@ -51,6 +51,12 @@ void multiply(const float* a, float factor, std::int64_t n, float* out) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = a[i] * factor;
 }
 
+void multiply_add(const float* a, float factor, std::int64_t n, float* sum) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    sum[i] = numerics::fused_multiply_add(a[i], factor, sum[i]);
+  }
+}
+
 void swiglu(const float* gate, const float* up, std::int64_t n, float* out) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = numerics::silu(gate[i]) * up[i];
 }
@@ -291,7 +297,7 @@ void score_gradient_of(const ScoreGradientRow& r, float* probabilities, float* d
   for (std::int64_t j = 0; j < r.tile; ++j) {
     const bool visible = j >= r.first && j < r.last;
     const float p = weight_of<kWide>(numerics::score_distance(r.scores[j], r.scale, r.lse));
-    const float ds = p * (r.dprobs[j] - r.delta);
+    const float ds = p * numerics::fused_multiply_add(r.dprobs[j], r.dprob_scale, -r.delta);
     probabilities[j] = visible ? p : 0.0f;
     dscores[j] = visible ? ds : 0.0f;
   }
@@ -377,6 +383,7 @@ const PointwiseKernels kPointwise = {
     .add = add,
     .weighted_sum = weighted_sum,
     .multiply = multiply,
+    .multiply_add = multiply_add,
     .swiglu = swiglu,
     .swiglu_gradient = swiglu_gradient,
     .geglu = geglu,

@@ -36,7 +36,8 @@ struct ScoreGradientRow {
   const float* dprobs;  ///< chain results dout.v
   std::int64_t first, last, tile;
   float scale, lse, delta;
-  bool is_wide;  ///< weights as for FP32 operands
+  bool is_wide;              ///< weights as for FP32 operands
+  float dprob_scale = 1.0f;  ///< of dprobs, in one rounding with the difference to delta
 };
 
 /// Moments of a row: a layer norm subtracts the mean and multiplies by rstd.
@@ -56,6 +57,8 @@ struct PointwiseKernels {
   void (*weighted_sum)(const float* a, float factor_a, const float* b, float factor_b,
                        std::int64_t n, float* out);
   void (*multiply)(const float* a, float factor, std::int64_t n, float* out);
+  /// sum = fma(a, factor, sum)
+  void (*multiply_add)(const float* a, float factor, std::int64_t n, float* sum);
   void (*swiglu)(const float* gate, const float* up, std::int64_t n, float* out);
   void (*swiglu_gradient)(const float* gate, const float* up, const float* dout, std::int64_t n,
                           float* dgate, float* dup);

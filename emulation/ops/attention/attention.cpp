@@ -14,12 +14,7 @@ AttentionFactors attention_factors(const AttentionShape& shape) {
   return {r, r * numerics::kLog2E};
 }
 
-}  // namespace fp8lab
-
-namespace fp8lab::ops {
-namespace {
-
-void check_shape(const Checks& checks, const AttentionShape& shape) {
+void check_attention_shape(const Checks& checks, const AttentionShape& shape) {
   checks.require(shape.batch >= 0 && shape.sequence > 0 && shape.heads > 0 && shape.kv_heads > 0 &&
                      shape.head_dim > 0 && shape.heads % shape.kv_heads == 0,
                  "batch " + std::to_string(shape.batch) + ", sequence " +
@@ -36,11 +31,16 @@ void check_shape(const Checks& checks, const AttentionShape& shape) {
                  "softmax_scale " + std::to_string(shape.softmax_scale) + " is not in [0, 1e30)");
 }
 
+}  // namespace fp8lab
+
+namespace fp8lab::ops {
+namespace {
+
 /// Checks that the forward pass and the gradient share.
 void check_forward(const Checks& checks, const AttentionShape& shape, const TensorView& q,
                    const TensorView& k, const TensorView& v, const TensorView& document_start,
                    const TensorView& out, const TensorView& lse) {
-  check_shape(checks, shape);
+  check_attention_shape(checks, shape);
   const std::int64_t tokens = shape.batch * shape.sequence;
   checks.activation("q", q, tokens, shape.heads * shape.head_dim);
   checks.tensor("k", k, tokens, shape.kv_heads * shape.head_dim, {q.dtype});
@@ -69,7 +69,7 @@ void AttentionBackward::check() const {
 
 void AttentionCached::check() const {
   const Checks checks("attention_cached");
-  check_shape(checks, shape);
+  check_attention_shape(checks, shape);
   const std::int64_t kv_cols = shape.kv_heads * shape.head_dim;
   checks.activation("q", q, q.rows, shape.heads * shape.head_dim);
   checks.tensor("k", k, q.rows, kv_cols, {q.dtype});

@@ -63,6 +63,10 @@ struct AttentionFactors {
 };
 AttentionFactors attention_factors(const AttentionShape& shape);
 
+class Checks;
+/// Throws Error for an impossible shape.
+void check_attention_shape(const Checks& checks, const AttentionShape& shape);
+
 namespace ops {
 
 /// Causal attention within documents, and within the window if the shape has one. q, out (T,

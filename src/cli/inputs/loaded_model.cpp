@@ -141,7 +141,7 @@ std::unique_ptr<Transformer> LoadedModel::make_transformer(Purpose purpose) cons
   auto transformer = std::make_unique<Transformer>(*backend_, *parameters_, parameters_->model(),
                                                    recipe_, shape_, purpose);
   if (checkpoint_ != nullptr) {
-    load_quantizer_states(*checkpoint_, *backend_, transformer->linears());
+    load_quantizer_states(*checkpoint_, *backend_, transformer->operand_sets());
   } else if (transformer->has_delayed_scales()) {
     throw InputError(
         {.where = source_,

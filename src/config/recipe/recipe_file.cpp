@@ -1,6 +1,7 @@
 // Recipes as TOML files.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <sstream>
 #include <string>
@@ -13,6 +14,7 @@
 #include "src/config/config.hpp"
 #include "src/config/reading/document_kind.hpp"
 #include "src/config/reading/overlay.hpp"
+#include "src/config/recipe/attention_table.hpp"
 #include "src/config/recipe/recipe_axes.hpp"
 #include "src/config/recipe/recipe_draft.hpp"
 #include "src/config/recipe/recipe_fields.hpp"
@@ -63,6 +65,12 @@ std::string canonical_text(const Recipe& recipe) {
   for (const SavedActivation& saved : recipe.saved_activations) {
     text += "saved " + (saved.name.empty() ? "default" : saved.name);
     text += saved.is_recomputed ? " recompute\n" : canonical_text(quant_fields(), saved.spec);
+  }
+  for (const AttentionSlot slot : kAttentionSlots) {
+    if (!recipe.attention.has(slot)) continue;
+    const AttentionQuantizer& quantizer = *recipe.attention.slots[slot];
+    text += fmt::format("attention {} {}", name_of(slot), name_of(quantizer.tile));
+    text += canonical_text(quant_fields(), quantizer.spec);
   }
   return text;
 }
@@ -194,6 +202,14 @@ Recipe read_whole_recipe(const toml::table& root, const std::string& text,
   recipe.keep_high_precision = read_kept_modules(document);
   recipe.overrides = read_overrides(document, draft);
   recipe.saved_activations = read_saved_activations(document, recipe.activation_dtype);
+  recipe.attention = read_attention(document, recipe.activation_dtype);
+  const auto core = std::find(recipe.keep_high_precision.begin(), recipe.keep_high_precision.end(),
+                              "attention.core");
+  if (!recipe.attention.empty() && core != recipe.keep_high_precision.end()) {
+    document.fail("attention", {.reason = "quantizes attention.core, which "
+                                          "keep_high_precision.modules keeps",
+                                .accepted = "one of the two"});
+  }
   document.finish();
   recipe.linear = draft.resolve();
   try {

@@ -1,5 +1,7 @@
 #include "src/model/blocks/attention.hpp"
 
+#include <utility>
+
 namespace fp8lab {
 
 AttentionShape Attention::attention_shape(const Work& work) const {
@@ -83,6 +85,9 @@ void Attention::rotate(Work& work, const QkvViews& views, bool inverse) const {
 }
 
 void Attention::attend(Work& work, const QkvViews& views) const {
+  if (work.attention() != nullptr && work.attention()->quantizes_forward()) {
+    return attend_quantized(work, views);
+  }
   AttentionShape shape = attention_shape(work);
   const KvCache* cache = work.cache();
   if (cache == nullptr) {
@@ -108,6 +113,97 @@ void Attention::attend(Work& work, const QkvViews& views) const {
                                        .out = work.saved(parts_.attended)});
 }
 
+void Attention::attend_quantized(Work& work, const QkvViews& views) const {
+  AttentionOperands& operands = *work.attention();
+  const auto make = [&](AttentionSlot slot, const TensorView& values) -> const QuantizedOperand& {
+    return operands.make(work.context(), layer_, slot, values, true);
+  };
+  const QuantizedOperand &q = make(AttentionSlot::q, views.q), &k = make(AttentionSlot::k, views.k),
+                         &v = make(AttentionSlot::v, views.v);
+  AttentionShape shape = attention_shape(work);
+  const KvCache* cache = work.cache();
+  if (cache == nullptr) {
+    work.run(name_, ops::QuantizedAttentionForward{.shape = shape,
+                                                   .values = operands.values(),
+                                                   .q = q,
+                                                   .k = k,
+                                                   .v = v,
+                                                   .p = operands.spec(AttentionSlot::p),
+                                                   .document_start = work.column(kDocumentStarts),
+                                                   .out = work.saved(parts_.attended),
+                                                   .lse = work.saved(parts_.lse)});
+    return;
+  }
+  shape.batch = cache->sequences();
+  shape.sequence = cache->capacity();
+  const KvCache::Layer& layer = cache->layer(layer_);
+  work.run(name_, ops::QuantizedAttentionCached{.shape = shape,
+                                                .values = operands.values(),
+                                                .q = q,
+                                                .k = k,
+                                                .v = v,
+                                                .p = operands.spec(AttentionSlot::p),
+                                                .query_start = cache->query_start(),
+                                                .cached = cache->cached(),
+                                                .k_cache = layer.keys,
+                                                .v_cache = layer.values,
+                                                .k_scale_cache = layer.key_scales,
+                                                .out = work.saved(parts_.attended)});
+}
+
+void Attention::differentiate(Work& work, const QkvViews& views, const TensorView& dout,
+                              const QkvViews& gradients) const {
+  if (work.attention() != nullptr && work.attention()->quantizes_backward()) {
+    return differentiate_quantized(work, views, dout, gradients);
+  }
+  work.run(name_, ops::AttentionBackward{.shape = attention_shape(work),
+                                         .q = views.q,
+                                         .k = views.k,
+                                         .v = views.v,
+                                         .document_start = work.column(kDocumentStarts),
+                                         .out = work.saved(parts_.attended),
+                                         .lse = work.saved(parts_.lse),
+                                         .dout = dout,
+                                         .dq = gradients.q,
+                                         .dk = gradients.k,
+                                         .dv = gradients.v});
+}
+
+void Attention::differentiate_quantized(Work& work, const QkvViews& views, const TensorView& dout,
+                                        const QkvViews& gradients) const {
+  AttentionOperands& operands = *work.attention();
+  const auto make = [&](AttentionSlot slot, const TensorView& values) -> const QuantizedOperand& {
+    return operands.make(work.context(), layer_, slot, values, slot == AttentionSlot::dout);
+  };
+  const QuantizedOperand &q = make(AttentionSlot::q, views.q), &k = make(AttentionSlot::k, views.k),
+                         &v = make(AttentionSlot::v, views.v),
+                         &d_out = make(AttentionSlot::dout, dout);
+  work.run(name_, ops::QuantizedAttentionBackward{.shape = attention_shape(work),
+                                                  .values = operands.values(),
+                                                  .q = q,
+                                                  .k = k,
+                                                  .v = v,
+                                                  .dout = d_out,
+                                                  .p = operands.spec(AttentionSlot::p),
+                                                  .ds = operands.spec(AttentionSlot::ds),
+                                                  .ds_state = operands.ds_state(layer_),
+                                                  .document_start = work.column(kDocumentStarts),
+                                                  .out = work.saved(parts_.attended),
+                                                  .lse = work.saved(parts_.lse),
+                                                  .dq = gradients.q,
+                                                  .dk = gradients.k,
+                                                  .dv = gradients.v});
+  // q and k are transformed along their columns, which are the rows of a right operand.
+  for (const auto& [operand, gradient] : {std::pair{&q, gradients.q}, std::pair{&k, gradients.k}}) {
+    if (!operand->spec.transform) continue;
+    QuantizedOperand tokens, columns;
+    tokens.rows = gradient.rows;
+    columns.rows = gradient.cols;
+    columns.source_space = operand->own_space();
+    work.run(name_, ops::RotateBack{.a = tokens, .b = columns, .d = gradient});
+  }
+}
+
 void Attention::forward(Work& work, const BlockInput& input, const TensorView& out) const {
   forward_linear(work, parts_.qkv, input, work.saved(parts_.qkv_out));
   if (parts_.norms) normalise_heads(work);
@@ -124,17 +220,7 @@ void Attention::backward(Work& work, const TensorView& x, const TensorView& dout
   const TensorView d_qkv = work.scratch(parts_.d_qkv);
   backward_linear(work, parts_.o, attended, dout, d_attended);
   const QkvViews views = inputs(work), gradients = split(d_qkv);
-  work.run(name_, ops::AttentionBackward{.shape = attention_shape(work),
-                                         .q = views.q,
-                                         .k = views.k,
-                                         .v = views.v,
-                                         .document_start = work.column(kDocumentStarts),
-                                         .out = attended,
-                                         .lse = work.saved(parts_.lse),
-                                         .dout = d_attended,
-                                         .dq = gradients.q,
-                                         .dk = gradients.k,
-                                         .dv = gradients.v});
+  differentiate(work, views, d_attended, gradients);
   rotate(work, gradients, true);
   if (parts_.norms) normalise_heads_backward(work, gradients);
   backward_linear(work, parts_.qkv, x, d_qkv, dx);

@@ -41,6 +41,13 @@ class Attention {
                       const TensorView& gradient) const;
   void rotate(Work& work, const QkvViews& views, bool inverse) const;
   void attend(Work& work, const QkvViews& views) const;
+  /// The same on operands that are quantized first.
+  void attend_quantized(Work& work, const QkvViews& views) const;
+  /// `gradients` of the q, k and v in `views`, from dO.
+  void differentiate(Work& work, const QkvViews& views, const TensorView& dout,
+                     const QkvViews& gradients) const;
+  void differentiate_quantized(Work& work, const QkvViews& views, const TensorView& dout,
+                               const QkvViews& gradients) const;
 
   AttentionParts parts_;
   std::int64_t layer_;

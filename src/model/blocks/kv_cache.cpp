@@ -2,8 +2,8 @@
 
 namespace fp8lab {
 
-KvCache::KvCache(Backend& backend, const ModelConfig& model, DType dtype, std::int64_t sequences,
-                 std::int64_t capacity)
+KvCache::KvCache(Backend& backend, const ModelConfig& model, const KvStorage& storage,
+                 std::int64_t sequences, std::int64_t capacity)
     : sequences_(sequences),
       capacity_(capacity),
       query_start_(backend.allocate(DType::i32, 1, sequences + 1)),
@@ -11,7 +11,11 @@ KvCache::KvCache(Backend& backend, const ModelConfig& model, DType dtype, std::i
   const std::int64_t rows = sequences * capacity;
   const std::int64_t cols = model.num_key_value_heads * model.head_dim;
   for (std::int64_t i = 0; i < model.layer_count(); ++i) {
-    layers_.push_back({backend.allocate(dtype, rows, cols), backend.allocate(dtype, rows, cols)});
+    Layer& layer = layers_.emplace_back();
+    layer.keys = backend.allocate(storage.keys, rows, cols);
+    layer.values = backend.allocate(storage.values, rows, cols);
+    if (storage.key_scales == 0) continue;
+    layer.key_scales = backend.allocate(backend.storage(DType::f32), rows, storage.key_scales);
   }
 }
 

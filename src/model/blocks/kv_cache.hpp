@@ -10,16 +10,23 @@
 
 namespace fp8lab {
 
+/// How a cache stores keys and values.
+struct KvStorage {
+  DType keys = DType::bf16, values = DType::bf16;  ///< of activations, or u8 codes
+  std::int64_t key_scales = 0;                     ///< scales of each token's keys; 0: none
+};
+
 /// Memory for `sequences` sequences of at most `capacity` tokens.
 class KvCache {
  public:
-  /// `dtype` is the storage type of activations. The memory lives as long as the backend's.
-  KvCache(Backend& backend, const ModelConfig& model, DType dtype, std::int64_t sequences,
-          std::int64_t capacity);
+  /// The memory lives as long as the backend's.
+  KvCache(Backend& backend, const ModelConfig& model, const KvStorage& storage,
+          std::int64_t sequences, std::int64_t capacity);
 
-  /// Keys and values of one layer: (sequences * capacity, kv_heads * head_dim) each.
+  /// Keys and values of one layer: (sequences * capacity, kv_heads * head_dim) each, and the scales
+  /// of keys, f32, if each token has its own.
   struct Layer {
-    TensorView keys, values;
+    TensorView keys, values, key_scales;
   };
   const Layer& layer(std::int64_t index) const { return layers_[static_cast<std::size_t>(index)]; }
   std::int64_t sequences() const { return sequences_; }

@@ -58,6 +58,7 @@ OperandSet::OperandSet(Backend& backend, Workspace& workspace, const std::string
   pair_orientations();
   for (const OperandId id : ids()) {
     if (declaration(id).is_made) reserve(id, owner);
+    if (declaration(id).is_inside) reserve_history(id);
   }
   statistics_ = backend_.allocate(DType::u8, static_cast<std::int64_t>(rows_.size()),
                                   sizeof(OperandStatistics));
@@ -108,6 +109,11 @@ void OperandSet::reserve(OperandId id, const std::string& owner) {
     workspace_.reserve(kDequantized, declaration.memory.dequantized, backend_.storage(DType::f32),
                        target.k, target.rows);
   }
+  reserve_history(id);
+}
+
+void OperandSet::reserve_history(OperandId id) {
+  const QuantSpec& spec = declaration(id).spec;
   if (!is_delayed(spec)) return;
   TensorView& state = states_[index(history_owner(id))];
   if (state.empty()) state = backend_.allocate(DType::f32, 1, DelayedState::length(spec));
@@ -367,7 +373,8 @@ bool OperandSet::is_warming_up() const {
 
 bool OperandSet::is_without_history(OperandId id) const {
   const QuantSpec& spec = declaration(id).spec;
-  if (!declaration(id).is_made || !is_delayed(spec) || is_warming_up(id)) return false;
+  const bool has_history = declaration(id).is_made || declaration(id).is_inside;
+  if (!has_history || !is_delayed(spec) || is_warming_up(id)) return false;
   const int first_scale = spec.amax_algorithm == AmaxAlgorithm::window ? spec.history_length : 1;
   return row(history_owner(id)).history_steps < first_scale;
 }

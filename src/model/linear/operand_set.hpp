@@ -39,6 +39,8 @@ struct OperandDeclaration {
   TensorView source;  ///< the tensor as stored, (R, C): type and shape, no memory
   OperandMemory memory;
   bool is_made = true;  ///< false: no memory, no history, and OperandStatistics::absent()
+  /// Not is_made, but an operation quantizes it inside, and reads and updates its amax history.
+  bool is_inside = false;
 
   std::int64_t rows() const { return transpose ? source.cols : source.rows; }
   std::int64_t k() const { return transpose ? source.rows : source.cols; }
@@ -159,6 +161,7 @@ class OperandSet {
   void reserve(OperandId id, const std::string& owner);
   void reserve_transform(OperandId id);
   void reserve_codes(OperandId id);
+  void reserve_history(OperandId id);
   /// Sets the extents of the operand to those of the source.
   static void fit(Row& row, const TensorView& source);
   void be_source(OperandId id, const TensorView& source);
@@ -181,6 +184,12 @@ class OperandSet {
   std::vector<Row> rows_;
   std::vector<TensorView> states_;  ///< by row
   TensorView statistics_;
+};
+
+/// The operands of a module with its name: "layers.0.mlp.down", "layers.0.attention".
+struct NamedOperands {
+  std::string name;
+  OperandSet* operands = nullptr;
 };
 
 }  // namespace fp8lab

@@ -44,14 +44,16 @@ void restore(Backend& backend, const CheckpointFile& file, const std::string& na
   });
 }
 
-/// Calls visit(name, view) for the smoothing factors of `linears`.
+/// Calls visit(name, view) for the smoothing factors of the linear layers among `modules`.
+/// Attention has none.
 template <class Visit>
-void for_each_factor(const std::vector<std::unique_ptr<Linear>>& linears, Visit visit) {
-  for (const auto& linear : linears) {
+void for_each_factor(const std::vector<NamedOperands>& modules, Visit visit) {
+  for (const auto& [module, operands] : modules) {
     for (const GemmRole role : kGemmRoles) {
-      const TensorView factors = linear->smoothing_factors()[role];
+      const OperandId id{static_cast<std::size_t>(a_slot(role))};
+      const TensorView factors = operands->smoothing_factors(id);
       if (factors.empty()) continue;
-      visit(fmt::format("smoothing/{}/{}", linear->name(), gemm_role_name(role)), factors);
+      visit(fmt::format("smoothing/{}/{}", module, gemm_role_name(role)), factors);
     }
   }
 }
@@ -175,15 +177,14 @@ void for_each_state(const CheckpointScope& scope,
     }
   }
   visit("scalars", scope.scalars);
-  for (const auto& linear : scope.linears) {
-    const OperandSet& operands = linear->operands();
-    for (const OperandId id : operands.ids()) {
-      const TensorView& state = operands.delayed_state(id);
+  for (const auto& [module, operands] : scope.modules) {
+    for (const OperandId id : operands->ids()) {
+      const TensorView& state = operands->delayed_state(id);
       if (!state.empty())
-        visit(kDelayed + amax_history_name(linear->name(), operands.declaration(id)), state);
+        visit(kDelayed + amax_history_name(module, operands->declaration(id)), state);
     }
   }
-  for_each_factor(scope.linears, visit);
+  for_each_factor(scope.modules, visit);
 }
 
 RunPosition parse_position(const Metadata& metadata, const std::string& origin) {
@@ -276,11 +277,10 @@ void load_checkpoint(const CheckpointFile& file, const CheckpointScope& scope) {
   });
   const std::map<std::string, std::int64_t> steps =
       parse_history_steps(file.file().metadata(), file.file().path());
-  for (const auto& linear : scope.linears) {
-    OperandSet& operands = linear->operands();
-    for (const OperandId id : operands.ids()) {
-      const auto found = steps.find(amax_history_name(linear->name(), operands.declaration(id)));
-      if (found != steps.end()) operands.continue_history(id, found->second);
+  for (const auto& [module, operands] : scope.modules) {
+    for (const OperandId id : operands->ids()) {
+      const auto found = steps.find(amax_history_name(module, operands->declaration(id)));
+      if (found != steps.end()) operands->continue_history(id, found->second);
     }
   }
   refresh_working_copies(scope.backend, scope.parameters);
@@ -306,7 +306,10 @@ AmaxHistories read_amax_histories(const CheckpointFile& file) {
     const HistoryOwner owner = amax_history_owner(name).value();
     const LinearRecipe& linear =
         recipe.for_layer(owner.layer, static_cast<int>(model.layer_count()));
-    AmaxHistory history{linear.slot(owner.slot), {}, count};
+    const QuantSpec spec =
+        owner.attention ? recipe.attention.spec(*owner.attention, {}, recipe.activation_dtype)
+                        : linear.slot(owner.slot);
+    AmaxHistory history{spec, {}, count};
     history.state.resize(static_cast<std::size_t>(tensor.size()));
     file.verify(tensor);
     read_elements(tensor, 0, history.state);
@@ -316,9 +319,9 @@ AmaxHistories read_amax_histories(const CheckpointFile& file) {
 }
 
 void load_quantizer_states(const CheckpointFile& file, Backend& backend,
-                           const std::vector<std::unique_ptr<Linear>>& linears) {
+                           const std::vector<NamedOperands>& modules) {
   const std::vector<std::string> missing =
-      continue_histories(backend, read_amax_histories(file), linears);
+      continue_histories(backend, read_amax_histories(file), modules);
   if (!missing.empty()) {
     throw InputError(
         {.where = file.file().path(),
@@ -326,7 +329,7 @@ void load_quantizer_states(const CheckpointFile& file, Backend& backend,
              fmt::format("has no amax history for {} as this recipe quantizes it", missing.front()),
          .accepted = "the recipe of its run, or one without delayed scaling"});
   }
-  for_each_factor(linears, [&](const std::string& name, const TensorView& view) {
+  for_each_factor(modules, [&](const std::string& name, const TensorView& view) {
     if (file.file().find(name) != nullptr) restore(backend, file, name, view);
   });
 }

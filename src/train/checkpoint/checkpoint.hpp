@@ -36,13 +36,13 @@ struct RunPosition {
 };
 
 /// Contents of a checkpoint: weights, moments, step scalars, the states of the quantizers of
-/// `linears`, and the tokenizer of the weights.
+/// `modules`, and the tokenizer of the weights.
 struct CheckpointScope {
   Backend& backend;
   Parameters& parameters;
   const TensorView& scalars;
-  const std::vector<std::unique_ptr<Linear>>& linears;
-  std::string tokenizer = {};  ///< of the weights (start_vocabulary.hpp); empty if unknown
+  std::vector<NamedOperands> modules;  ///< Transformer::operand_sets()
+  std::string tokenizer = {};          ///< of the weights (start_vocabulary.hpp); empty if unknown
 };
 
 /// Calls visit(name, tensor) for every tensor of `scope`. Two runs with equal tensors at the same
@@ -79,11 +79,11 @@ void load_checkpoint(const CheckpointFile& file, const CheckpointScope& scope);
 /// Returns the amax histories of a checkpoint. Throws Error as load_checkpoint does.
 AmaxHistories read_amax_histories(const CheckpointFile& file);
 
-/// Restores the states of the quantizers of `linears`: delayed scaling, and smoothing factors if
+/// Restores the states of the quantizers of `modules`: delayed scaling, and smoothing factors if
 /// the checkpoint has them; otherwise the first pass computes them. Throws Error naming a state
 /// that the checkpoint of another recipe lacks.
 void load_quantizer_states(const CheckpointFile& file, Backend& backend,
-                           const std::vector<std::unique_ptr<Linear>>& linears);
+                           const std::vector<NamedOperands>& modules);
 
 /// Checks every byte of a checkpoint. Throws Error naming what is damaged.
 void verify_checkpoint(const std::filesystem::path& path);

@@ -31,15 +31,14 @@ struct Source {
 };
 
 /// "LAYER/x=STEPS" for each delayed scale, with commas between them.
-std::string history_steps_text(const std::vector<std::unique_ptr<Linear>>& linears) {
+std::string history_steps_text(const std::vector<NamedOperands>& modules) {
   std::string text;
-  for (const auto& linear : linears) {
-    const OperandSet& operands = linear->operands();
-    for (const OperandId id : operands.ids()) {
-      if (operands.delayed_state(id).empty()) continue;
+  for (const auto& [module, operands] : modules) {
+    for (const OperandId id : operands->ids()) {
+      if (operands->delayed_state(id).empty()) continue;
       text += fmt::format("{}{}={}", text.empty() ? "" : ",",
-                          amax_history_name(linear->name(), operands.declaration(id)),
-                          operands.history_steps(id));
+                          amax_history_name(module, operands->declaration(id)),
+                          operands->history_steps(id));
     }
   }
   return text;
@@ -68,7 +67,7 @@ Metadata metadata_of(const CheckpointScope& scope, const RunPosition& position,
                        {"stage_step", std::to_string(position.stage_step)},
                        {"tokens", std::to_string(position.tokens)},
                        {"streams", streams_text(position.streams)},
-                       {"history_steps", history_steps_text(scope.linears)}};
+                       {"history_steps", history_steps_text(scope.modules)}};
   if (!scope.tokenizer.empty()) metadata[kTokenizerKey] = scope.tokenizer;
   if (position.recipe > 0) metadata["stage_recipe"] = std::to_string(position.recipe);
   if (position.fallback != FallbackState{}) metadata["fallback"] = fallback_text(position.fallback);

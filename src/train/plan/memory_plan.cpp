@@ -40,7 +40,7 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
   plan.operands = static_cast<std::int64_t>(transformer->operand_bytes());
   plan.buffers = static_cast<std::int64_t>(transformer->buffer_bytes());
   plan.activations = held() - plan.parameters - plan.operands - plan.buffers;
-  for_each_state({memory, run.parameters, run.step.scalars, transformer->linears()},
+  for_each_state({memory, run.parameters, run.step.scalars, transformer->operand_sets()},
                  [&](const std::string&, const TensorView& view) {
                    plan.checkpoint += view.size() * static_cast<std::int64_t>(size_of(view.dtype));
                  });

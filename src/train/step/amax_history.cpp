@@ -26,6 +26,9 @@ std::optional<HistoryOwner> amax_history_owner(const std::string& name) {
     const Slot second = second_orientation(tensor);
     if (word == slot_name(second)) return HistoryOwner{layer, second};
   }
+  for (const AttentionSlot slot : kAttentionSlots) {
+    if (word == name_of(slot)) return HistoryOwner{layer, {}, slot};
+  }
   return std::nullopt;
 }
 
@@ -45,11 +48,10 @@ std::uint64_t hash_of(const AmaxHistories& histories) {
   return stream.digest();
 }
 
-AmaxHistories amax_histories(Backend& backend,
-                             const std::vector<std::unique_ptr<Linear>>& linears) {
+AmaxHistories amax_histories(Backend& backend, const std::vector<NamedOperands>& modules) {
   AmaxHistories histories;
-  for (const auto& linear : linears) {
-    const OperandSet& operands = linear->operands();
+  for (const NamedOperands& module : modules) {
+    const OperandSet& operands = *module.operands;
     for (const OperandId id : operands.ids()) {
       const TensorView& view = operands.delayed_state(id);
       if (view.empty()) continue;
@@ -57,7 +59,7 @@ AmaxHistories amax_histories(Backend& backend,
                           std::vector<float>(static_cast<std::size_t>(view.size())),
                           operands.history_steps(id)};
       backend.download(history.state.data(), view);
-      histories[amax_history_name(linear->name(), operands.declaration(id))] = std::move(history);
+      histories[amax_history_name(module.name, operands.declaration(id))] = std::move(history);
     }
   }
   return histories;
@@ -83,11 +85,10 @@ std::vector<std::string> continue_histories(Backend& backend, const AmaxHistorie
 }
 
 std::vector<std::string> continue_histories(Backend& backend, const AmaxHistories& histories,
-                                            const std::vector<std::unique_ptr<Linear>>& linears) {
+                                            const std::vector<NamedOperands>& modules) {
   std::vector<std::string> missing;
-  for (const auto& linear : linears) {
-    for (std::string& name :
-         continue_histories(backend, histories, linear->name(), linear->operands())) {
+  for (const auto& [module, operands] : modules) {
+    for (std::string& name : continue_histories(backend, histories, module, *operands)) {
       missing.push_back(std::move(name));
     }
   }

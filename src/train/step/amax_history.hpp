@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "emulation/backend.hpp"
+#include "emulation/spec/attention_recipe.hpp"
 #include "src/model/linear/linear.hpp"
 
 namespace fp8lab {
@@ -29,7 +30,7 @@ struct AmaxHistory {
 };
 
 /// Histories by name: "LAYER/x", "LAYER/w", "LAYER/dy"; a second orientation with a history of its
-/// own is "LAYER/wgrad.x".
+/// own is "LAYER/wgrad.x". Those of attention are "layers.0.attention/q" and so on.
 using AmaxHistories = std::map<std::string, AmaxHistory>;
 
 /// Returns the name in AmaxHistories of the state of a layer's `slot` (history_slot).
@@ -40,7 +41,8 @@ std::string amax_history_name(const std::string& module, const OperandDeclaratio
 /// Inverse of amax_history_name; nothing for other names.
 struct HistoryOwner {
   std::string layer;
-  Slot slot;
+  Slot slot{};
+  std::optional<AttentionSlot> attention = std::nullopt;  ///< instead of `slot`
 };
 std::optional<HistoryOwner> amax_history_owner(const std::string& name);
 
@@ -50,15 +52,15 @@ bool continues(const AmaxHistories& histories, const std::string& name, const Qu
 /// Returns one hash over all histories.
 std::uint64_t hash_of(const AmaxHistories& histories);
 
-/// Downloads the histories of all layers.
-AmaxHistories amax_histories(Backend& backend, const std::vector<std::unique_ptr<Linear>>& linears);
+/// Downloads the histories of all modules.
+AmaxHistories amax_histories(Backend& backend, const std::vector<NamedOperands>& modules);
 
 /// Uploads to each delayed scale of `operands`, which belong to module `module`, the history of its
 /// name, if one fits. Returns the names of the scales without one.
 std::vector<std::string> continue_histories(Backend& backend, const AmaxHistories& histories,
                                             const std::string& module, OperandSet& operands);
-/// Restores the histories of all `linears`.
+/// Restores the histories of all `modules`.
 std::vector<std::string> continue_histories(Backend& backend, const AmaxHistories& histories,
-                                            const std::vector<std::unique_ptr<Linear>>& linears);
+                                            const std::vector<NamedOperands>& modules);
 
 }  // namespace fp8lab

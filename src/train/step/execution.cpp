@@ -122,6 +122,17 @@ void Execution::open_data(const std::filesystem::path& start) {
     logged_activations_ = fp8lab::logged_activations(declaration_of(config_.model));
     break;
   }
+  logged_saved_ = logged_activations_.size();
+  const bool quantizes_attention =
+      std::any_of(stages_.begin(), stages_.end(), [](const OpenedStage& stage) {
+        return std::any_of(stage.recipes.begin(), stage.recipes.end(),
+                           [](const Recipe& r) { return !r.attention.empty(); });
+      });
+  if (quantizes_attention) {
+    for (LoggedActivation& operand : logged_attention(config_.model)) {
+      logged_activations_.push_back(std::move(operand));
+    }
+  }
   notes_ = run_notes(config_, stages_, model);
   tokenizer_ = model.tokenizer;
   for (const OpenedStage& stage : stages_) {
@@ -150,7 +161,7 @@ StreamPosition Execution::first_position() const {
 
 void Execution::continue_amax_histories(std::vector<EventRecord>& events) {
   const std::vector<std::string> missing =
-      continue_histories(backend_, histories_, transformer_->linears());
+      continue_histories(backend_, histories_, transformer_->operand_sets());
   if (missing.empty() || histories_.empty()) return;
   events.push_back({position_.step + 1, "amax_history_reset",
                     fmt::format("{} tensors start without an amax history: the one before "
@@ -159,7 +170,7 @@ void Execution::continue_amax_histories(std::vector<EventRecord>& events) {
 }
 
 CheckpointScope Execution::scope() {
-  return {backend_, memory_->parameters, memory_->step.scalars, transformer_->linears(),
+  return {backend_, memory_->parameters, memory_->step.scalars, transformer_->operand_sets(),
           tokenizer_};
 }
 
@@ -206,7 +217,7 @@ bool Execution::is_recipe_due() const {
 std::vector<EventRecord> Execution::change_recipe() {
   FP8LAB_ASSERT(is_recipe_due());
   const std::string before = recipe_at_work().name;
-  histories_ = amax_histories(backend_, transformer_->linears());
+  histories_ = amax_histories(backend_, transformer_->operand_sets());
   transformer_.reset();
   backend_.release_to(mark_);
   position_.recipe = static_cast<std::int64_t>(
@@ -227,6 +238,11 @@ bool Execution::may_fall_back(std::int64_t trained_tokens) const {
 
 void Execution::complete(std::vector<OperandStatistics>& statistics) const {
   if (statistics.empty()) return;
+  if (transformer_->activation_operands().empty()) {
+    const std::size_t saved = transformer_->linears().size() * kSlots.size();
+    statistics.insert(statistics.begin() + static_cast<std::ptrdiff_t>(saved), logged_saved_,
+                      OperandStatistics::absent());
+  }
   statistics.resize(logged_operands(), OperandStatistics::absent());
 }
 
@@ -316,6 +332,12 @@ StepTaken Execution::step(const InspectStep& inspect) {
   stressed.end();
   if (context.log_statistics) {
     taken.without_history = transformer_->without_history();
+    taken.without_history.resize(transformer_->linears().size() * kSlots.size() + logged_saved_);
+    for (const auto& operands : transformer_->attention_operands()) {
+      for (const OperandId id : operands->ids()) {
+        taken.without_history.push_back(operands->is_without_history(id) ? 1 : 0);
+      }
+    }
     taken.without_history.resize(logged_operands());
   }
   if (is_due(config_.logging.update_errors_every_steps)) taken.update_errors.emplace(backend_);
@@ -368,7 +390,7 @@ StepTaken Execution::step(const InspectStep& inspect) {
 }
 
 void Execution::end_stage() {
-  histories_ = amax_histories(backend_, transformer_->linears());
+  histories_ = amax_histories(backend_, transformer_->operand_sets());
   position_.stage_step = 0;
   position_.recipe = 0;
   position_.fallback = {};

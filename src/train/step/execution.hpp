@@ -106,7 +106,7 @@ class Execution {
   /// Null unless early warnings are enabled and operands are logged.
   const std::optional<SwigluAlignment>& alignment() const { return memory_->alignment; }
   /// The activations whose statistics the run logs behind those of the linear layers: all, if one
-  /// of its recipes says how they are saved, else none.
+  /// of its recipes says how they are saved; then the operands of attention, if one quantizes some.
   const std::vector<LoggedActivation>& logged_activations() const { return logged_activations_; }
   /// "layers.0.mlp.down fprop.x", or "layers.0 mlp.inner", of a row of /tensors.
   std::string operand_name(std::size_t row) const;
@@ -166,6 +166,7 @@ class Execution {
   Recipe recipe_;
   std::vector<OpenedStage> stages_;
   std::vector<LoggedActivation> logged_activations_;
+  std::size_t logged_saved_ = 0;  ///< saved activations, in front of the operands of attention
   std::vector<Mixture> streams_;  ///< training data of each stage, in the order of steps
   std::string tokenizer_;
   std::vector<std::string> notes_;

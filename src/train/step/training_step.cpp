@@ -126,8 +126,8 @@ void TrainingStep::take_batch(const StepContext& context, const Batch& batch, st
 void TrainingStep::share_amaxes() const {
   if (shards == nullptr || shards->ranks().size() == 1) return;
   std::vector<TensorView> views;
-  for (const auto& linear : transformer.linears()) {
-    for (const TensorView& state : linear->delayed_states()) {
+  for (const NamedOperands& module : transformer.operand_sets()) {
+    for (const TensorView& state : module.operands->delayed_states()) {
       if (!state.empty()) views.push_back(state.columns(DelayedState::kAmax, 1));
     }
   }
@@ -317,6 +317,9 @@ StepResults TrainingStep::results(bool weight_hash, bool statistics) const {
     for (const auto& linear : linears) records.push_back(linear->statistics());
     for (const auto& saved : transformer.activation_operands()) {
       records.push_back(saved->statistics());
+    }
+    for (const auto& operands : transformer.attention_operands()) {
+      records.push_back(operands->statistics());
     }
     std::size_t count = 0;
     for (const TensorView& record : records) count += static_cast<std::size_t>(record.rows);

@@ -40,8 +40,8 @@ struct StepBlock {
 struct StepResults {
   std::array<double, StepScalar::kCount> scalars{};
   std::uint64_t weight_hash = 0;  ///< 0 unless requested
-  /// Of each slot of each linear layer, then of Transformer::activation_operands(); empty unless
-  /// requested.
+  /// Of each slot of each linear layer, then of Transformer::activation_operands() and
+  /// attention_operands(); empty unless requested.
   std::vector<OperandStatistics> statistics;
 
   double scalar(std::int64_t index) const { return scalars[static_cast<std::size_t>(index)]; }

@@ -26,7 +26,7 @@ std::vector<WatchedOperand> watched_operands(const Execution& execution, const R
     for (const Slot slot : kSlots) operands.push_back(watched_operand(slot, linear.slot(slot)));
   }
   for (const LoggedActivation& activation : execution.logged_activations()) {
-    operands.push_back(watched_activation(saved_spec(recipe, activation.name)));
+    operands.push_back(watched_activation(logged_spec(recipe, activation, {})));
   }
   return operands;
 }

@@ -38,6 +38,10 @@ std::string label_at(const Recipe& recipe, const std::string& where, const std::
     if (row == nullptr) return "as it is";
     return row->is_recomputed ? "recompute" : label(row->spec);
   }
+  for (const AttentionSlot slot : kAttentionSlots) {
+    if (where != "attention " + std::string(name_of(slot))) continue;
+    return recipe.attention.has(slot) ? label(*recipe.attention.slots[slot]) : "as it is";
+  }
   throw Error("no operand or GEMM is called " + where);
 }
 
@@ -222,6 +226,20 @@ const Feature kFeatures[] = {
     {"coat_activations_tensor", "saved mlp.inner",
      "e4m3fn/tensor/bf16/dec_div/amax_epsilon:1e-10/epsilon_mode:add",
      "[saved_activations]\nmlp.inner = \"bf16\"\n"},
+    {"fa3_fp8", "attention q", "e4m3fn/block/fp32/hadamard:full",
+     "[attention]\nq = \"e4m3fn/block\"\nk = \"e4m3fn/block\"\n"},
+    {"fa3_fp8", "attention v", "e4m3fn/block/fp32", "[attention]\nv = \"e4m3fn/head\"\n"},
+    {"fa3_fp8", "attention p", "e4m3fn/static:0.00390625",
+     "[attention]\np = \"e4m3fn/static:1\"\n"},
+    {"fa3_fp8", "attention ds", "as it is", "[attention]\nds = \"e5m2/block\"\n"},
+    {"fa3_fp8_no_hadamard", "attention k", "e4m3fn/block/fp32",
+     "[attention]\nq = \"e4m3fn/token\"\nk = \"e4m3fn/token\"\n"},
+    {"fa3_fp8_tensor", "attention v", "e4m3fn/tensor/fp32", "[attention]\nv = \"e4m3fn/block\"\n"},
+    {"fp8_attention", "attention k", "e4m3fn/tensor/fp32/delayed",
+     "[attention]\nk = \"e4m3fn/tensor\"\n"},
+    {"fp8_attention", "attention ds", "e5m2/tensor/fp32/delayed", "[attention]\nds = \"bf16\"\n"},
+    {"kv_scale_one", "attention v", "e4m3fn/static:1", "[attention]\nv = \"e4m3fn/static:0.01\"\n"},
+    {"kv_scale_one", "attention q", "as it is", "[attention]\nq = \"e4m3fn/static:1\"\n"},
     {"infir2_saved", "saved input", "e4m3fn/1x128/pow2/enc_floor",
      "[saved_activations]\ndefault = \"bf16\"\n"},
     {"infir2_saved", "saved mlp.activated", "recompute",
