@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +52,7 @@ def half_width(sd: float, count: int, alpha: float, df: float | None = None) -> 
     t(1 - alpha/2; df) sd / sqrt(n). Student's interval of paired differences (Montgomery, Design
     and Analysis of Experiments, 8th ed., section 2.5); with a moderated `sd`, the interval of Smyth
     (pooling.py)."""
-    return float(stats.t.isf(alpha / 2.0, _df(df, count))) * sd / math.sqrt(count)
+    return _t_quantile(alpha / 2.0, _df(df, count)) * sd / math.sqrt(count)
 
 
 def one_sided_p(
@@ -126,7 +127,7 @@ def jackknife_half_width(without: Array, df: int, alpha: float) -> Array:
     """Half width of the two-sided 1 - alpha interval of an estimate, from the estimates without
     each of the n seeds along the first axis, in their unit: t(1 - alpha/2; df) times
     `jackknife_error`. For a mean with df = n - 1, this is Student's interval."""
-    return float(stats.t.isf(alpha / 2.0, df)) * jackknife_error(without)
+    return _t_quantile(alpha / 2.0, df) * jackknife_error(without)
 
 
 def deviation_interval(sd: float, df: float, alpha: float) -> tuple[float, float]:
@@ -163,18 +164,37 @@ def binomial_interval(successes: int, trials: int, alpha: float) -> tuple[float,
 # defined in this way; nothing here approximates it by a normal distribution.
 
 
+@lru_cache(maxsize=4096)
+def _t_quantile(level: float, df: float) -> float:
+    """What Student's t exceeds with probability `level`."""
+    return float(stats.t.isf(level, df))
+
+
+@lru_cache(maxsize=4096)
+def _deviations(df: float) -> tuple[float, float]:
+    """The range of s = chi / sqrt(df), but for 1e-15 on either side."""
+    low = math.sqrt(stats.chi2.ppf(1e-15, df) / df)
+    return low, math.sqrt(stats.chi2.isf(1e-15, df) / df)
+
+
+@lru_cache(maxsize=4096)
+def _nodes(df: float, low: float, high: float) -> tuple[Array, Array]:
+    """Values of s from `low` to `high`, and their weights times the density of s."""
+    s = low + (high - low) * (NODES[0] + 1.0) / 2.0
+    return s, NODES[1] * (2.0 * df * s * stats.chi2.pdf(df * s**2, df))
+
+
 def _over_deviations(
     probability: Callable[[Array], Array], df: float, largest: float = math.inf
 ) -> float:
     """Mean of `probability` over s below `largest`, by Gauss-Legendre quadrature; s has the density
     of chi / sqrt(df)."""
-    low, high = np.sqrt(stats.chi2.ppf([1e-15, 1.0], df) / df)
-    high = min(math.sqrt(stats.chi2.isf(1e-15, df) / df), largest)
+    low, high = _deviations(df)
+    high = min(high, largest)
     if high <= low:
         return 0.0
-    s = low + (high - low) * (NODES[0] + 1.0) / 2.0
-    density = 2.0 * df * s * stats.chi2.pdf(df * s**2, df)
-    return float(np.sum(NODES[1] * density * probability(s)) * (high - low) / 2.0)
+    s, weights = _nodes(df, low, high)
+    return float(np.sum(weights * probability(s)) * (high - low) / 2.0)
 
 
 def equivalence_power(
@@ -186,11 +206,11 @@ def equivalence_power(
     (Phillips, J. Pharmacokinetics and Biopharmaceutics 18 (1990) 137-144)."""
     ratio = math.sqrt(count) / sd
     freedom = _df(df, count)
-    t = float(stats.t.isf(alpha, freedom))
+    t = _t_quantile(alpha, freedom)
 
     def probability(s: Array) -> Array:
-        upper = stats.norm.cdf((margin - gap) * ratio - t * s)
-        return np.asarray(upper - stats.norm.cdf(t * s - (margin + gap) * ratio))
+        upper = special.ndtr((margin - gap) * ratio - t * s)
+        return np.asarray(upper - special.ndtr(t * s - (margin + gap) * ratio))
 
     return _over_deviations(probability, freedom, margin * ratio / t)
 
@@ -204,9 +224,9 @@ def detection_power(
     Distributions 2, chapter 31)."""
     shift = gap * math.sqrt(count) / sd
     freedom = _df(df, count)
-    t = float(stats.t.isf(alpha / 2.0, freedom))
+    t = _t_quantile(alpha / 2.0, freedom)
     return _over_deviations(
-        lambda s: np.asarray(stats.norm.cdf(shift - t * s) + stats.norm.cdf(-shift - t * s)),
+        lambda s: np.asarray(special.ndtr(shift - t * s) + special.ndtr(-shift - t * s)),
         freedom,
     )
 
