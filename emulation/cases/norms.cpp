@@ -63,6 +63,16 @@ void draw_cases<ops::RmsNormForward>(CaseDraw& draw) {
                    .x = heads.of(t[0]), .weight = t[1], .epsilon = 1e-6f, .y = t[2], .rstd = t[3]});
              });
   }
+  // Weights of zero-centered norms stay in FP32 beside activations in BF16.
+  const MatrixShape s = draw.one_in(2) ? draw.whole_blocks() : draw.shape();
+  draw.add(
+      "rmsnorm_forward", DType::bf16, s,
+      {draw.values(DType::bf16, s.rows, s.cols, false), flat(draw.ordinary(DType::f32, 1, s.cols)),
+       draw.output(DType::bf16, s.rows, s.cols), flat(draw.output(DType::f32, 1, s.rows))},
+      [](Backend& b, const Views& t) {
+        b.run(ops::RmsNormForward{
+            .x = t[0], .weight = t[1], .epsilon = 1e-6f, .y = t[2], .rstd = t[3]});
+      });
 }
 
 template <>
@@ -96,6 +106,17 @@ void draw_cases<ops::RmsNormBackward>(CaseDraw& draw) {
                                           .dweight = t[4]});
              });
   }
+  // Weights of zero-centered norms, as above.
+  const MatrixShape s = draw.one_in(2) ? draw.whole_blocks() : draw.shape();
+  const auto input = [&] { return draw.values(DType::bf16, s.rows, s.cols, false); };
+  draw.add("rmsnorm_backward", DType::bf16, s,
+           {input(), input(), flat(draw.ordinary(DType::f32, 1, s.cols)),
+            flat(draw.ordinary(DType::f32, 1, s.rows)), draw.output(DType::bf16, s.rows, s.cols),
+            flat(draw.output(DType::f32, 1, s.cols))},
+           [](Backend& b, const Views& t) {
+             b.run(ops::RmsNormBackward{
+                 .dy = t[0], .x = t[1], .weight = t[2], .rstd = t[3], .dx = t[4], .dweight = t[5]});
+           });
 }
 
 template <>

@@ -92,13 +92,19 @@ def test_experts_with_a_tensor_each_are_quantized(family: str, target: str, tmp_
 HIDDEN = {"hidden_size": 64}
 # Stacks (experts, rows, columns) whose rows are no multiple of a block.
 STACKS: dict[str, dict[str, tuple[int, ...]]] = {
-    "mixtral_v5": {"mlp__experts__gate_up_proj": (3, 80, 64), "mlp__experts__down_proj": (3, 64, 40)},
-    "llama4": {"mlp__experts__gate_up_proj": (3, 64, 80), "mlp__experts__down_proj": (3, 40, 64)},
+    "mixtral_v5": {
+        "mlp__experts__gate_up_proj": (3, 80, 64),
+        "mlp__experts__down_proj": (3, 64, 40),
+    },
+    "llama4": {
+        "mlp__experts__gate_up_proj": (3, 64, 80),
+        "mlp__experts__down_proj": (3, 40, 64),
+    },
     "granite": {
         "block_sparse_moe__input_linear__weight": (3, 80, 64),
         "block_sparse_moe__output_linear__weight": (3, 64, 40),
     },
-}  # fmt: skip
+}
 
 
 def matrices(stack: Stored, flat: bool) -> list[Stored]:
