@@ -64,7 +64,7 @@ void check_memory(const RunConfig& config, const StageConfig& stage, const Recip
   CHECK((plan.operands > 0 && plan.buffers > 0));
   std::int64_t checkpoint = 0;
   for_each_state(
-      {*backend, run.parameters, run.step.scalars, transformer->linears()},
+      {*backend, run.parameters, run.step.scalars, transformer->operand_sets()},
       [&](const std::string&, const TensorView& view) {
         std::vector<std::byte> bytes(static_cast<std::size_t>(view.size()) * size_of(view.dtype));
         backend->download(bytes.data(), view);
