@@ -50,7 +50,7 @@ struct AttentionQuantizer {
   bool operator==(const AttentionQuantizer&) const = default;
 };
 
-/// Returns the words of the quantizer, such as "e4m3fn/block/hadamard:64".
+/// Returns the words of the quantizer, such as "e4m3fn/block/fp32/hadamard:64".
 std::string label(const AttentionQuantizer& quantizer);
 
 /// Extents of attention on which tiles depend.
@@ -75,8 +75,8 @@ struct AttentionRecipe {
   /// True if the backward pass does. It then reads the codes of the forward pass as well; otherwise
   /// it is that of unquantized attention.
   bool quantizes_backward() const { return has(AttentionSlot::dout) || has(AttentionSlot::ds); }
-  /// Returns the quantizer of a slot with its tile for these extents, where hadamard:full is that of
-  /// a head; without a quantizer, that of `values` (bf16 or f32).
+  /// Returns the quantizer of a slot with its tile for these extents; hadamard:full is that of a
+  /// head. Without a quantizer, returns that of `values` (bf16 or f32).
   QuantSpec spec(AttentionSlot slot, const AttentionExtents& extents, DType values) const;
 };
 

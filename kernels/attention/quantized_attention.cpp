@@ -1,4 +1,4 @@
-#include "kernels/attention/quantized_attention.hpp"
+#include "kernels/plan/quantized_attention.hpp"
 
 #include "emulation/base/error.hpp"
 #include "kernels/runtime/operations.hpp"

@@ -69,6 +69,15 @@ std::string words_of(const QuantSpec& spec, Slot slot) {
   return label(spec) + (is_master ? " of the master weights" : "");
 }
 
+/// The same of an operand of attention, which is the same in all layers.
+std::string words_of(const Transformer& model, AttentionSlot slot) {
+  const auto operands = model.attention_operands();
+  if (operands.empty()) return "as it is";
+  const OperandId id{static_cast<std::size_t>(slot)};
+  const QuantSpec& spec = operands.front()->declaration(id).spec;
+  return spec.is_cast() ? label(spec) : "as it is";
+}
+
 void add_differences(const Transformer& training, const Transformer& generation, Reasons& reasons) {
   for (std::size_t i = 0; i < training.linears().size(); ++i) {
     const Linear& a = *training.linears()[i];
@@ -85,6 +94,14 @@ void add_differences(const Transformer& training, const Transformer& generation,
     }
     add("the GEMM fprop", label(trained.gemm(GemmRole::fprop)),
         label(generated.gemm(GemmRole::fprop)));
+  }
+  for (const AttentionSlot slot :
+       {AttentionSlot::q, AttentionSlot::k, AttentionSlot::v, AttentionSlot::p}) {
+    const std::string left = words_of(training, slot), right = words_of(generation, slot);
+    if (left == right) continue;
+    reasons.add(
+        fmt::format("{} is {} in training and {} in generation", name_of(slot), left, right),
+        "attention");
   }
 }
 

@@ -120,6 +120,10 @@ def test_a_cache_of_codes_generates_the_bits_of_training(tmp_path: Path) -> None
     trained(config, tmp_path / "run")
     certified = run("certify", tmp_path / "run", "--max-new-tokens", 16)
     assert certified.returncode == 0, certified.stdout + certified.stderr
+    words = "--max-new-tokens", 16, "--rollout-recipe", "bf16"
+    certified = run("certify", tmp_path / "run", *words)
+    assert certified.returncode == 0, certified.stderr  # the recipes promise nothing
+    assert "k is e4m3fn/1x64" in certified.stdout and "as it is in generation" in certified.stdout
 
 
 def test_what_a_scale_of_one_costs_is_one_command(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_documents_name_keys_that_exist(
         text = path.read_text(encoding="utf-8")
         for key in settings(text):
             placeholder = key.endswith((".KEY", ".csv"))  # stages.csv of a study's page
-            known = key in names or key in activations or placeholder
+            known = key in names or key in recipe_keys or key in activations or placeholder
             assert known, f"{path.relative_to(ROOT)}: {key}"
             found += 1
         for key in written(text):

@@ -6,8 +6,8 @@
 
 #include "emulation/cpu/attention/cached_tasks.hpp"
 #include "emulation/cpu/attention/quantized_chain.hpp"
+#include "emulation/cpu/encode_rule.hpp"
 #include "emulation/cpu/operations.hpp"
-#include "emulation/cpu/quantize/quantizer.hpp"
 #include "emulation/numerics/scaling.hpp"
 
 namespace fp8lab::cpu {

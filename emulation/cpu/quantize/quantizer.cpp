@@ -54,21 +54,6 @@ bool is_finite(const std::vector<std::uint32_t>& amax) {
 
 }  // namespace
 
-EncodeRule encode_rule(const QuantSpec& spec) {
-  return {spec.format.exponent_bits,
-          spec.format.mantissa_bits,
-          spec.format.bias,
-          static_cast<std::int32_t>(spec.format.specials),
-          static_cast<std::int32_t>(spec.format.encoding),
-          static_cast<std::int32_t>(spec.rounding),
-          static_cast<std::int32_t>(spec.overflow),
-          spec.has_scale() && spec.scale.divides(),
-          spec.random_bits,
-          spec.via.exponent_bits,
-          spec.via.mantissa_bits,
-          spec.via.bias};
-}
-
 Quantizer::Quantizer(const TensorView& source, bool transpose, const QuantizedOperand& operand)
     : source_(source),
       transpose_(transpose),

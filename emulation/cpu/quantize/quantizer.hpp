@@ -6,14 +6,12 @@
 #include <vector>
 
 #include "emulation/backend.hpp"
+#include "emulation/cpu/encode_rule.hpp"
 #include "emulation/cpu/quantize/tile_scales.hpp"
 #include "emulation/cpu/simd/aligned_buffer.hpp"
 #include "emulation/cpu/simd/quantize_kernels.hpp"
 
 namespace fp8lab::cpu {
-
-/// Returns the rule by which the kernels encode elements that are scaled by `spec`.
-EncodeRule encode_rule(const QuantSpec& spec);
 
 class Quantizer {
  public:
