@@ -1,8 +1,9 @@
 // Decodes elements of an operand on the device.
 #pragma once
 
+#include <cuda_fp8.h>
+
 #include <cstdint>
-#include <cstring>
 
 #include "emulation/backend.hpp"
 #include "emulation/numerics/codec.hpp"
@@ -29,6 +30,7 @@ struct Decoder {
   const float* scales;  ///< nullptr: none
   std::int64_t scale_stride, tile_height, tile_width, tiles_across;
   bool has_groups;  ///< has_code_groups()
+  bool is_e4m3;     ///< decoded by the conversion instruction
 
   __device__ float operator()(std::int64_t row, std::int64_t col) const {
     const std::int64_t at = row * row_step + col * k_step;
@@ -37,7 +39,7 @@ struct Decoder {
     if (dtype == DType::f32) return static_cast<const float*>(codes)[at];
     const std::uint32_t code = static_cast<const std::uint8_t*>(codes)[at];
     if (scales == nullptr) return numerics::decode(format, code);
-    const float* scale = scales + row / tile_height * scale_stride + col / tile_width;
+    const float* scale = scale_of(row, col);
     switch (codebooks) {
       case Codebooks::none: break;
       case Codebooks::logarithm:
@@ -52,19 +54,41 @@ struct Decoder {
   __device__ void decode_group(std::int64_t row, std::int64_t col, int count,
                                float (&values)[kGroup]) const {
     if (!has_groups || count < kGroup) {
-      for (int i = 0; i < count; ++i) values[i] = (*this)(row, col + i);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        if (i < count) values[i] = (*this)(row, col + i);
+      }
       return;
     }
     const auto* from = static_cast<const std::uint8_t*>(codes) + row * row_step + col;
     const uint2 word = *reinterpret_cast<const uint2*>(from);
-    std::uint8_t group[kGroup];
-    std::memcpy(group, &word, sizeof word);
-    const float scale =
-        scales == nullptr ? 1.0f : scales[row / tile_height * scale_stride + col / tile_width];
-    for (int i = 0; i < kGroup; ++i) {
-      const float value = numerics::decode(format, group[i]);
-      values[i] = scales == nullptr ? value : scale * value;
+#pragma unroll
+    for (int i = 0; i < kGroup; i += 2) {
+      const std::uint32_t pair = (i < 4 ? word.x : word.y) >> 8 * (i % 4);
+      if (is_e4m3) {
+        const auto both = static_cast<__nv_fp8x2_storage_t>(pair);
+        const float2 decoded = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(both, __NV_E4M3)));
+        values[i] = decoded.x;
+        values[i + 1] = decoded.y;
+      } else {
+        values[i] = numerics::decode(format, pair & 0xFFu);
+        values[i + 1] = numerics::decode(format, pair >> 8 & 0xFFu);
+      }
     }
+    if (scales == nullptr) return;
+    const float scale = *scale_of(row, col);
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) values[i] = scale * values[i];
+  }
+
+ private:
+  __device__ const float* scale_of(std::int64_t row, std::int64_t col) const {
+    return scales + divide(row, tile_height) * scale_stride + divide(col, tile_width);
+  }
+  /// 64-bit divisions take several times as long.
+  static __device__ std::int64_t divide(std::int64_t a, std::int64_t b) {
+    if (((a | b) >> 32) != 0) return a / b;
+    return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
   }
 };
 
@@ -91,7 +115,8 @@ inline Decoder decoder_of(const QuantizedOperand& operand) {
           tile.rows == 0 ? operand.rows : tile.rows,
           tile.cols == 0 ? operand.k : tile.cols,
           operand.spec.tile_cols(operand.k),
-          has_code_groups(operand)};
+          has_code_groups(operand),
+          operand.spec.format == numerics::kE4M3};
 }
 
 }  // namespace fp8lab::cuda
