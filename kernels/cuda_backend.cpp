@@ -8,7 +8,6 @@
 #include "emulation/ops/quantize/operand_checks.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/plan/fusion.hpp"
-#include "kernels/plan/quantized_attention.hpp"
 #include "kernels/pointwise/rmsnorm.hpp"
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_fused.hpp"
@@ -38,7 +37,7 @@ struct RecordedGraph final : Recorded {
   std::optional<Graph> graph;
 };
 
-/// Only quantizers, GEMMs and quantized attention can be refused.
+/// Only quantizers, GEMMs and attention on quantized operands can be refused.
 template <class Op>
 Support refusal(const Op&) {
   return {};
@@ -50,9 +49,9 @@ Support refusal(const ops::Gemm& op) {
   return {device_gemm_refusal(op.spec, op.a.spec, op.b.spec)};
 }
 
-Support refusal(const ops::QuantizedAttentionForward&) { return {kNoQuantizedAttention}; }
-Support refusal(const ops::QuantizedAttentionBackward&) { return {kNoQuantizedAttention}; }
-Support refusal(const ops::QuantizedAttentionCached&) { return {kNoQuantizedAttention}; }
+Support refusal(const ops::QuantizedAttentionForward& op) { return op.support(); }
+Support refusal(const ops::QuantizedAttentionBackward& op) { return op.support(); }
+Support refusal(const ops::QuantizedAttentionCached& op) { return op.support(); }
 
 // The composites with a fused kernel: runs `op` by it. Precondition: fusion_of(op).
 

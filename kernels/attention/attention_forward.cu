@@ -259,9 +259,9 @@ void forward(Context& context, const AttentionProblem& problem, const TensorView
 /// Appends new rows of `columns` vectors to the caches, with `parts` blocks for each sequence.
 /// Reports invalid counts and skips such sequences.
 template <class Vector>
-__global__ void append_to_cache(NewTokens tokens, int parts, OperandRows<Vector> source,
-                                Vector* cache, std::int64_t cache_stride, int columns,
-                                std::uint32_t* faults) {
+__global__ void append_to_cache_kernel(NewTokens tokens, int parts, OperandRows<Vector> source,
+                                       Vector* cache, std::int64_t cache_stride, int columns,
+                                       std::uint32_t* faults) {
   const int b = static_cast<int>(blockIdx.x) / parts, part = static_cast<int>(blockIdx.x) % parts;
   const bool ends = (b > 0 || tokens.first(0) == 0) &&
                     (b + 1 < tokens.batch || tokens.query_start[tokens.batch] == tokens.rows);
@@ -294,24 +294,11 @@ void append_rows(Context& context, const NewTokens& tokens, const TensorView& so
       (source.rows * columns / tokens.batch + kAttentionThreads - 1) / kAttentionThreads;
   const int parts = static_cast<int>(std::clamp<std::int64_t>(work, 1, most));
   launch_attention(
-      context, "append_to_cache", append_to_cache<Vector>, std::int64_t{tokens.batch} * parts, 0,
-      tokens, parts,
+      context, "append_to_cache", append_to_cache_kernel<Vector>,
+      std::int64_t{tokens.batch} * parts, 0, tokens, parts,
       OperandRows<Vector>{static_cast<const Vector*>(source.data), vectors(source.row_stride)},
       static_cast<Vector*>(cache.data), vectors(cache.row_stride), static_cast<int>(columns),
       context.faults());
-}
-
-template <class T>
-void append(Context& context, const NewTokens& tokens, const TensorView& source,
-            const TensorView& cache) {
-  const auto is_whole = [](const TensorView& view) {
-    constexpr auto kElements = static_cast<std::int64_t>(sizeof(uint4) / sizeof(T));
-    return view.cols % kElements == 0 && view.row_stride % kElements == 0 &&
-           reinterpret_cast<std::uintptr_t>(view.data) % sizeof(uint4) == 0;
-  };
-  const bool whole = is_whole(source) && is_whole(cache);
-  whole ? append_rows<uint4>(context, tokens, source, cache)
-        : append_rows<T>(context, tokens, source, cache);
 }
 
 template <class T, int kWidth>
@@ -345,8 +332,8 @@ template <class T>
 void run_cached(Context& context, const AttentionProblem& problem, const NewTokens& tokens,
                 const TensorView& q, const TensorView& k, const TensorView& v,
                 const TensorView& k_cache, const TensorView& v_cache, const TensorView& out) {
-  append<T>(context, tokens, k, k_cache);
-  append<T>(context, tokens, v, v_cache);
+  append_to_cache(context, tokens, k, k_cache);
+  append_to_cache(context, tokens, v, v_cache);
   if (fits_wgmma(q, k_cache, v_cache, out, problem)) {
     return attention_cached_wgmma(context, q, k_cache, v_cache, out, problem, tokens);
   }
@@ -355,6 +342,33 @@ void run_cached(Context& context, const AttentionProblem& problem, const NewToke
 }
 
 }  // namespace
+
+NewTokens new_tokens(const AttentionProblem& problem, std::int64_t rows,
+                     const TensorView& query_start, const TensorView& cached) {
+  return {query_start.row<const std::int32_t>(0),
+          cached.row<const std::int32_t>(0),
+          static_cast<int>(rows),
+          problem.batch,
+          problem.sequence,
+          problem.window};
+}
+
+void append_to_cache(Context& context, const NewTokens& tokens, const TensorView& source,
+                     const TensorView& cache) {
+  const auto is_whole = [](const TensorView& view) {
+    const auto elements = static_cast<std::int64_t>(sizeof(uint4) / size_of(view.dtype));
+    return view.cols % elements == 0 && view.row_stride % elements == 0 &&
+           reinterpret_cast<std::uintptr_t>(view.data) % sizeof(uint4) == 0;
+  };
+  if (is_whole(source) && is_whole(cache)) {
+    return append_rows<uint4>(context, tokens, source, cache);
+  }
+  switch (size_of(source.dtype)) {
+    case 1: return append_rows<std::uint8_t>(context, tokens, source, cache);
+    case 2: return append_rows<std::uint16_t>(context, tokens, source, cache);
+    default: return append_rows<std::uint32_t>(context, tokens, source, cache);
+  }
+}
 
 void run(Context& context, const ops::AttentionForward& op) {
   op.check();
@@ -377,12 +391,7 @@ void run(Context& context, const ops::AttentionCached& op) {
   if (op.shape.batch == 0) return;
   const AttentionProblem problem =
       make_attention_problem("attention_cached", op.shape, {}, nullptr);
-  const NewTokens tokens{op.query_start.row<const std::int32_t>(0),
-                         op.cached.row<const std::int32_t>(0),
-                         static_cast<int>(op.q.rows),
-                         problem.batch,
-                         problem.sequence,
-                         problem.window};
+  const NewTokens tokens = new_tokens(problem, op.q.rows, op.query_start, op.cached);
   const auto launch = op.q.dtype == DType::f32 ? run_cached<float> : run_cached<std::uint16_t>;
   launch(context, problem, tokens, op.q, op.k, op.v, op.k_cache, op.v_cache, op.out);
 }

@@ -1,4 +1,4 @@
-// Interface between the two implementations of the forward pass.
+// Interface between the implementations of the forward pass.
 #pragma once
 
 #include "kernels/attention/attention.cuh"
@@ -18,6 +18,15 @@ bool fits_wgmma(const TensorView& q, const TensorView& k_cache, const TensorView
 void attention_cached_wgmma(Context& context, const TensorView& q, const TensorView& k_cache,
                             const TensorView& v_cache, const TensorView& out,
                             const AttentionProblem& problem, const NewTokens& tokens);
+
+/// Returns the token counts of `rows` new tokens of a cache.
+NewTokens new_tokens(const AttentionProblem& problem, std::int64_t rows,
+                     const TensorView& query_start, const TensorView& cached);
+
+/// Copies the new tokens' rows of `source`, as bits, to `cache`, which has its type. Reports
+/// sequences with invalid counts as Fault::cached_tokens and skips them.
+void append_to_cache(Context& context, const NewTokens& tokens, const TensorView& source,
+                     const TensorView& cache);
 
 /// Computes the forward pass on wgmma. Does not read problem.block_start; reports
 /// bad document starts itself.

@@ -15,13 +15,13 @@ namespace {
 using numerics::bits_float;
 using numerics::float_bits;
 
-/// Returns the largest magnitude, as bits.
+/// Returns the largest magnitude, as bits, the canonical ones for NaN.
 std::uint32_t amax_bits(const std::vector<float>& values, std::int64_t count) {
   std::uint32_t amax = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     amax = std::max(amax, float_bits(values[static_cast<std::size_t>(i)]) & 0x7FFFFFFFu);
   }
-  return amax;
+  return amax > numerics::kF32Infinity ? numerics::kF32NaN : amax;
 }
 
 template <class T>

@@ -107,7 +107,7 @@ struct QuantizedAttentionForward {
 /// Masked pairs: p = 0, dS = 0. The scale sds of a tile of queries I and keys J is that of `ds`:
 /// RN(1 / sds) multiplies if it is static, DelayedState if it is delayed (with 1 before the first
 /// step), and if it is current numerics::tile_scale of the amax over the tile's visible pairs.
-/// Delayed: ds_state[kAmax] is raised to the amax of all visible dS, as bits.
+/// Delayed: ds_state[kAmax] is raised to the amax of all visible dS, as bits; NaN is canonical.
 ///
 /// From +0, over the query heads of the group ascending and, within a head, the q tiles I
 /// ascending:
