@@ -58,7 +58,9 @@ void check_one_tokenizer(const std::vector<StageSources>& stages) {
       throw InputError(
           {.where = stage.where,
            .reason = fmt::format("data of the tokenizer '{}' beside data of the tokenizer '{}'",
-                                 own.empty() ? "unknown" : own, known)});
+                                 own.empty() ? "unknown" : own, known),
+           .accepted = "shards that one tokenizer made of all: python3 -m fp8lab.tokens FILE "
+                       "--tokenizer FOLDER --out shards"});
     }
   }
 }

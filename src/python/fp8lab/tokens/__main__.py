@@ -238,7 +238,8 @@ def _summary(options: argparse.Namespace) -> str:
         )
     return (
         f"{options.out}: {manifest['documents']} documents, {manifest['tokens']} tokens, "
-        f"{manifest['trained_tokens']} trained on, in {len(manifest['shards'])} shards, "
+        f"{manifest['trained_tokens']} trained on, in {len(manifest['shards'])} "
+        f"shard{'s' if len(manifest['shards']) != 1 else ''}, "
         f"tokenizer {manifest['tokenizer']['hash']} with {manifest['tokenizer']['vocabulary']} ids"
     )
 
