@@ -224,6 +224,19 @@ TEST_CASE("quantized attention on the device with codes that are not finite") {
   run_and_compare(c);
 }
 
+TEST_CASE("quantized attention on the device with subnormal codes") {
+  if (device_backend() == nullptr) return;
+  const DType values = GENERATE(DType::bf16, DType::f32);
+  const std::size_t path = GENERATE(0, 1);
+  const AttentionShape shape{1, 80, 2, 1, 40, 64, 48};
+  Case c(shape, values, values, every_path(shape, values)[path], 80, {3, 0}, 13);
+  // Signs and mantissas of e4m3fn, which e5m2 reads as subnormal numbers and small ones.
+  for (const std::size_t tensor : {0, 2, 4, 6}) {
+    for (std::byte& code : c.tensors[tensor].data) code &= std::byte{0x87};
+  }
+  run_and_compare(c);
+}
+
 TEST_CASE("quantized attention on the device with scales that are not finite") {
   if (device_backend() == nullptr) return;
   const double scale = GENERATE(HUGE_VAL, static_cast<double>(NAN), 0.0, 3e38);
