@@ -9,6 +9,7 @@
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/tile_codebook.hpp"
 #include "kernels/plan/limits.hpp"
+#include "kernels/quantize/quantize_tiles.cuh"
 
 namespace fp8lab::cuda {
 
@@ -29,8 +30,6 @@ struct Decoder {
   Codebooks codebooks;
   const float* scales;  ///< nullptr: none
   std::int64_t scale_stride, tile_height, tile_width, tiles_across;
-  bool has_groups;  ///< has_code_groups()
-  bool is_e4m3;     ///< decoded by the conversion instruction
 
   __device__ float operator()(std::int64_t row, std::int64_t col) const {
     const std::int64_t at = row * row_step + col * k_step;
@@ -50,53 +49,40 @@ struct Decoder {
     return *scale * numerics::decode(format, code);
   }
 
-  /// Computes the values of `count` columns from `col`, which is a multiple of kGroup.
-  __device__ void decode_group(std::int64_t row, std::int64_t col, int count,
-                               float (&values)[kGroup]) const {
-    if (!has_groups || count < kGroup) {
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        if (i < count) values[i] = (*this)(row, col + i);
-      }
-      return;
-    }
+  /// Computes the values of kGroup columns from `col`, a multiple of kGroup. Precondition:
+  /// has_code_groups(), and the format is e4m3 where kE4M3 is true.
+  template <bool kE4M3>
+  __device__ void decode_group(std::int64_t row, std::int64_t col, float (&values)[kGroup]) const {
     const auto* from = static_cast<const std::uint8_t*>(codes) + row * row_step + col;
     const uint2 word = *reinterpret_cast<const uint2*>(from);
+    const float scale = scales == nullptr ? 1.0f : *scale_of(row, col);  // times 1 is exact
 #pragma unroll
     for (int i = 0; i < kGroup; i += 2) {
       const std::uint32_t pair = (i < 4 ? word.x : word.y) >> 8 * (i % 4);
-      if (is_e4m3) {
+      if constexpr (kE4M3) {
         const auto both = static_cast<__nv_fp8x2_storage_t>(pair);
         const float2 decoded = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(both, __NV_E4M3)));
-        values[i] = decoded.x;
-        values[i + 1] = decoded.y;
+        values[i] = scale * decoded.x;
+        values[i + 1] = scale * decoded.y;
       } else {
-        values[i] = numerics::decode(format, pair & 0xFFu);
-        values[i + 1] = numerics::decode(format, pair >> 8 & 0xFFu);
+        values[i] = scale * numerics::decode(format, pair & 0xFFu);
+        values[i + 1] = scale * numerics::decode(format, pair >> 8 & 0xFFu);
       }
     }
-    if (scales == nullptr) return;
-    const float scale = *scale_of(row, col);
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) values[i] = scale * values[i];
   }
 
  private:
   __device__ const float* scale_of(std::int64_t row, std::int64_t col) const {
-    return scales + divide(row, tile_height) * scale_stride + divide(col, tile_width);
-  }
-  /// 64-bit divisions take several times as long.
-  static __device__ std::int64_t divide(std::int64_t a, std::int64_t b) {
-    if (((a | b) >> 32) != 0) return a / b;
-    return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+    return scales + quotient(row, tile_height) * scale_stride + quotient(col, tile_width);
   }
 };
 
-/// Returns true if kGroup codes from a multiple of kGroup are one aligned word and have one scale.
+/// Returns true if k is a multiple of kGroup, and kGroup codes from such a multiple are one aligned
+/// word with one scale.
 inline bool has_code_groups(const QuantizedOperand& operand) {
   const std::int64_t width = operand.spec.tile.cols == 0 ? operand.k : operand.spec.tile.cols;
   const auto address = reinterpret_cast<std::uintptr_t>(operand.codes.data);
-  return operand.codes.dtype == DType::u8 && operand.k_step() == 1 &&
+  return operand.codes.dtype == DType::u8 && operand.k_step() == 1 && operand.k % kGroup == 0 &&
          codebooks_of(operand.spec) == Codebooks::none && address % kGroup == 0 &&
          (operand.rows == 1 || operand.row_step() % kGroup == 0) &&
          (!operand.spec.has_scale() || width >= operand.k || width % kGroup == 0);
@@ -114,9 +100,7 @@ inline Decoder decoder_of(const QuantizedOperand& operand) {
           operand.scales.row_stride,
           tile.rows == 0 ? operand.rows : tile.rows,
           tile.cols == 0 ? operand.k : tile.cols,
-          operand.spec.tile_cols(operand.k),
-          has_code_groups(operand),
-          operand.spec.format == numerics::kE4M3};
+          operand.spec.tile_cols(operand.k)};
 }
 
 }  // namespace fp8lab::cuda

@@ -45,17 +45,26 @@ __global__ void cast_kernel(Rows<From> source, std::int64_t rows, std::int64_t c
   }
 }
 
+/// Dequantizes operands whose codes are not in groups, or into the other orientation.
 template <class T>
+__global__ void dequantize_kernel(const __grid_constant__ Decoder decoder, std::int64_t rows,
+                                  std::int64_t k, bool transpose, Rows<T> destination) {
+  const std::int64_t col = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (col >= k) return;
+  for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    store_at(destination, transpose, row, col, narrow<T>(decoder(row, col)));
+  }
+}
+
+template <class T, bool kE4M3>
 struct DequantizeGroup {
   Decoder decoder;
   Rows<T> destination;
-  bool transpose;
 
-  __device__ void operator()(std::int64_t row, std::int64_t col, int count) const {
-    float values[kGroup] = {};
-    decoder.decode_group(row, col, count, values);
-    if (!transpose) return destination.store_group(row, col, count, values);
-    for (int i = 0; i < count; ++i) destination.store(col + i, row, values[i]);
+  __device__ void operator()(std::int64_t row, std::int64_t col, int) const {
+    float values[kGroup];
+    decoder.decode_group<kE4M3>(row, col, values);
+    destination.store_group(row, col, kGroup, values);
   }
 };
 
@@ -198,8 +207,19 @@ void decode_operand(Context& context, const QuantizedOperand& operand, bool tran
                     const TensorView& destination) {
   with_rows(
       [&]<class T>(const Rows<T>& rows) {
-        launch_groups(context, operand.rows, operand.k,
-                      DequantizeGroup<T>{decoder_of(operand), rows, transpose}, "dequantize");
+        const Decoder decoder = decoder_of(operand);
+        const auto by_groups = [&](const auto& body) {
+          launch_groups(context, operand.rows, operand.k, body, "dequantize");
+        };
+        if (transpose || !has_code_groups(operand)) {
+          dequantize_kernel<<<element_blocks(operand.rows, operand.k), 256, 0, context.stream()>>>(
+              decoder, operand.rows, operand.k, transpose, rows);
+          check_launch("dequantize");
+        } else if (operand.spec.format == numerics::kE4M3) {
+          by_groups(DequantizeGroup<T, true>{decoder, rows});
+        } else {
+          by_groups(DequantizeGroup<T, false>{decoder, rows});
+        }
       },
       destination);
 }

@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "kernels/transform": {*DEVICE, "kernels/quantize"},
     "kernels/gemm": {*DEVICE, "kernels/quantize"},
     "kernels/library": DEVICE,
-    "kernels/attention": DEVICE,
+    "kernels/attention": {*DEVICE, "kernels/quantize"},
     "kernels/optimizer": DEVICE,
     "kernels/probes": {*DEVICE, "kernels/gemm"},
     "kernels": {*DEVICE, *PARTS},
