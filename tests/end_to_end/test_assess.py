@@ -195,6 +195,16 @@ def test_recipes_with_one_forward_pass_share_it(folder: Path) -> None:
     assert found["infir2"]["gradient_cosine"] < 1.0
 
 
+@pytest.mark.parametrize("recipe", ["kv_scale_one", "fa3_fp8", "fp8_attention"])
+def test_attention_in_few_bits_is_no_forward_pass_of_bf16(folder: Path, recipe: str) -> None:
+    """Its linear layers may be those of another recipe."""
+    alike = "te_delayed" if recipe == "fp8_attention" else "bf16"
+    words = ("--recipe", alike, "--recipe", recipe, "--gradient-sequences", 0)
+    found = by_name(assessed(folder, "plain", "--sequences", 2, *words))
+    assert found[recipe]["same_forward_as"] is None
+    assert found[recipe]["loss"] != found[alike]["loss"]
+
+
 def test_weights_alone_are_those_of_a_quantized_model(folder: Path) -> None:
     """The weight of one layer, quantized by NumPy's arithmetic, evaluated in bf16."""
     assessed(

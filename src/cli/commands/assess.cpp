@@ -89,6 +89,10 @@ const std::vector<std::string> kUsualRecipes = {"infir2", "infir2_fp32scale", "t
 /// Returns true if the forward passes of two recipes have the same bits.
 bool have_same_forward(const Recipe& a, const Recipe& b, const AssessedModel& model) {
   if (a.activation_dtype != b.activation_dtype) return false;
+  for (const AttentionSlot slot :
+       {AttentionSlot::q, AttentionSlot::k, AttentionSlot::v, AttentionSlot::p}) {
+    if (a.attention.slots[slot] != b.attention.slots[slot]) return false;
+  }
   const auto count = static_cast<int>(model.model().layer_count());
   return std::all_of(model.linears().begin(), model.linears().end(), [&](const auto& linear) {
     const LinearRecipe &left = a.for_layer(linear.name, count),

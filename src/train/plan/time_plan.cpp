@@ -260,8 +260,9 @@ StageTime plan_time(const RunConfig& config, const StageConfig& stage, const Rec
     if (!whole && !is_late && !(settled && took_fastest >= kLongEnough)) continue;
     StageTime time{estimate(step, timed.mean)};
     time.held_out = estimate(record_held_out(config, stage, recipe, backend), timed.mean).total();
-    const bool is_quantized =
-        recipe.linear.slot(Slot::fprop_x).is_cast() || recipe.linear.slot(Slot::fprop_w).is_cast();
+    const bool is_quantized = recipe.linear.slot(Slot::fprop_x).is_cast() ||
+                              recipe.linear.slot(Slot::fprop_w).is_cast() ||
+                              recipe.attention.quantizes_forward();
     if (stage.eval && stage.eval->weights_in_bf16 && is_quantized) time.in_bf16 = time.held_out;
     if (config.logging.statistics_every_steps > 0) {
       timed.mean.merge(time_step(run, scaled, recipe, backend, true, timed_long).mean);
