@@ -2,9 +2,9 @@
 // (emulation/ops/attention/quantized_attention.hpp): operands, their tiles, casts of P and dS, and
 // chains.
 //
-// Tiles, warps and fragments are those of attention.cuh. Codes are decoded when a tile is loaded,
-// exactly, to the type T of values: so a tile holds values in both cases, and 256 values for each
-// operand, in shared memory, decode it.
+// Tiles, warps and fragments are those of attention.cuh. Tiles hold values of type T: codes are
+// decoded, which is exact, when a tile is loaded. For each operand with codes a table in shared
+// memory holds the value of each of the 256 codes.
 //
 //   operands of a product        chain of a warp
 //   e4m3fn or e5m2, both         fp8_group: groups of 32 in scalar arithmetic, by the values
@@ -12,8 +12,8 @@
 //   others, f32                  fma in ascending order
 //
 // A chain takes the summed indices [first, last) of a step, in the range that the CPU sums. Scales
-// are constant over a tile of tokens. So the sum over the tile is a partial one in registers, for
-// all steps of kTileRows tokens, and is promoted at the tile's end.
+// are constant over a tile of tokens. So registers hold a partial sum over the tile's steps, each
+// of kTileRows tokens, and at the tile's end it is promoted.
 #pragma once
 
 #include <algorithm>

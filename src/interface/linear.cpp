@@ -26,6 +26,17 @@ Recipe recipe_from(const std::string& source) {
                                                 : parse_recipe(source, "recipe");
 }
 
+/// Refuses what linear layers by themselves would leave out.
+void require_linear_layers_alone(const Recipe& recipe) {
+  const bool has_attention = !recipe.attention.empty();
+  if (!has_attention && recipe.saved_activations.empty()) return;
+  throw InputError({.where = "recipe " + recipe.name,
+                    .reason = has_attention
+                                  ? "quantizes attention, which linear layers do not contain"
+                                  : "saves activations as codes, which linear layers do not",
+                    .accepted = "a recipe without [attention] and [saved_activations]"});
+}
+
 std::vector<const LinearRecipe*> quantized_layers(const Recipe& recipe) {
   std::vector<const LinearRecipe*> layers = {&recipe.linear};
   for (const RecipeOverride& exception : recipe.overrides) layers.push_back(&exception.recipe);
@@ -180,6 +191,7 @@ fp8lab_status fp8lab_recipe_choose(const fp8lab_recipe* recipe, const fp8lab_mod
                                    size_t count, int32_t* numerics) {
   return guarded([&] {
     const fp8lab::Recipe& source = given(recipe, "recipe").recipe;
+    interface::require_linear_layers_alone(source);
     const auto chosen = interface::recipes_of(source, interface::modules_from(modules, count));
     const std::vector<const fp8lab::LinearRecipe*> choices = interface::quantized_layers(source);
     for (std::size_t i = 0; i < count; ++i) {
@@ -194,8 +206,10 @@ fp8lab_status fp8lab_linear_new(fp8lab_device* device, const fp8lab_recipe* reci
                                 const fp8lab_linear_description* description, void* stream,
                                 fp8lab_linear** linear) {
   return guarded([&] {
-    const interface::LayerDescription layer = interface::description_of(
-        given(recipe, "recipe").recipe, given(description, "description"));
+    const fp8lab::Recipe& source = given(recipe, "recipe").recipe;
+    interface::require_linear_layers_alone(source);
+    const interface::LayerDescription layer =
+        interface::description_of(source, given(description, "description"));
     interface::Device& there = given(device, "device").device;
     fp8lab_linear*& result = given(linear, "linear");
     auto handle = std::make_unique<fp8lab_linear>();

@@ -124,6 +124,15 @@ def test_an_estimator_is_a_part_of_its_own(folder: Path) -> None:
     assert max(sources["parts"], key=lambda part: part["alone"])["name"] == "estimator"
 
 
+def test_attention_is_said_not_to_be_replayed(folder: Path) -> None:
+    printed, found = whatif(folder, "--recipe", "fp8_attention", "--recipe", "te_delayed")
+    sentence = "recipe fp8_attention quantizes attention as well, which is not replayed"
+    assert printed.count(sentence) == 1
+    remarks = {one["recipe"]: one["remarks"] for one in found["recipes"]}
+    assert any(sentence in remark for remark in remarks["fp8_attention"])
+    assert not any("attention as well" in remark for remark in remarks["te_delayed"])
+
+
 def test_a_checkpoint_beside_its_run_file_is_the_run(folder: Path) -> None:
     by_run = whatif(folder, "--recipe", "te_delayed")
     text = succeeded("whatif", "run/checkpoint.safetensors", "--recipe", "te_delayed", cwd=folder)

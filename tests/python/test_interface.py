@@ -246,6 +246,20 @@ def test_quantizers_are_values() -> None:
         copy.deepcopy(spec)
 
 
+@pytest.mark.parametrize("recipe", ["fa3_fp8", "fp8_attention", "coat_activations_1x16"])
+def test_linear_layers_refuse_recipes_of_more_than_their_products(recipe: str) -> None:
+    handle = library.Handle("recipe_new", library.text(recipe))
+    module, numerics = library.Module(b"layers.0.mlp.up", 0), ctypes.c_int32()
+    choose = (handle, ctypes.byref(module), 1, ctypes.byref(numerics))
+    with pytest.raises(fp8lab.Error, match=r"recipe .*; accepted: .* without \[attention\]"):
+        library.call("recipe_choose", *choose)
+    description = library.LinearDescription()
+    with pytest.raises(fp8lab.Error, match="which linear layers do not"):
+        library.Handle("linear_new", None, handle, ctypes.byref(description), None)
+    handle = library.Handle("recipe_new", library.text("te_delayed"))
+    library.call("recipe_choose", handle, *choose[1:])
+
+
 def test_handles_are_freed() -> None:
     freed: list[int] = []
     kept = library._LIBRARY.fp8lab_quantizer_free

@@ -247,6 +247,8 @@ def test_accumulators_follow_the_object(tmp_path: Path) -> None:
         (delayed(scaling_factor_compute_algo=max), "scaling_factor_compute_algo"),
         (delayed(fp8_format=SimpleNamespace(name="E3M4")), "accepted: HYBRID, E4M3, E5M2"),
         (current(backward_override="dequantized"), "backward_override = 'dequantized'"),
+        (current(fp8_dpa=True), "fp8_dpa = True; accepted: False"),
+        (current(fp8_mha=True), "fp8_mha = True; accepted: False"),
         (
             stand_in("NVFP4BlockScaling", row_scaled_activation=True),
             "row_scaled_activation = True; accepted: False",

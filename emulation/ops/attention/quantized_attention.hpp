@@ -14,9 +14,9 @@
 // add(c; a, b; s) sums over one tile. If an operand has codes, it is promoted:
 // fma(chain(+0; a, b), s, c). Otherwise it is chain(c; a, b), and s is 1.
 //
-// Scales are constant over what a chain sums. So tiles of scales span whole heads, those of v span
-// whole tiles of keys, and in the backward pass those of k whole tiles of keys, those of q and dout
-// whole tiles of queries. Every product reads the same codes, along D and along the tokens.
+// Scales are constant over what a chain sums. So a tile of scales spans whole heads, and one of v
+// whole tiles of keys. In the backward pass one of k spans whole tiles of keys, and one of q or
+// dout whole tiles of queries. Every product reads the same codes, along D and along the tokens.
 //
 // Masked products are zero: tiles and groups without a visible pair change no bit, as in
 // attention.hpp. A Hadamard transform of q and k along D, the same for both, cancels in q k^T; dq
@@ -104,10 +104,10 @@ struct QuantizedAttentionForward {
 ///   p = w(fma(-c_ij, f, lse_i)) with c and f as in the forward pass (k has one scale per tile);
 ///   g = RN(sdo(i) * sv(J));  dS = RN(p * fma(chain(+0; dout8_i, v8_j over D), g, -delta_i));
 ///   P8 by `p` as in the forward pass; dS8 = code of scaled_value(dS) by `ds`.
-/// Masked pairs: p = 0, dS = 0. The scale sds of a tile of queries I and keys J is that of `ds`:
-/// RN(1 / sds) multiplies if it is static, DelayedState if it is delayed (with 1 before the first
-/// step), and if it is current numerics::tile_scale of the amax over the tile's visible pairs.
-/// Delayed: ds_state[kAmax] is raised to the amax of all visible dS, as bits; NaN is canonical.
+/// Masked pairs: p = 0, dS = 0. The scale sds of a tile of queries I and keys J is, by `ds`, static
+/// (dS is multiplied by RN(1 / sds)), delayed (by the factor in DelayedState, 1 before the first
+/// step), or current: numerics::tile_scale of the amax over the visible pairs of the tile. A
+/// delayed scale raises ds_state[kAmax] to the amax of all visible dS, as bits; NaN is canonical.
 ///
 /// From +0, over the query heads of the group ascending and, within a head, the q tiles I
 /// ascending:

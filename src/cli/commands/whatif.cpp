@@ -265,6 +265,12 @@ std::vector<std::string> remarks(const RecipeReplay& replay) {
                     replay.recipe.name, layers, first_layer));
   }
   if (const auto remark = estimator_remark(replay.recipe)) sentences.push_back(*remark);
+  if (!replay.recipe.attention.empty()) {
+    sentences.push_back(
+        fmt::format("recipe {} quantizes attention as well, which is not replayed; fp8lab assess "
+                    "and eval compute it",
+                    replay.recipe.name));
+  }
   return sentences;
 }
 

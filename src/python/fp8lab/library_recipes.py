@@ -245,6 +245,8 @@ def toml_of(source: Any, name: str = "") -> str:
     kind = type(source).__name__
     if kind not in _READERS:
         raise Error(f"a recipe of type {kind}; accepted: {', '.join(_READERS)}")
+    for attention in ("fp8_dpa", "fp8_mha"):  # for which there is recipe fp8_attention
+        _require(source, attention, False)
     base, slots, gemms = _READERS[kind](source)
     lines = [
         f'base = "{base}"',
