@@ -88,6 +88,22 @@ CaseQuantizers draw_quantizers(CaseDraw& draw, const AttentionShape& a, DType va
   return drawn;
 }
 
+/// Draws quantizers of the forward pass that kernels on FP8 tensor cores support: E4M3 with one
+/// scale in each tile of 64 keys.
+CaseQuantizers draw_fp8_quantizers(CaseDraw& draw, const AttentionShape& a) {
+  CaseQuantizers drawn;
+  const bool by_tiles = a.sequence % a.kv_tile == 0 && draw.one_in(2);
+  drawn.q = drawn.k = drawn.v =
+      quantized(numerics::kE4M3, {by_tiles ? a.kv_tile : a.sequence, a.head_dim});
+  if (draw.one_in(3)) drawn.v.tile = {0, 0};
+  if (draw.one_in(3)) drawn.q.tile = {1, a.head_dim};
+  drawn.p = quantized(numerics::kE4M3, {0, 0});
+  drawn.p.scale_source = ScaleSource::static_scale;
+  drawn.p.static_scale = draw.one_in(3) ? 0.01f : 0x1p-8f;
+  drawn.dout = drawn.ds = unquantized(DType::bf16);
+  return drawn;
+}
+
 /// A pass and its tensors: sources, codes and scales of q, k and v, document starts, out and lse.
 struct QuantizedPass {
   AttentionShape shape;
@@ -145,12 +161,22 @@ struct QuantizedPass {
   }
 };
 
-/// Draws one pass of each type, and two with heads and tiles as in models.
+/// Draws one pass of each type, and two with heads and tiles as in models; of the forward pass also
+/// two for FP8 tensor cores.
 std::vector<QuantizedPass> draw_passes(CaseDraw& draw, Pass pass) {
   std::vector<QuantizedPass> passes;
   const auto add = [&](const AttentionShape& shape, DType values) {
     passes.emplace_back(shape, draw_quantizers(draw, shape, values, pass));
   };
+  for (const std::int64_t sequence : {draw.integer(1, 200), std::int64_t{256}}) {
+    if (pass != Pass::forward) break;
+    AttentionShape shape = draw_model_attention_shape(draw);
+    shape.head_dim = draw.one_in(2) ? 64 : 128;
+    shape.sequence = sequence;
+    shape.batch = draw.integer(1, 2);
+    shape.kv_tile = 64;
+    passes.emplace_back(shape, draw_fp8_quantizers(draw, shape));
+  }
   for (const DType values : kActivationTypes) add(draw_attention_shape(draw), values);
   for (const std::int64_t sequence : {192, 256}) {
     AttentionShape shape = draw_model_attention_shape(draw);

@@ -31,10 +31,11 @@ inline constexpr float kNearReference = 0x1p22f;
 
 /// attention_weight with fewer operations for -1/2 <= d <= kNormalWeight. The result is normal, so
 /// the integer part of d can be subtracted from the exponent. For other d the result is arbitrary.
+/// With to_integer = kF32ToInteger - n for an even n from 0 to 64 it is the weight times 2^n.
 inline constexpr float kNormalWeight = 125.0f;
-FP8LAB_HD_INLINE float normal_attention_weight(float d) {
-  const float shifted = d + kF32ToInteger;
-  const float p = weight_of_fraction((shifted - kF32ToInteger) - d);
+FP8LAB_HD_INLINE float normal_attention_weight(float d, float to_integer = kF32ToInteger) {
+  const float shifted = d + to_integer;
+  const float p = weight_of_fraction((shifted - to_integer) - d);
   return bits_float(float_bits(p) - (float_bits(shifted) << 23));  // kF32ToInteger's bits cancel
 }
 

@@ -39,12 +39,12 @@
 
 #include "kernels/attention/forward_tasks.cuh"
 #include "kernels/attention/head_tile.cuh"
-#include "kernels/ptx/wgmma_bf16.cuh"
-#include "kernels/runtime/tensor_map.hpp"
+#include "kernels/attention/online_softmax.cuh"
 
 namespace fp8lab::cuda {
 namespace {
 
+constexpr int kConsumers = 3;  ///< consumer warpgroups
 constexpr int kStages = 4;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarpSize;
@@ -68,7 +68,7 @@ struct Shared {
   Tile k[kStages];
   Tile v[kStages];
   Ones ones;
-  Task task;
+  Task<kConsumers> task;
   std::uint64_t q_full, q_empty;
   std::uint64_t k_full[kStages], k_empty[kStages];
   std::uint64_t v_full[kStages], v_empty[kStages];
@@ -86,13 +86,13 @@ struct Maps {
 /// Precondition: one warp runs it. Its first lane issues the copies.
 template <int kHeadDim, class Sequences>
 __device__ void copy_operands(const Maps& maps, const AttentionProblem& problem,
-                              const Sequences& sequences, const Tasks<Sequences>& tasks,
+                              const Sequences& sequences, const Tasks<Sequences, kConsumers>& tasks,
                               Shared<kHeadDim>& shared) {
   constexpr int kBytes = sizeof(HeadTile<kHeadDim>);
   Ring<kStages> ring;
   Ring<1> queries;
   while (true) {
-    const Task task = tasks.take();
+    const Task<kConsumers> task = tasks.take();
     if (lane_id() == 0) {
       barrier_wait(&shared.q_empty, queries.parity ^ 1);
       shared.task = task;
@@ -168,7 +168,7 @@ class Consumer {
   }
 
  private:
-  using Scores = float[kTileRows / 2];  ///< 64 rows by 64 keys; element i: row i / 2 % 2
+  using Scores = SoftmaxRows::Scores;
 
   // --- stages ---
 
@@ -188,13 +188,7 @@ class Consumer {
   __device__ void find_rows() {
     const auto sequence = sequences_.of(problem_, b_);
     end_ = sequence.length();
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int i = item_.query + warp_row_ + fragment_row() + 8 * r;
-      position_[r] = i < end_ ? i : -1;
-      start_[r] = i < end_ ? sequence.start(i) : 0;
-      maximum_[r] = kMinusInfinity;
-    }
+    rows_.begin(sequence, item_.query + warp_row_, end_);
 #pragma unroll
     for (float& value : sum_) value = 0.0f;
 #pragma unroll
@@ -212,7 +206,8 @@ class Consumer {
       const int key = tile * kTileRows;
       const bool is_last = tile + 1 == item_.last;
       if (is_last) release(&shared_.q_empty);
-      weigh(scores, key, key + kTileRows > item_.query + 1 || key < item_.clear);
+      const bool masked = key + kTileRows > item_.query + 1 || key < item_.clear;
+      rows_.weigh(scores, key, masked, {problem_.factors.scale, problem_.factors.scale});
       wgmma_wait<0>();  // O of the previous tile
       take_over(scores);
       if (is_last) break;
@@ -291,11 +286,11 @@ class Consumer {
     keep(sum_);
     keep(p_);
     if (held_ >= 0) release(&shared_.v_empty[held_]);
-    if (rescales_) {
+    if (rows_.rescales()) {
 #pragma unroll
-      for (int i = 0; i < kSumColumns / 2; ++i) sum_[i] = sum_[i] * alpha_[i / 2 % 2];
+      for (int i = 0; i < kSumColumns / 2; ++i) sum_[i] = sum_[i] * rows_.alpha(i / 2 % 2);
 #pragma unroll
-      for (int i = 0; i < kHeadDim / 2; ++i) out_[i] = out_[i] * alpha_[i / 2 % 2];
+      for (int i = 0; i < kHeadDim / 2; ++i) out_[i] = out_[i] * rows_.alpha(i / 2 % 2);
     }
 #pragma unroll
     for (int i = 0; i < kTileRows / 4; ++i) {
@@ -303,182 +298,26 @@ class Consumer {
     }
   }
 
-  // --- online softmax ---
-
-  /// Visibility of a thread's elements: of_row[r] has one bit for each of row r's elements, in the
-  /// order of their columns, set if the query sees the key.
-  struct Seen {
-    std::uint32_t of_row[2] = {0xFFFFu, 0xFFFFu};
-
-    __device__ bool operator[](int i) const {
-      return (of_row[i / 2 % 2] & 1u << (2 * (i / 4) + i % 2)) != 0;
-    }
-  };
-  /// Returns the bits of columns below `limit`; a row has columns 8 n and 8 n + 1 for n < 8.
-  __device__ static std::uint32_t columns_below(int limit) {
-    const int inside = min(max(limit, 0), kTileRows);
-    return (1u << (2 * (inside / 8) + min(inside % 8, 2))) - 1u;
-  }
-  __device__ Seen find_seen(int key) const {
-    Seen seen;
-    const int first = key + fragment_column();
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      seen.of_row[r] = columns_below(position_[r] + 1 - first) & ~columns_below(start_[r] - first);
-    }
-    return seen;
-  }
-
-  /// Turns the scores of the keys from `key` on into P, and updates the maximum.
-  /// `masked`: some pairs are masked.
-  __device__ void weigh(Scores& s, int key, bool masked) {
-    const float scale = problem_.factors.scale;
-    Seen seen;
-    // The scale is positive, so rounded products with it are in the order of the scores.
-    float most[2];
-    if (masked) {
-      seen = find_seen(key);
-      Scores shown;
-#pragma unroll
-      for (int i = 0; i < kTileRows / 2; ++i) shown[i] = seen[i] ? s[i] : kMinusInfinity;
-      find_largest(shown, most);
-    } else {
-      find_largest(s, most);
-    }
-    const float before[2] = {maximum_[0], maximum_[1]};
-#pragma unroll
-    for (int r = 0; r < 2; ++r) maximum_[r] = fmaxf(maximum_[r], most[r] * scale);
-    find_alpha(before);
-    // Distances from the maximum; from 0 if a row has none. Non-negative distances compare like
-    // their bits, with NaN above all.
-    float reference[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      reference[r] = maximum_[r] == kMinusInfinity ? 0.0f : maximum_[r];
-    }
-#pragma unroll
-    for (int i = 0; i < kTileRows / 2; ++i) {
-      s[i] = numerics::score_distance(s[i], scale, reference[i / 2 % 2]);
-    }
-    int farthest = 0;
-#pragma unroll
-    for (int i = 0; i < kTileRows / 2; i += 2) {
-      farthest = __vimax3_s32(farthest, __float_as_int(s[i]), __float_as_int(s[i + 1]));
-    }
-    const bool near = fmaxf(fabsf(reference[0]), fabsf(reference[1])) < numerics::kNearReference;
-    if (__all_sync(kAllLanes, near && farthest <= __float_as_int(numerics::kNormalWeight))) {
-#pragma unroll
-      for (int i = 0; i < kTileRows / 2; ++i) s[i] = numerics::normal_attention_weight(s[i]);
-      if (masked) {
-#pragma unroll
-        for (int i = 0; i < kTileRows / 2; ++i) s[i] = seen[i] ? s[i] : 0.0f;
-      }
-    } else {
-      // the last group that the warp sees
-      const int last_group = (item_.query + warp_row_ + kChainGroup - 1 - key) / kChainGroup;
-#pragma unroll
-      for (int group = 0; group < kValueSteps; ++group)
-        weigh_group(s, group, group <= last_group, seen);
-    }
-  }
-
-  /// Computes P of 16 keys of a tile, for any distances from the maximum. `wanted`: the
-  /// warp sees one of the keys.
-  __device__ static void weigh_group(Scores& s, int group, bool wanted, const Seen& seen) {
-    if (wanted) {
-#pragma unroll
-      for (int i = 8 * group; i < 8 * group + 8; ++i) {
-        const float p = numerics::attention_weight(s[i]);
-        s[i] = seen[i] ? p : 0.0f;
-      }
-    } else {
-#pragma unroll
-      for (int i = 8 * group; i < 8 * group + 8; ++i) s[i] = 0.0f;
-    }
-  }
-
-  /// Finds the largest number of each row.
-  __device__ static void find_largest(const Scores& s, float (&most)[2]) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float high[2] = {s[2 * r], s[2 * r + 1]};
-#pragma unroll
-      for (int i = 4 + 2 * r; i < kTileRows / 2; i += 4) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) high[e] = fmaxf(high[e], s[i + e]);
-      }
-      most[r] = fmaxf(high[0], high[1]);
-#pragma unroll
-      for (int span = 1; span <= 2; span *= 2) {
-        most[r] = fmaxf(most[r], __shfl_xor_sync(kAllLanes, most[r], span));
-      }
-    }
-  }
-
-  /// Computes alpha = 2^(m - m') if some row of the warp has a new maximum; alpha
-  /// is 1 for rows without one.
-  __device__ void find_alpha(const float (&before)[2]) {
-    rescales_ = __any_sync(kAllLanes, before[0] != maximum_[0] || before[1] != maximum_[1]) != 0;
-    if (!rescales_) return;
-    const bool lower = own_row() == 1;
-    const float from = lower ? before[1] : before[0], to = lower ? maximum_[1] : maximum_[0];
-    const float power = numerics::attention_weight(to - from);
-    const float own = from == kMinusInfinity ? 0.0f : power;
-    const float other = __shfl_xor_sync(kAllLanes, own, 2);
-    alpha_[0] = lower ? other : own;
-    alpha_[1] = lower ? own : other;
-  }
-
-  /// Returns which of the thread's two rows this lane computes alpha for.
-  __device__ static int own_row() { return lane_id() / 2 % 2; }
-
   // --- results ---
-
-  /// Writes out of the warp's 16 rows to shared memory.
-  __device__ void stage_out() {
-    auto& tile = shared_.out[warpgroup_];
-    const auto lane = static_cast<unsigned>(computed_here(lane_id()));
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float sum = sum_[2 * r];
-      const float inverse = 1.0f / sum;
-      const unsigned row = warp_row_ + lane / 4 + 8 * r;
-#pragma unroll
-      for (int n = 0; n < kHeadDim / 8; ++n) {
-        const int i = 4 * n + 2 * r;
-        auto* pair = reinterpret_cast<std::uint32_t*>(tile.piece(row, n)) + lane % 4;
-        *pair = pack_bf16(out_[i] * inverse, out_[i + 1] * inverse);
-      }
-    }
-  }
 
   /// Stores the warp's 16 rows of out and lse, except positions past the sequence.
   __device__ void store(const CUtensorMap& map, const ResultRows& lse) {
     if (lane_id() == 0) store_wait_read<0>();
     __syncwarp();
-    stage_out();
+    stage_rows(shared_.out[warpgroup_], warp_row_, out_, {sum_[0], sum_[2]});
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (fragment_column() != 0 || position_[r] < 0) continue;
-      lse.store(item_.head, problem_.token(b_, position_[r]),
-                maximum_[r] + numerics::log2(sum_[2 * r]));
+      if (fragment_column() != 0 || rows_.position(r) < 0) continue;
+      lse.store(item_.head, problem_.token(b_, rows_.position(r)),
+                rows_.maximum(r) + numerics::log2(sum_[2 * r]));
     }
-    async_fence();
-    __syncwarp();
-    if (lane_id() != 0) return;
-    auto& tile = shared_.out[warpgroup_];
-#pragma unroll
-    for (int i = 0; i < HeadTile<kHeadDim>::kBlocks; ++i) {
-      store_box(tile.blocks[i] + warp_row_ * kSwizzleColumns, &map,
-                item_.head * kHeadDim + i * kSwizzleColumns, item_.query + warp_row_, b_);
-    }
-    store_commit();
+    store_tile_rows(shared_.out[warpgroup_], warp_row_, &map, item_.head, item_.query, b_);
   }
   /// Stores the warp's 16 rows of out without a tensor map.
   __device__ void store_rows(const ResultRows& out) {
     constexpr int kPieces = kHeadDim / 8;
     __syncwarp();
-    stage_out();
+    stage_rows(shared_.out[warpgroup_], warp_row_, out_, {sum_[0], sum_[2]});
     __syncwarp();
     const auto sequence = sequences_.of(problem_, b_);
     for (int i = lane_id(); i < kChainGroup * kPieces; i += kWarpSize) {
@@ -499,9 +338,7 @@ class Consumer {
   int held_;             ///< stage of V that products in flight read; -1: none
   int b_, end_;          ///< sequence, and end of its positions
   Item item_;
-  int position_[2], start_[2];  ///< for the thread's rows; position -1 past the sequence
-  float maximum_[2], alpha_[2];
-  bool rescales_;  ///< alpha is not 1 for some row of the warp
+  SoftmaxRows rows_;
   std::uint32_t p_[kValueSteps][4] = {};
   float out_[kHeadDim / 2];
   float sum_[kSumColumns / 2];  ///< element i is in row i / 2
@@ -538,7 +375,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     lower_registers<kCopyRegisters>();
     if (threadIdx.x % kWarpgroup < kWarpSize) {
       copy_operands<kHeadDim>(maps, problem, sequences,
-                              Tasks<Sequences>(problem, sequences, next, faults), shared);
+                              Tasks<Sequences, kConsumers>(problem, sequences, next, faults),
+                              shared);
     }
   } else {
     raise_registers<kRegisters>();
@@ -547,16 +385,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 // --- host ---------------------------------------------------------------------------------------
-
-/// Returns a map of `matrices` matrices with `rows` rows each.
-CUtensorMap head_map(const TensorView& view, std::int64_t rows, std::int64_t matrices,
-                     int box_rows) {
-  return tensor_map(view.data, 2,
-                    {{view.cols, 1, kSwizzleColumns},
-                     {rows, view.row_stride, box_rows},
-                     {matrices, rows * view.row_stride, 1}},
-                    CU_TENSOR_MAP_SWIZZLE_128B);
-}
 
 template <int kHeadDim, class Sequences>
 void launch(Context& context, const Maps& maps, const AttentionProblem& problem,
@@ -567,7 +395,7 @@ void launch(Context& context, const Maps& maps, const AttentionProblem& problem,
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory),
         "attention_forward_wgmma");
   const int blocks =
-      std::min(context.multiprocessors(), Tasks<Sequences>::count(problem, sequences));
+      std::min(context.multiprocessors(), Tasks<Sequences, kConsumers>::count(problem, sequences));
   kernel<<<static_cast<unsigned>(blocks), kThreads, kMemory, context.stream()>>>(
       maps, problem, sequences, result_rows(out), result_rows(lse), context.signals(),
       context.faults());
@@ -584,8 +412,7 @@ void launch(Context& context, const Maps& maps, const AttentionProblem& problem,
 
 bool fits_wgmma(const AttentionProblem& problem, std::initializer_list<TensorView> tensors) {
   const auto is_bulk = [](const TensorView& view) {
-    return view.dtype == DType::bf16 && reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 &&
-           view.row_stride % 8 == 0;
+    return view.dtype == DType::bf16 && has_bulk_rows(view);
   };
   return (problem.head_dim == 64 || problem.head_dim == 128) && problem.kv_tile == kTileRows &&
          std::all_of(tensors.begin(), tensors.end(), is_bulk);

@@ -7,7 +7,7 @@
 #include "kernels/attention/attention_backward.cuh"
 #include "kernels/attention/head_tile.cuh"
 #include "kernels/ptx/ptx.cuh"
-#include "kernels/ptx/wgmma_bf16.cuh"
+#include "kernels/ptx/wgmma_attention.cuh"
 
 namespace fp8lab::cuda {
 

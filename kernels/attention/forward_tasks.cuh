@@ -1,13 +1,11 @@
-// The tasks that blocks of the forward pass on wgmma (attention_forward_wgmma.cu) process: for
-// packed documents, and against a cache.
+// The tasks that blocks of the forward passes on wgmma (attention_forward_wgmma.cu,
+// quantized_forward_wgmma.cu) process: for packed documents, and against a cache.
 #pragma once
 
 #include "kernels/attention/attention_forward.cuh"
 #include "kernels/runtime/fault.cuh"
 
 namespace fp8lab::cuda {
-
-constexpr int kConsumers = 3;  ///< consumer warpgroups
 
 /// The rows of queries in a tensor map of (column, row, matrix).
 struct QueryRows {
@@ -61,7 +59,8 @@ struct Item {
   int clear;        ///< all of these queries see the keys from here to the first query
 };
 
-/// A unit of work of a block.
+/// A unit of work of a block with kConsumers consumer warpgroups.
+template <int kConsumers>
 struct Task {
   int b, kv_head;   ///< b < 0: no work is left
   int first, last;  ///< kv tiles of all items
@@ -69,9 +68,10 @@ struct Task {
 };
 
 /// The tasks of a call. A block takes the next task when it has issued the copies of the last.
-template <class Sequences>
+template <class Sequences, int kConsumers>
 class Tasks {
  public:
+  using Task = cuda::Task<kConsumers>;
   using Sequence = typename Sequences::Sequence;
 
   /// Precondition: the word `next` is zero between kernels.

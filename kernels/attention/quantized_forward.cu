@@ -12,9 +12,12 @@
 //   out = O * (1 / l), lse = m + log2(l * sp)
 //
 // A kv tile of more than 64 keys is traversed twice, first for its maximum.
+//
+// quantized_forward_wgmma.cu computes what it supports; then this kernel does nothing unless v has
+// codes that are not finite.
 #include "emulation/ops/checks.hpp"
 #include "kernels/attention/attention_forward.cuh"
-#include "kernels/attention/quantized_tiles.cuh"
+#include "kernels/attention/quantized_forward.cuh"
 #include "kernels/runtime/operations.hpp"
 
 namespace fp8lab::cuda {
@@ -35,9 +38,9 @@ struct QuantizedTask {
   int b, head, query, column;
 
   /// Precondition: a sequence has `tiles` q tiles, the first of which starts at query 0.
-  __device__ QuantizedTask(const AttentionProblem& problem, int tiles) {
+  __device__ QuantizedTask(const AttentionProblem& problem, int tiles, int index) {
     const int slices = (problem.head_dim + kQuantizedWidth - 1) / kQuantizedWidth;
-    int rest = static_cast<int>(blockIdx.x);
+    int rest = index;
     column = rest % slices * kQuantizedWidth;
     rest /= slices;
     head = rest % problem.heads;
@@ -314,12 +317,17 @@ template <class T>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
     quantized_forward_kernel(const __grid_constant__ AttentionProblem problem,
                              const __grid_constant__ ForwardOperands<T> operands, ResultRows out,
-                             ResultRows lse) {
-  const QuantizedTask task(problem, problem.tiles());
-  const PackedSequence sequence{problem, task.b};
-  QuantizedForwardBlock<T, PackedSequence> block(problem, sequence, task, operands);
-  block.run();
-  block.store(out, lse);
+                             ResultRows lse, int tasks, const std::uint32_t* wanted) {
+  if (wanted != nullptr && *wanted == 0) return;
+  for (int index = static_cast<int>(blockIdx.x); index < tasks;
+       index += static_cast<int>(gridDim.x)) {
+    const QuantizedTask task(problem, problem.tiles(), index);
+    const PackedSequence sequence{problem, task.b};
+    QuantizedForwardBlock<T, PackedSequence> block(problem, sequence, task, operands);
+    block.run();
+    block.store(out, lse);
+    __syncthreads();  // the tables of codes, which the next task writes again
+  }
 }
 
 template <class T>
@@ -327,7 +335,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     quantized_cached_kernel(const __grid_constant__ AttentionProblem problem, NewTokens tokens,
                             int tiles, const __grid_constant__ ForwardOperands<T> operands,
                             ResultRows out) {
-  QuantizedTask task(problem, tiles);
+  QuantizedTask task(problem, tiles, static_cast<int>(blockIdx.x));
   if (!tokens.fits(task.b)) return;
   const CachedSequence sequence = tokens.sequence(task.b);
   task.query += sequence.held;
@@ -358,15 +366,18 @@ ForwardOperands<T> forward_operands(const AttentionShape& shape, const Quantized
           has_one_scale_per_tile(k.spec, shape.sequence, shape.kv_tile)};
 }
 
+/// `wanted`: nullptr, or a word on the device without which nothing is computed.
 template <class T>
 void forward(Context& context, const ops::QuantizedAttentionForward& op,
-             const AttentionProblem& problem) {
+             const AttentionProblem& problem, const std::uint32_t* wanted) {
   const std::int64_t slices = (problem.head_dim + kQuantizedWidth - 1) / kQuantizedWidth;
+  const std::int64_t tasks = slices * problem.heads * problem.batch * problem.tiles();
+  const std::int64_t resident = std::int64_t{2} * context.multiprocessors();
   launch_attention(context, "quantized_attention_forward", quantized_forward_kernel<T>,
-                   slices * problem.heads * problem.batch * problem.tiles(),
+                   wanted == nullptr ? tasks : std::min(tasks, resident),
                    QuantizedForwardBlock<T, PackedSequence>::kBytes, problem,
                    forward_operands<T>(op.shape, op.q, op.k, op.v, op.p), result_rows(op.out),
-                   result_rows(op.lse));
+                   result_rows(op.lse), static_cast<int>(tasks), wanted);
 }
 
 /// The operand that a cache holds, as k or v of the new tokens.
@@ -400,11 +411,20 @@ void run(Context& context, const ops::QuantizedAttentionForward& op) {
   if (op.shape.batch == 0) return;
   AttentionProblem problem =
       make_attention_problem("quantized_attention_forward", op.shape, op.document_start, nullptr);
-  problem.block_start = static_cast<std::int32_t*>(
-      context.workspace(block_start_count(op.shape) * sizeof(std::int32_t)));
+  const bool wgmma = fits_wgmma(op, problem);
+  const std::size_t values = wgmma ? arranged_values_bytes(problem) : 0;
+  const std::size_t starts = block_start_count(op.shape) * sizeof(std::int32_t);
+  auto* const workspace =
+      static_cast<std::byte*>(context.workspace(values + starts + sizeof(std::uint32_t)));
+  problem.block_start = reinterpret_cast<std::int32_t*>(workspace + values);
   find_block_starts(context, problem);
+  std::uint32_t* special = nullptr;
+  if (wgmma) {
+    special = reinterpret_cast<std::uint32_t*>(workspace + values + starts);
+    quantized_forward_wgmma(context, op, problem, workspace, special);
+  }
   const auto launch = op.values == DType::f32 ? forward<float> : forward<std::uint16_t>;
-  launch(context, op, problem);
+  launch(context, op, problem, special);
 }
 
 void run(Context& context, const ops::QuantizedAttentionCached& op) {

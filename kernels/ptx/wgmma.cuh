@@ -21,6 +21,20 @@ __device__ inline std::uint64_t operand_descriptor(const void* tile) {
   return ((shared_address(tile) & 0x3FFFFu) >> 4) | kLeadingOffset << 16 | kStrideOffset << 32 |
          kSwizzle128 << 62;
 }
+/// Returns the part of a descriptor that says where a tile starts, in units of 16 bytes.
+__device__ inline std::uint32_t descriptor_low(const void* tile) {
+  return (shared_address(tile) & 0x3FFFFu) >> 4;
+}
+/// Returns the descriptor of a tile of codes whose lines of kLineBytes bytes of K, one for each
+/// row, are in the swizzle of that width; groups of 8 lines follow each other. `low`:
+/// descriptor_low of a multiple of 8 lines, plus 2 for each 32 bytes along K.
+template <int kLineBytes>
+__device__ inline std::uint64_t line_descriptor(std::uint32_t low) {
+  static_assert(kLineBytes == 64 || kLineBytes == 128);
+  constexpr std::uint32_t kStrideOffset = 8 * kLineBytes >> 4;
+  constexpr std::uint32_t kSwizzle = kLineBytes == 128 ? 1 : 2;
+  return low | std::uint64_t{kStrideOffset | kSwizzle << 30} << 32;
+}
 /// Increment of a descriptor for one instruction along K: 32 bytes of a line, or 16 lines.
 template <bool kByRows>
 constexpr std::uint64_t kDescriptorStep = kByRows ? 16 * 128 >> 4 : 32 >> 4;

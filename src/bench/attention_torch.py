@@ -22,6 +22,7 @@ SHAPES = (  # sequences, length, heads, key-value heads, columns of a head
     (1, 16384, 12, 2, 128),
     (8, 2048, 28, 4, 128),
     (16, 2048, 14, 2, 64),
+    (1, 16384, 16, 16, 128),
 )
 
 

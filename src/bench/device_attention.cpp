@@ -1,5 +1,6 @@
 #include "src/bench/device_attention.hpp"
 
+#include "emulation/spec/current_scaling.hpp"
 #include "kernels/runtime/operations.hpp"
 #include "src/bench/device_bench.hpp"
 
@@ -12,7 +13,8 @@ constexpr AttentionShape kShapes[] = {
     {.batch = 8, .sequence = 2048, .heads = 12, .kv_heads = 2, .head_dim = 128},
     {.batch = 1, .sequence = 16384, .heads = 12, .kv_heads = 2, .head_dim = 128},
     {.batch = 8, .sequence = 2048, .heads = 28, .kv_heads = 4, .head_dim = 128},
-    {.batch = 16, .sequence = 2048, .heads = 14, .kv_heads = 2, .head_dim = 64}};
+    {.batch = 16, .sequence = 2048, .heads = 14, .kv_heads = 2, .head_dim = 64},
+    {.batch = 1, .sequence = 16384, .heads = 16, .kv_heads = 16, .head_dim = 128}};
 
 /// Rows of BF16 with bell-shaped values.
 class Matrix {
@@ -31,6 +33,27 @@ class Matrix {
  private:
   Bytes memory_;
   TensorView view_;
+};
+
+/// Codes and scales of a tensor in E4M3.
+class Codes {
+ public:
+  Codes(const TensorView& source, TileShape tile)
+      : operand_{quantized(numerics::kE4M3, tile), source.rows, source.cols, {}, {}},
+        codes_(static_cast<std::size_t>(source.rows * source.cols)),
+        scales_(static_cast<std::size_t>(operand_.spec.tile_rows(source.rows) *
+                                         operand_.spec.scale_cols(source.cols)) *
+                size_of(DType::f32)) {
+    const std::int64_t across = operand_.spec.scale_cols(source.cols);
+    operand_.codes = {codes_.data(), DType::u8, source.rows, source.cols, source.cols};
+    operand_.scales = {scales_.data(), DType::f32, operand_.spec.tile_rows(source.rows), across,
+                       across};
+  }
+  const QuantizedOperand& operand() const { return operand_; }
+
+ private:
+  QuantizedOperand operand_;
+  Bytes codes_, scales_;
 };
 
 /// The tensors of one shape.
@@ -74,6 +97,9 @@ class Bench {
     const double pairs = shape_.visible_pairs();
     std::vector<DeviceAttentionRow> rows = {measure("forward", forward, 2 * pairs, repeats),
                                             measure("backward", backward, 5 * pairs, repeats)};
+    rows.push_back(
+        measure_fp8("forward, E4M3 blocks", forward, {shape_.kv_tile, shape_.head_dim}, repeats));
+    rows.push_back(measure_fp8("forward, E4M3 tensors", forward, {0, 0}, repeats));
     for (const std::int64_t tokens : {shape_.sequence, std::int64_t{256}, std::int64_t{1}}) {
       rows.push_back(measure_cached(forward, tokens, repeats));
     }
@@ -82,6 +108,31 @@ class Bench {
 
  private:
   std::int64_t tokens() const { return shape_.batch * shape_.sequence; }
+
+  /// Measures the forward pass on q, k and v in E4M3 with scales of `tile`, P in E4M3 too. The
+  /// quantization is not measured.
+  DeviceAttentionRow measure_fp8(const std::string& pass, const ops::AttentionForward& forward,
+                                 TileShape tile, int repeats) {
+    const Codes q(forward.q, tile), k(forward.k, tile), v(forward.v, tile);
+    QuantSpec weights = quantized(numerics::kE4M3, {0, 0});
+    weights.scale_source = ScaleSource::static_scale;
+    weights.static_scale = 0x1p-8f;
+    const auto quantize = [&](const TensorView& source, const Codes& codes) {
+      cuda::run(device_.context(), ops::Quantize{.source = source, .operand = codes.operand()});
+    };
+    quantize(forward.q, q);
+    quantize(forward.k, k);
+    quantize(forward.v, v);
+    const ops::QuantizedAttentionForward op{.shape = shape_,
+                                            .q = q.operand(),
+                                            .k = k.operand(),
+                                            .v = v.operand(),
+                                            .p = weights,
+                                            .document_start = forward.document_start,
+                                            .out = forward.out,
+                                            .lse = forward.lse};
+    return measure(pass, op, 2 * shape_.visible_pairs(), repeats);
+  }
 
   /// Measures the last `count` tokens of each sequence against a cache of the preceding ones.
   DeviceAttentionRow measure_cached(const ops::AttentionForward& forward, std::int64_t count,

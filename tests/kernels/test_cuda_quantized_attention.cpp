@@ -211,6 +211,67 @@ TEST_CASE("quantized attention on the device with tiles of scales and tiles of t
   run_and_compare(Case(shape, DType::bf16, DType::bf16, by, 70, {}, 5));
 }
 
+namespace {
+
+/// Returns quantizers that the kernels on wgmma support. `by_tiles`: q, k and v have a scale for
+/// each tile of 64 tokens and head, else for each head.
+Quantizers on_wgmma(const AttentionShape& a, bool by_tiles) {
+  const QuantSpec codes = quantized(kE4M3, {by_tiles ? a.kv_tile : a.sequence, a.head_dim});
+  const QuantSpec none = passed_through(DType::bf16);
+  return {
+      "E4M3 on wgmma", false, codes, codes, codes, none, statically_scaled(kE4M3, 0x1p-8f), none};
+}
+
+AttentionShape wgmma_shape(std::int64_t sequence, std::int64_t head_dim) {
+  return {.batch = 2,
+          .sequence = sequence,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = head_dim,
+          .kv_tile = 64,
+          .q_tile = 64};
+}
+
+}  // namespace
+
+TEST_CASE("quantized attention on wgmma at every border of its tiles") {
+  if (device_backend() == nullptr) return;
+  const std::int64_t head_dim = GENERATE(64, 128);
+  // Below, at and beyond a tile of keys, a warpgroup's queries, and the stages of the ring.
+  const std::int64_t sequence = GENERATE(1, 15, 64, 65, 131, 384);
+  const std::int64_t longest = GENERATE(1000, 40);
+  AttentionShape shape = wgmma_shape(sequence, head_dim);
+  if (sequence == 131) shape.window = 70;
+  Quantizers by = on_wgmma(shape, sequence % 64 == 0);
+  if (sequence == 65) by.p = statically_scaled(kE4M3, 0.01f);
+  run_and_compare(Case(shape, DType::bf16, DType::bf16, by, longest, {16, 16},
+                       static_cast<std::uint32_t>(sequence + head_dim)));
+}
+
+TEST_CASE("quantized attention on wgmma with scores far apart and small ones") {
+  if (device_backend() == nullptr) return;
+  const double scale = GENERATE(0x1p-30, 1.0, 0x1p20, 0x1p60);
+  const AttentionShape shape = wgmma_shape(192, 64);
+  Case c(shape, DType::bf16, DType::bf16, on_wgmma(shape, true), 120, {16, 16}, 3);
+  put(c.tensors[3], 1, 0, scale);
+  put(c.tensors[5], 2, 0, scale);
+  run_and_compare(c);
+}
+
+TEST_CASE("quantized attention on wgmma with codes and scales that are not finite") {
+  if (device_backend() == nullptr) return;
+  const AttentionShape shape = wgmma_shape(192, 128);
+  Case c(shape, DType::bf16, DType::bf16, on_wgmma(shape, true), 90, {16, 16}, 5);
+  // A tensor of codes with NaN, or one of scales.
+  const std::size_t tensor = GENERATE(0, 1, 2, 3, 4, 5);
+  if (tensor % 2 == 0) {
+    c.sprinkle(tensor, std::byte{0x7F}, 3, static_cast<std::uint32_t>(tensor));
+  } else {
+    put(c.tensors[tensor], 1, 0, GENERATE(HUGE_VAL, static_cast<double>(NAN), 0.0, 3e38));
+  }
+  run_and_compare(c);
+}
+
 TEST_CASE("quantized attention on the device with codes that are not finite") {
   if (device_backend() == nullptr) return;
   const DType values = GENERATE(DType::bf16, DType::f32);

@@ -80,12 +80,16 @@ std::uint32_t multiply_row(cuda::MmaTypes types, const std::uint32_t* a, const s
   }
 }
 
-std::uint32_t swizzled(std::uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
-
-/// The tile that a descriptor names (operand_descriptor of kernels/ptx/wgmma.cuh).
+/// The tile that a descriptor names (operand_descriptor and line_descriptor of
+/// kernels/ptx/wgmma.cuh).
 template <class Code>
 Codes<Code> read_tile(std::uint64_t descriptor, int rows, bool by_rows) {
-  if (descriptor >> 62 != 1) fail("a descriptor without the 128-byte swizzle");
+  const auto mode = static_cast<std::uint32_t>(descriptor >> 62);
+  if (mode != 1 && (mode != 2 || by_rows)) fail("a descriptor in an unknown swizzle");
+  const std::uint32_t line = mode == 1 ? 128 : 64;
+  const auto swizzled = [&](std::uint32_t address) {
+    return address ^ (address >> 7 & (mode == 1 ? 7u : 3u)) << 4;
+  };
   const auto begin = static_cast<std::uint32_t>(descriptor & 0x3FFF) << 4;
   const auto leading = static_cast<std::uint32_t>(descriptor >> 16 & 0x3FFF) << 4;
   const auto stride = static_cast<std::uint32_t>(descriptor >> 32 & 0x3FFF) << 4;
@@ -95,7 +99,7 @@ Codes<Code> read_tile(std::uint64_t descriptor, int rows, bool by_rows) {
     for (std::uint32_t k = 0; k < static_cast<std::uint32_t>(tile.kLength); ++k) {
       const std::uint32_t address =
           by_rows ? begin + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2
-                  : begin + row / 8 * stride + row % 8 * 128 +
+                  : begin + row / 8 * stride + row % 8 * line +
                         k * static_cast<std::uint32_t>(sizeof(Code));
       Code code;
       std::memcpy(&code, shared_pointer(swizzled(address)), sizeof code);
@@ -105,16 +109,17 @@ Codes<Code> read_tile(std::uint64_t descriptor, int rows, bool by_rows) {
   return tile;
 }
 
-/// A from the registers of 128 threads: fragments of m16n8k16, one for each warp.
-Codes<std::uint16_t> read_registers(const std::vector<std::uint32_t>& registers) {
-  Codes<std::uint16_t> tile{std::vector<std::uint16_t>(kRows * 16)};
+/// A from the registers of 128 threads: fragments of m16n8k16 or m16n8k32, one for each warp.
+template <class Code>
+Codes<Code> read_registers(const std::vector<std::uint32_t>& registers) {
+  constexpr int kLength = Codes<Code>::kLength, kOfRegister = kLength / 8;
+  Codes<Code> tile{std::vector<Code>(static_cast<std::size_t>(kRows * kLength))};
   for (int thread = 0; thread < 128; ++thread) {
-    const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+    const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * kOfRegister;
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t pair = registers[static_cast<std::size_t>(thread * 4 + i)];
-      const int at = (row + i % 2 * 8) * 16 + column + i / 2 * 8;
-      tile.codes[static_cast<std::size_t>(at)] = static_cast<std::uint16_t>(pair);
-      tile.codes[static_cast<std::size_t>(at + 1)] = static_cast<std::uint16_t>(pair >> 16);
+      const int at = (row + i % 2 * 8) * kLength + column + i / 2 * (kLength / 2);
+      std::memcpy(&tile.codes[static_cast<std::size_t>(at)],
+                  &registers[static_cast<std::size_t>(thread * 4 + i)], sizeof registers[0]);
     }
   }
   return tile;
@@ -192,12 +197,13 @@ void multiply(const Product& product, const std::vector<std::uint32_t>& register
   if (!product.add) std::fill_n(sums, kRows * product.n, 0.0f);
   if (product.types == WgmmaTypes::bf16) {
     const auto a = product.a_in_registers
-                       ? read_registers(registers)
+                       ? read_registers<std::uint16_t>(registers)
                        : read_tile<std::uint16_t>(product.a, kRows, product.a_by_rows);
     const auto b = read_tile<std::uint16_t>(product.b, product.n, product.b_by_rows);
     return multiply_bf16(a.codes.data(), kRows, b.codes.data(), product.n, sums);
   }
-  const auto a = read_tile<std::uint8_t>(product.a, kRows, false);
+  const auto a = product.a_in_registers ? read_registers<std::uint8_t>(registers)
+                                        : read_tile<std::uint8_t>(product.a, kRows, false);
   const auto b = read_tile<std::uint8_t>(product.b, product.n, false);
   const auto fp8 = [&](Fp8Format of_a, Fp8Format of_b) {
     multiply_fp8(a, of_a, b, of_b, product.n, sums);

@@ -207,12 +207,13 @@ nlohmann::ordered_json bench_on_device(const Values& values) {
 nlohmann::ordered_json bench_attention(const Values& values) {
   const DeviceAttentionBench bench = bench_device_attention(values["repeats"].as<int>());
   nlohmann::ordered_json json = {{"device", bench.device}};
-  fmt::print("attention on {}: bf16, causal, queries of one document a sequence\n", bench.device);
-  fmt::print("  {:<12} {:>7} {:>4} {:<17} {:>9} {:>8}\n", "sequences", "heads", "D", "pass", "ms",
+  fmt::print("attention on {}: causal, one document a sequence; bf16 unless the pass says E4M3\n",
+             bench.device);
+  fmt::print("  {:<12} {:>7} {:>4} {:<21} {:>9} {:>8}\n", "sequences", "heads", "D", "pass", "ms",
              "TFLOP/s");
   for (const DeviceAttentionRow& row : bench.rows) {
     const AttentionShape& shape = row.shape;
-    fmt::print("  {:<12} {:>7} {:>4} {:<17} {:>9.4f} {:>8.1f}\n",
+    fmt::print("  {:<12} {:>7} {:>4} {:<21} {:>9.4f} {:>8.1f}\n",
                fmt::format("{} x {}", shape.batch, shape.sequence),
                fmt::format("{}/{}", shape.heads, shape.kv_heads), shape.head_dim, row.pass,
                1e3 * row.seconds, row.tflops);

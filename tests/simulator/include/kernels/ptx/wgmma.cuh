@@ -17,6 +17,16 @@ inline std::uint64_t operand_descriptor(const void* tile) {
   return ((shared_address(tile) & 0x3FFFFu) >> 4) | kLeadingOffset << 16 | kStrideOffset << 32 |
          kSwizzle128 << 62;
 }
+inline std::uint32_t descriptor_low(const void* tile) {
+  return (shared_address(tile) & 0x3FFFFu) >> 4;
+}
+template <int kLineBytes>
+inline std::uint64_t line_descriptor(std::uint32_t low) {
+  static_assert(kLineBytes == 64 || kLineBytes == 128);
+  constexpr std::uint32_t kStrideOffset = 8 * kLineBytes >> 4;
+  constexpr std::uint32_t kSwizzle = kLineBytes == 128 ? 1 : 2;
+  return low | std::uint64_t{kStrideOffset | kSwizzle << 30} << 32;
+}
 template <bool kByRows>
 constexpr std::uint64_t kDescriptorStep = kByRows ? 16 * 128 >> 4 : 32 >> 4;
 
