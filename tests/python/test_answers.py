@@ -16,7 +16,7 @@ from fp8lab_analysis.draw.drawn import drawn_rows, name_rows
 from fp8lab_analysis.draw.formats import format_range
 from fp8lab_analysis.judge import breaks, compare
 from fp8lab_analysis.judge.operands import slot_histogram
-from fp8lab_analysis.judge.short_runs import shortness_text
+from fp8lab_analysis.judge.short_runs import Extent, extent_of
 from fp8lab_analysis.page import answers
 from fp8lab_analysis.read import study
 from fp8lab_analysis.read.run_reader import load_run
@@ -126,7 +126,8 @@ def test_what_is_shown_to_hold_may_be_used(tmp_path: Path) -> None:
     ((kind, text),) = told(study.load_study([tmp_path]))["May I use it?"]
     assert kind == "good"
     assert text == (
-        "Yes, infir2 (+0.012 %): shown to be not worse than bf16 by 0.5 % (95 %, one-sided)."
+        "Yes, infir2 (+0.012 %): shown to be not worse than bf16 by 0.5 % (95 %, one-sided), "
+        "after 40 steps and 40 960 tokens of sft."
     )
 
 
@@ -141,11 +142,44 @@ def test_a_yes_of_a_short_run_says_so(tmp_path: Path, fewer: int, told_so: bool)
             for column in file["metrics"].values():
                 column.resize(column.shape[0] - fewer, axis=0)
         runs.append(load_run(path))
-    text = shortness_text(runs, "sft")
-    assert bool(text) == told_so
-    if told_so:
-        assert text.startswith(f"Too short to say much: sft has {40 - fewer} steps with ")
-    assert not shortness_text(runs, "cpt") and not shortness_text(runs, "other")
+    extent = extent_of(runs, "sft")
+    assert extent.steps == 40 - fewer and extent.text.startswith(f"{40 - fewer} steps and ")
+    assert bool(extent.caveat) == told_so
+    assert not told_so or extent.caveat == (
+        f"short runs: {40 - fewer} steps, a gap may take 30 to show"
+    )
+    assert not extent_of(runs, "cpt").caveat and extent_of(runs, "other") == Extent()
+
+
+def test_warm_up_and_few_tokens_are_said_in_the_verdict_itself(tmp_path: Path) -> None:
+    """Steps of 40 of which the warm-up leaves 28; fewer tokens than parameters, unless the run
+    starts from trained weights."""
+
+    def said(folder: str, config: str) -> tuple[str, str, str]:
+        for seed in range(1, 7):
+            for number, recipe in enumerate(("bf16", "infir2")):
+                path = tmp_path / folder / f"{number}-{recipe}-{seed}" / "run.h5"
+                make_example_run.write_run(path, RECIPES[recipe], seed)
+                with h5py.File(path, "a") as file:
+                    text = f'recipe = "{recipe}"\nseed = {seed}\n{config}'
+                    file["meta"].attrs["config_text"] = text
+                    make_example_run.seal_meta(file)
+                    file["eval/loss"][...] = 1.0 + 1.23e-4 * number + 1e-5 * (seed - 3.5) * number
+        found = study.load_study([tmp_path / folder])
+        ((kind, text),) = told(found)["May I use it?"]
+        (arm,) = [s for s in compare.summarise(found) if not s.group.is_baseline]
+        return kind, text, arm.verdict.sentence
+
+    stage = '[[stages]]\nname = "sft"\nlearning_rate = {warmup_steps = %d}\n'
+    start = 'init_from = "x"\n'
+    kind, text, sentence = said("warm", start + stage % 12)
+    caveat = "short runs: 28 steps after 12 of warm-up, a gap may take 30 to show"
+    assert kind == "caution" and caveat in text and caveat in sentence
+    kind, text, sentence = said("enough", start + stage % 10)
+    assert kind == "good" and "after 40 steps and " in text and "short runs" not in text + sentence
+    kind, text, sentence = said("tokens", stage % 10)
+    assert kind == "caution" and "tokens per parameter from random weights)" in text
+    assert "tokens per parameter from random weights" in sentence
 
 
 def test_runs_that_lack_are_told_on_the_first_screen(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from fp8lab_analysis.judge.operands import (
     summarise_activations,
     summarise_operands,
 )
+from fp8lab_analysis.judge.short_runs import extent_of
 from fp8lab_analysis.judge.speed import EqualQuality, equal_quality, held_out_curve, throughput
 from fp8lab_analysis.judge.text_noise import TextNoise
 from fp8lab_analysis.judge.verdicts import Evidence, Verdict, judge
@@ -459,6 +460,7 @@ def _evidence(
                 twins=[twin.metrics.loss.tobytes() for twin in twins],
                 is_baseline=compared.group.is_baseline,
                 text=compared.text,
+                extent=extent_of([*compared.group.runs, *twins], compared.gap_stage),
             )
         )
     return result

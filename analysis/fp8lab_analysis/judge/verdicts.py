@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from fp8lab_analysis.judge import inference, pooling
 from fp8lab_analysis.judge.stats import Array, Spread, spread_over_seeds
+from fp8lab_analysis.judge.short_runs import Extent
 from fp8lab_analysis.judge.text_noise import TextNoise, few_documents
 from fp8lab_analysis.read.design import Design
 
@@ -60,6 +61,7 @@ class Evidence:
     twins: Sequence[Hashable]  # baseline runs of the pairs; equal if their losses are equal
     is_baseline: bool = False
     text: TextNoise = TextNoise()  # noise of the held-out text in the mean of `gaps`
+    extent: Extent = Extent()  # of the arm's and the baseline's runs, in the stage of the gap
 
     @property
     def seeds(self) -> int:
@@ -130,6 +132,7 @@ class Verdict:
     has_pairs: bool = True  # some seed has a baseline
     noise: Noise = Noise()
     text: TextNoise = TextNoise()  # in addition to the noise between seeds; used in no test
+    extent: Extent = Extent()
     level: float = math.nan  # two-sided level of the intervals; alpha if there was no test
     arms: int = 0  # number of arms in the correction
     half_width: float = math.nan  # of the interval that agrees with the test of a difference
@@ -195,6 +198,11 @@ class Verdict:
         return few_documents(self.text.documents)
 
     @property
+    def shortness(self) -> str:
+        """The caveat of a verdict of no harm after too short a training; empty for others."""
+        return self.extent.caveat if self.holds else ""
+
+    @property
     def _unstated(self) -> str:
         return "" if self.design.stated else "margin not stated beforehand"
 
@@ -204,7 +212,13 @@ class Verdict:
         open_sign = "sign open over documents" if self.text_leaves_sign_open else ""
         remarks = [
             text
-            for text in (self.few_documents, open_sign, self.noise.assumption, self._unstated)
+            for text in (
+                self.shortness,
+                self.few_documents,
+                open_sign,
+                self.noise.assumption,
+                self._unstated,
+            )
             if text
         ]
         remark = f" ({'; '.join(remarks)})" if remarks else ""
@@ -412,6 +426,7 @@ def _untested(arm: Evidence, design: Design) -> Verdict:
         rate=inference.binomial_interval(diverged, arm.seeds, design.alpha),
         twins_diverged=sum(arm.twins_diverged),
         text=arm.text if not diverged and not arm.is_baseline else TextNoise(),
+        extent=arm.extent,
         level=design.alpha,
     )
 

@@ -11,7 +11,6 @@ from fp8lab_analysis.judge.breaks import Break, Condition, condition, find_break
 from fp8lab_analysis.judge.compare import GroupSummary, measured_stage
 from fp8lab_analysis.judge.early_warning import detector_text, place_text, warning_before
 from fp8lab_analysis.judge.phrases import counted, joined, plus_minus
-from fp8lab_analysis.judge.short_runs import shortness_text
 from fp8lab_analysis.judge.speed import device_text
 from fp8lab_analysis.judge.verdicts import Kind, measured
 from fp8lab_analysis.read.study import Study
@@ -75,11 +74,11 @@ def _seeds_to_settle(unsure: Sequence[GroupSummary]) -> str:
     return f"; {_listed(told)} if the gap is as seen"
 
 
-def _shortness(summaries: Sequence[GroupSummary], holds: Sequence[GroupSummary]) -> list[str]:
-    """States for each stage that a verdict rests on whether its baseline runs are too short."""
-    runs = [run for s in summaries if s.group.is_baseline for run in s.group.runs]
-    stages = list(dict.fromkeys(s.gap_stage for s in holds if s.gap_stage))
-    return list(filter(None, (shortness_text(runs, stage) for stage in stages)))
+def _rests_on(holds: Sequence[GroupSummary]) -> str:
+    """States the steps and tokens of the verdicts, and whether they are too few."""
+    extents = list(dict.fromkeys(s.verdict.extent for s in holds if s.verdict.extent.text))
+    told = [f"{e.text} ({e.caveat})" if e.caveat else e.text for e in extents]
+    return f", after {_listed(told)}" if told else ""
 
 
 def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
@@ -93,8 +92,8 @@ def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
         gaps = _listed([f"{s.group.label} ({_mean_gap(s)})" for s in holds])
         level = f"{study.design.confidence_text}, one-sided"
         shown = f"shown to be not worse than {name} by {margin} ({level})"
-        said.append(("good", f"Yes, {gaps}: {shown}."))
-        said += [("caution", f"{text}.") for text in _shortness(summaries, holds)]
+        kind = "caution" if any(s.verdict.shortness for s in holds) else "good"
+        said.append((kind, f"Yes, {gaps}: {shown}{_rests_on(holds)}."))
     worse = [s for s in candidates if s.verdict.kind is Kind.WORSE and not s.verdict.holds]
     broken = [_gap(s) for s in candidates if s.verdict.kind is Kind.DIVERGED]
     if worse:
