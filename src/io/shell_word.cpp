@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstddef>
 #include <string_view>
 
 namespace fp8lab {
@@ -27,6 +28,29 @@ std::string shell_path(const std::string& path) {
 
 std::string shell_option(const std::string& name, const std::string& value) {
   return name + (value.starts_with('-') ? "=" : " ") + shell_word(value);
+}
+
+std::vector<std::string> shell_words(const std::string& line) {
+  std::vector<std::string> words;
+  bool in_word = false;
+  bool in_quotes = false;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (c == ' ' && !in_quotes) {
+      in_word = false;
+      continue;
+    }
+    if (!in_word) words.emplace_back();
+    in_word = true;
+    if (c == '\'') {
+      in_quotes = !in_quotes;
+    } else if (c == '\\' && !in_quotes && i + 1 < line.size()) {
+      words.back() += line[++i];
+    } else {
+      words.back() += c;
+    }
+  }
+  return words;
 }
 
 }  // namespace fp8lab

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace fp8lab {
 
@@ -17,5 +18,9 @@ std::string shell_path(const std::string& path);
 /// Returns an option with its value, "--out runs/x", or "--out=-x" for a value that a program would
 /// take for an option.
 std::string shell_option(const std::string& name, const std::string& value);
+
+/// Returns the words of `line`, which shell_word, shell_path and shell_option wrote with blanks
+/// between them.
+std::vector<std::string> shell_words(const std::string& line);
 
 }  // namespace fp8lab

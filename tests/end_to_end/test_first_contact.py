@@ -100,20 +100,86 @@ def test_few_held_out_documents_are_said_beside_the_loss(tmp_path: Path) -> None
     assert [row["documents"] for row in losses] == [0, 2]
 
 
-def test_a_resumed_run_without_its_options_is_told_them(tmp_path: Path) -> None:
-    words = ("train", "--config", config(tmp_path, "bf16"), "--set", "seed=3", "--out", "my run")
-    succeeded(*words, cwd=tmp_path)
-    said = refused("train", "--resume", "--out", "my run", cwd=tmp_path).strip()
-    command = "; fp8lab train --config first.toml --set seed=3 --out 'my run' --resume"
-    assert said.replace(f"{tmp_path}/", "").endswith(command), said
-    again = succeeded(*shlex.split(said.rpartition("; fp8lab ")[2]), cwd=tmp_path)
-    assert "complete: my run/run.h5" in again
-    # From another folder, and for a folder without a run.
+def test_a_run_resumes_by_its_folder_alone(tmp_path: Path) -> None:
+    """With what it has recorded, though its file of configuration is gone, and from elsewhere."""
+    (tmp_path / "text.txt").write_text("one and two or three\n\n" * 200)
+    data = 'stages.one.data={kind = "text", path = "text.txt"}'
+    words = [
+        "--config",
+        config(tmp_path, "te_current", steps=4000),
+        "--set",
+        "seed=3",
+        "--set",
+        data,
+    ]
+    process = subprocess.Popen(
+        [PROGRAM, "train", *words, "--out", "my run"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    while "step 2/" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.stdout.read()
+    assert process.wait(60) == 4
+    (tmp_path / "first.toml").unlink()
     (tmp_path / "other").mkdir()
-    said = refused("train", "--resume", "--out", "../my run", cwd=tmp_path / "other")
-    assert f"; cd {tmp_path} && fp8lab train --config " in said
-    said = refused("train", "--resume", "--out=-x", cwd=tmp_path)
-    assert said.endswith("; fp8lab train --config FILE --out=-x --resume\n")
+    for folder, out in ((tmp_path, "my run"), (tmp_path / "other", "../my run")):
+        check = succeeded("train", "--resume", "--out", out, "--dry-run", cwd=folder)
+        assert "holds a run, which is continued" in check
+        changed = ("--set", "logging.print_every_seconds=9", "--threads", "1")
+        succeeded("train", "--resume", "--out", out, *changed, "--dry-run", cwd=folder)
+        resume = ("train", "--resume", "--out", out)
+        said = refused(*resume, "--set", "seed=4", cwd=folder)
+        assert "another run: " in said and "seed: 3 -> 4" in said, said
+        said = refused(*resume, "--recipe", "infir2", cwd=folder)
+        assert "te_current" in said and "infir2" in said, said
+        assert "--scale" in refused(*resume, "--scale", "0.5", cwd=folder)
+    (tmp_path / "text.txt").unlink()
+    assert "text.txt" in refused("train", "--resume", "--out", "my run", cwd=tmp_path)
+    said = refused("train", "--resume", cwd=tmp_path)
+    assert said.endswith("--resume needs the folder of the run; accepted: --out FOLDER\n"), said
+    assert "no run to resume" in refused("train", "--resume", "--out=-x", cwd=tmp_path)
+
+
+def test_a_run_that_was_resumed_by_its_folder_has_the_bits_of_a_whole_one(tmp_path: Path) -> None:
+    path = config(tmp_path, "te_current", steps=60)
+    words = ("--config", path, "--set", "logging.print_every_seconds=0")
+    succeeded("train", *words, "--out", "whole", cwd=tmp_path)
+    process = subprocess.Popen(
+        [PROGRAM, "train", *words, "--out", "parts"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    while "step 2/" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.stdout.read()
+    assert process.wait(60) == 4
+    path.unlink()
+    assert "complete: parts/run.h5" in succeeded(
+        "train", "--resume", "--out", "parts", cwd=tmp_path
+    )
+    succeeded("compare", "whole", "parts", "--files-only", cwd=tmp_path)
+
+
+def test_the_remedies_of_a_run_that_is_resumed_by_its_folder_are_its_own(tmp_path: Path) -> None:
+    path = config(tmp_path, "te_current", steps=12, rate=10.0)
+    words = ("train", "--config", path.name, "--set", "seed=3", "--out", "my run")
+    first = run(*words, cwd=tmp_path)
+    assert first.returncode == 5, first.stdout + first.stderr
+    told = [line for line in first.stdout.splitlines() if line.startswith("try: ")]
+    assert told and all("--config first.toml --set seed=3" in line for line in told)
+    again = run("train", "--resume", "--out", "my run", cwd=tmp_path)
+    assert again.returncode == 5, again.stderr
+    assert [line for line in again.stdout.splitlines() if line.startswith("try: ")] == told
+    (tmp_path / "other").mkdir()  # where first.toml would be another file
+    away = run("train", "--resume", "--out", "../my run", cwd=tmp_path / "other")
+    assert away.returncode == 5 and "try: " not in away.stdout
 
 
 def test_a_missing_file_is_named_with_the_folder_it_was_looked_for_in(tmp_path: Path) -> None:

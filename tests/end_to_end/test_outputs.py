@@ -142,7 +142,7 @@ def test_a_folder_that_is_a_link_to_nowhere(tmp_path: Path) -> None:
         for more in ((), ("--dry-run",)):
             said = refused("train", "--preset", "quickstart", "--out", out, *more, cwd=tmp_path)
             assert "is a link that leads nowhere" in said, said
-    assert "--resume needs the --config" in refused("train", "--resume", "--out", "x", cwd=tmp_path)
+    assert "x/run.h5: no run to resume" in refused("train", "--resume", "--out", "x", cwd=tmp_path)
 
 
 def test_a_page_of_two_runs_needs_its_own_place(runs: Path) -> None:

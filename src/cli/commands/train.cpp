@@ -20,6 +20,7 @@
 #include "src/cli/kernel_plans.hpp"
 #include "src/cli/live_log.hpp"
 #include "src/cli/options/backend_option.hpp"
+#include "src/cli/options/option_assignments.hpp"
 #include "src/cli/options/output_path.hpp"
 #include "src/cli/options/run_choice.hpp"
 #include "src/cli/progress.hpp"
@@ -27,6 +28,7 @@
 #include "src/cli/ways_on.hpp"
 #include "src/config/config.hpp"
 #include "src/config/reading/experiments.hpp"
+#include "src/io/files/file_kind.hpp"
 #include "src/io/hdf5/run_reader.hpp"
 #include "src/io/shell_word.hpp"
 #include "src/study/step_slot.hpp"
@@ -82,7 +84,10 @@ Options train_options() {
               "also write metrics for this program while training");
   options.add("log-dir", value<std::string>(), "where --log writes (default: a folder in --out)");
   add_python(options, "numpy, scipy and h5py, for --log");
-  options.add("resume", "continue the run in --out");
+  options.add(
+      "resume",
+      "continue the run in --out; without --config and --preset, with the configuration, the "
+      "recipes and the data that it has recorded");
   options.add(
       "dry-run",
       "print the recipe, estimates of memory and time, and the state of --out; refuse what a run "
@@ -174,31 +179,66 @@ std::string describe_refusal(const RunConfig& config, const Backend& backend) {
   return {};
 }
 
-/// Refuses --resume without the options of the run, with the command that has them.
-[[noreturn]] void refuse_resume_alone(const Values& values) {
-  InputError error({.where = "train",
-                    .key = "--resume",
-                    .reason = "needs the --config or --preset, and the --set, that the run has"});
-  if (values.count("out") == 0) throw error;
-  ErrorFields fields = error.fields();
-  const std::string out = values["out"].as<std::string>();
-  fields.remedy = fmt::format("fp8lab train --config FILE {} --resume", shell_option("--out", out));
-  try {
-    const RunMeta meta = read_run(fs::path(out) / "run.h5").meta;
-    const auto command = meta.extra.find(kCommandKey);
-    const auto folder = meta.extra.find(kStartedInKey);
-    if (command != meta.extra.end()) {
-      const bool is_here =
-          folder != meta.extra.end() && folder->second == fs::current_path().string();
-      const std::string change = is_here || folder == meta.extra.end()
-                                     ? ""
-                                     : fmt::format("cd {} && ", shell_path(folder->second));
-      fields.remedy = fmt::format("{}{} --resume", change, command->second);
-    }
-  } catch (const Error&) {
-    // There is no run, or it cannot be read: the command with its options says so.
+/// Returns true for --resume without --config and --preset: the run file has the configuration.
+bool resumes_recorded(const Values& values) {
+  return values.count("resume") != 0 && values.count("config") + values.count("preset") == 0;
+}
+
+/// Returns the run to continue, of the run file in --out: its configuration and its recipes as
+/// they were recorded, with the other options applied, and its files where they are now. A change
+/// that would make it another run is refused later, as with --config (RunDirectory::status_of).
+RunConfig recorded_choice(const Values& values) {
+  refuse_given(values, "train --resume", {"scale"}, "is for --config and --preset");
+  if (values.count("out") == 0) {
+    throw InputError({.where = "train",
+                      .key = "--resume",
+                      .reason = "needs the folder of the run",
+                      .accepted = "--out FOLDER"});
   }
-  throw InputError(std::move(fields));
+  const fs::path file = fs::path(values["out"].as<std::string>()) / "run.h5";
+  if (!is_present(file)) {
+    throw InputError({.where = file.string(),
+                      .reason = "no run to resume",
+                      .remedy = "start it with --config or --preset, without --resume"});
+  }
+  const RunMeta meta = read_run_status(file).meta;
+  require_continuable(meta, file);
+  OptionAssignments assignments(values, "train");
+  assignments.add_set();
+  assignments.add("recipe", "recipe");
+  assignments.add("backend", "backend");
+  assignments.add("init-from", "init_from");
+  RunConfig config =
+      assignments.reading([&] { return recorded_run(meta, file.string(), assignments.all()); });
+  const RunPlaces places(meta, file, {});
+  for (StageConfig& stage : config.stages) {
+    stage.data = places.training_data(stage);
+    if (!stage.eval) continue;
+    stage.eval->data = places.evaluation_data(stage);
+    stage.eval->multiple_choice = places.questions(stage);
+  }
+  if (const auto found = places.candidates(config.init_from); !found.empty()) {
+    config.init_from = found.front();
+  }
+  return config;
+}
+
+/// Returns the arguments of the command that began the run, without --resume if these are
+/// `arguments`; those of the run file for a run that is resumed by its folder alone. Empty if they
+/// are not recorded, or would mean other files here than where the run was started.
+std::vector<std::string> first_arguments(const Values& values,
+                                         const std::vector<std::string>& arguments) {
+  if (!resumes_recorded(values)) return arguments;
+  const RunMeta meta = read_run_status(fs::path(values["out"].as<std::string>()) / "run.h5").meta;
+  const auto command = meta.extra.find(kCommandKey);
+  const auto folder = meta.extra.find(kStartedInKey);
+  if (command == meta.extra.end() || folder == meta.extra.end()) return {};
+  if (folder->second != fs::current_path().string()) return {};
+  std::vector<std::string> words = shell_words(command->second);
+  constexpr std::size_t kProgramAndCommand = 2;
+  if (words.size() <= kProgramAndCommand) return {};
+  words.erase(words.begin(), words.begin() + kProgramAndCommand);
+  return words;
 }
 
 /// Returns the time at which the run file was last written; nothing without a run file.
@@ -218,6 +258,7 @@ std::string failure_commands(const fs::path& directory) {
 /// failure.
 std::vector<std::string> ways_after_failure(const RunConfig& config, const fs::path& directory,
                                             const std::vector<std::string>& arguments) {
+  if (arguments.empty()) return {};
   try {
     const RunData run = read_run(directory / "run.h5");
     if (run.metrics.empty() || run.events.empty()) return {};
@@ -239,7 +280,7 @@ int tell_ending(const RunConfig& config, const fs::path& directory,
   const RunEnding ending = describe_ending(run_data);
   fmt::print("{}: {}\n", ending.diverged ? "complete, but diverged" : "complete", file.string());
   for (const std::string& line : ending.lines) fmt::print("{}\n", line);
-  if (ending.diverged) {
+  if (ending.diverged && !arguments.empty()) {
     for (const std::string& line : ways_on(
              {config, directory, ending.stage, 0, arguments, had_update_before_break(run_data)})) {
       fmt::print("{}\n", line);
@@ -292,10 +333,8 @@ int train(const std::vector<std::string>& arguments) {
   refuse_bare_word(arguments);
   const Values values = parse_arguments("train", train_options(), arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  if (values.count("resume") != 0 && values.count("config") + values.count("preset") == 0) {
-    refuse_resume_alone(values);
-  }
-  const RunConfig config = chosen_run(values, "train");
+  const RunConfig config =
+      resumes_recorded(values) ? recorded_choice(values) : chosen_run(values, "train");
   choose_simd(values, config.backend);
   if (values.count("dry-run") != 0) {
     refuse_given(values, "train --dry-run", {"step-descriptor"}, "is for a run");
@@ -325,6 +364,7 @@ int train(const std::vector<std::string>& arguments) {
     return refusal.empty() ? ExitCode::kSuccess : ExitCode::kBadInput;
   }
   options.extra_meta[kCommandKey] = train_command(arguments);
+  const std::vector<std::string> first = first_arguments(values, arguments);
   require_memory_of(config, *backend);
   const std::unique_ptr<LiveLog> live = live_log(values, options.directory);
   if (live) {
@@ -357,7 +397,7 @@ int train(const std::vector<std::string>& arguments) {
     phase.begin("");
     // A run that is refused writes nothing.
     if (written_at(options.directory) != before) {
-      for (const std::string& line : ways_after_failure(config, options.directory, arguments)) {
+      for (const std::string& line : ways_after_failure(config, options.directory, first)) {
         printer.tell(line);
       }
       printer.tell("next: " + failure_commands(options.directory));
@@ -374,7 +414,7 @@ int train(const std::vector<std::string>& arguments) {
     }
     return ExitCode::kInterrupted;
   }
-  return tell_ending(config, options.directory, arguments);
+  return tell_ending(config, options.directory, first);
 }
 
 }  // namespace fp8lab::cli
