@@ -13,6 +13,7 @@
 #include "emulation/ops/gemm/compensate.hpp"
 #include "emulation/ops/gemm/estimator_factor.hpp"
 #include "emulation/ops/gemm/gemm.hpp"
+#include "emulation/ops/gemm/join_products.hpp"
 #include "emulation/ops/gemm/product.hpp"
 #include "emulation/ops/gemm/rotate_back.hpp"
 #include "emulation/ops/optimizer/adamw.hpp"
@@ -33,12 +34,14 @@
 #include "emulation/ops/pointwise/layernorm.hpp"
 #include "emulation/ops/pointwise/rmsnorm.hpp"
 #include "emulation/ops/pointwise/row_cosines.hpp"
+#include "emulation/ops/pointwise/square_distance.hpp"
 #include "emulation/ops/pointwise/weighted_sum.hpp"
 #include "emulation/ops/pointwise/xielu.hpp"
 #include "emulation/ops/produce.hpp"
 #include "emulation/ops/quantize/delayed_scale.hpp"
 #include "emulation/ops/quantize/dequantize.hpp"
 #include "emulation/ops/quantize/operand_statistics.hpp"
+#include "emulation/ops/quantize/partial_values.hpp"
 #include "emulation/ops/quantize/quantize.hpp"
 #include "emulation/ops/quantize/smoothing.hpp"
 
@@ -47,9 +50,11 @@
   X(Copy)                            \
   X(Quantize)                        \
   X(Dequantize)                      \
+  X(PartialValues)                   \
   X(UpdateDelayedScale)              \
   X(SmoothingFactors)                \
   X(Gemm)                            \
+  X(JoinProducts)                    \
   X(EstimatorFactor)                 \
   X(RotateBack)                      \
   X(Compensate)                      \
@@ -89,7 +94,8 @@
   X(Orthogonalize)                   \
   X(UpdateWeights)                   \
   X(RowCosines)                      \
-  X(HashTensors)
+  X(HashTensors)                     \
+  X(SquareDistance)
 
 /// Calls X(Name) for every operation that is composed of those above, by its for_each_part(). A
 /// backend may fuse it into one pass over the data, with the bits of the composition.

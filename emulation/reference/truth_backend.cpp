@@ -22,6 +22,7 @@ Support refusal(const Op&) {
 }
 
 Support refusal(const ops::MeasureOperand&) { return {truth::kNoStatistics}; }
+Support refusal(const ops::PartialValues&) { return {truth::kNoStatistics}; }
 
 class TruthBackend final : public Backend {
  public:

@@ -71,7 +71,7 @@ struct Decoder {
     }
   }
 
- private:
+  /// Returns the scale of an element's tile. Precondition: the operand has scales.
   __device__ const float* scale_of(std::int64_t row, std::int64_t col) const {
     return scales + quotient(row, tile_height) * scale_stride + quotient(col, tile_width);
   }

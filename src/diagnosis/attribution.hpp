@@ -54,18 +54,20 @@ using GradientProgress = std::function<void(const std::string&, std::size_t, std
 /// seconds; not called for short runs.
 using GradientEstimate = std::function<void(std::size_t, double)>;
 
-/// Computes the gradient g of all parameters at `step` of `run` under `recipe`, and its error
-/// |g - g*| / |g*| against the gradient g* in double precision; then the errors with and without
-/// each source. Equal recipes and switches share one gradient, so a source that changes nothing,
-/// such as an estimator that the recipe lacks, costs no gradient. The CPU computes the gradient in
-/// double precision; `host`, which computes in host memory and may be `backend`, what no recipe
-/// expresses (PartialQuantization); `backend` all else. Throws
-/// Error if the model cannot run on `backend` under `recipe` or with its sources switched off, or a
-/// group or layer does not exist.
-Attribution attribute_gradient(Backend& backend, Backend& host, const CheckpointedRun& run,
-                               const StepBatch& step, const Recipe& recipe,
-                               const AttributionChoice& choice, int threads,
-                               const GradientProgress& progress,
-                               const GradientEstimate& estimate = nullptr);
+/// Computes the gradient g of all parameters at `step` of `run` under each of `recipes`, and its
+/// error |g - g*| / |g*| against the gradient g* in double precision; then the errors with and
+/// without each source. Returns one attribution for each recipe, in their order; it does not depend
+/// on the other recipes. The sums of squares are those of ops::SquareDistance, added in the order
+/// of the parameters. g* is computed once, on the CPU; all else on `backend`. Equal recipes and
+/// switches share one gradient, so a source that changes nothing, such as an estimator that the
+/// recipe lacks, costs no gradient; neither does one whose errors turn out to occur in no element.
+/// Throws Error if the model cannot run on `backend` under a recipe or with its sources switched
+/// off, or a group or layer does not exist.
+std::vector<Attribution> attribute_gradients(Backend& backend, const CheckpointedRun& run,
+                                             const StepBatch& step,
+                                             const std::vector<Recipe>& recipes,
+                                             const AttributionChoice& choice, int threads,
+                                             const GradientProgress& progress,
+                                             const GradientEstimate& estimate = nullptr);
 
 }  // namespace fp8lab

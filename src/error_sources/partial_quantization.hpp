@@ -1,6 +1,7 @@
 // A backend whose operands keep only some of the errors of quantization.
 #pragma once
 
+#include <array>
 #include <map>
 #include <vector>
 
@@ -9,23 +10,31 @@
 
 namespace fp8lab {
 
+/// Whether an element with this kind of error (ElementErrorKind) occurred.
+using FoundErrors = std::array<bool, ElementErrorKind::kCount>;
+
 /// Quantizes on `original` as the recipe requires. If an operand must not keep every error, its
 /// elements with the other errors take their value before quantization, at the scale of the operand
-/// and after the recipe's transform; call the result A' instead of A. No format represents such
-/// values, so the GEMM of two operands becomes D = (emulated A B^T - exact A B^T) + exact A' B'^T:
-/// the accumulator's error is that on the quantized operands. Exact products are those of
-/// Accumulator::ideal_exact, each rounded once to FP32; the sum of the terms is computed in double
-/// precision and rounded once to the type of D. With ideal_exact the first term is omitted. All
-/// other operations are passed through, and so are operands without such elements. The bits do not
-/// depend on threads, processor or backend. A device quantizes and multiplies, also exactly; the
-/// host, with the backend `host`, mixes elements and adds the terms.
+/// and after the recipe's transform; call the result A' instead of A (ops::PartialValues). No
+/// format represents such values, so the GEMM of two operands becomes D = (emulated A B^T - exact A
+/// B^T) + exact A' B'^T: the accumulator's error is that on the quantized operands. Exact products
+/// are those of Accumulator::ideal_exact, each rounded once to FP32; the sum of the terms is
+/// computed in double precision and rounded once to the type of D (ops::JoinProducts). With
+/// ideal_exact the first term is omitted. All other operations are passed through, and so are
+/// operands without such elements. The bits do not depend on threads, processor or backend.
+///
+/// Everything is computed on `original`. After each quantization of an operand that must not keep
+/// every error, the host waits for three numbers.
 class PartialQuantization final : public PassThrough {
  public:
-  /// Precondition: `original` and `host` outlive this, and `host`, which may be `original`,
-  /// computes in host memory. The layers of `switches` are the linear layers, which random keys
-  /// identify (Linear). Without storage errors, operands that only pass on stored values have no
-  /// errors.
-  PartialQuantization(Backend& original, Backend& host, Switches switches);
+  /// Precondition: `original` outlives this. The layers of `switches` are the linear layers, which
+  /// random keys identify (Linear). Without storage errors, operands that only pass on stored
+  /// values have no errors. `records_all`: errors of operands that keep them all are recorded too.
+  PartialQuantization(Backend& original, Switches switches, bool records_all = false);
+
+  /// The kinds of errors that occurred in the operands of linear layers, in the order of
+  /// Switches::layers: of operands that must not keep every error, or with `records_all` of all.
+  const std::vector<PerSlot<FoundErrors>>& found() const { return found_; }
 
   /// Discards the partial values of all operands, since their memory is released together.
   void release_to(std::size_t mark) override;
@@ -52,22 +61,34 @@ class PartialQuantization final : public PassThrough {
   void pass_parts(const Op& op) {
     op.for_each_part([&](const auto& part) { this->pass(part); });
   }
-  ElementErrors kept(const ops::Quantize& op) const;
-  /// Returns A' of an operand: the values recorded by pass(Quantize), or the operand's own values.
-  std::vector<float> partial_values(const QuantizedOperand& operand);
-  std::vector<float> values_on_host(const QuantizedOperand& operand);
-  /// Returns A B^T of the recipe in FP32, without bias and without the former D.
-  std::vector<float> emulated_product(const ops::Gemm& op);
-  /// Writes values in host memory to a tensor of `original`, rounded to its type.
-  void write(const TensorView& values, const TensorView& destination);
-  /// Returns alpha * A (rows_a, k) B (rows_b, k)^T.
-  std::vector<float> multiply_exactly(std::vector<float> a, std::int64_t rows_a,
-                                      std::vector<float> b, std::int64_t rows_b, std::int64_t k,
-                                      float alpha);
 
-  Backend& host_;
+  /// Temporary tensors of a GEMM, which the next one overwrites.
+  enum class Temporary : std::uint8_t { left, right, partial, exact, emulated };
+  static constexpr std::size_t kTemporaries = 5;
+
+  bool is_of_linear_layer(const QuantizedOperand& operand) const;
+  ElementErrors kept(const QuantizedOperand& operand) const;
+  /// Measures an operand that was just quantized, and computes its values to `values`, which may be
+  /// empty. Returns whether they differ from the operand's own.
+  bool measure(const ops::Quantize& op, const ElementErrors& kept, const TensorView& values);
+  /// Returns memory for the partial values of an operand.
+  TensorView memory_for(const QuantizedOperand& operand);
+  TensorView temporary(Temporary which, std::int64_t rows, std::int64_t cols);
+  /// Returns A' of an operand as an FP32 operand: the values of pass(Quantize), or its own values.
+  QuantizedOperand partial_operand(const QuantizedOperand& operand, Temporary memory);
+  /// Returns the operand's own values as an FP32 operand.
+  QuantizedOperand own_values(const QuantizedOperand& operand, Temporary memory);
+  /// Computes alpha * A B^T with exact sums, of FP32 operands.
+  TensorView multiply_exactly(const QuantizedOperand& a, const QuantizedOperand& b, float alpha,
+                              Temporary memory);
+
   Switches switches_;
-  std::map<const QuantizedOperand*, std::vector<float>> partial_;  ///< (rows, k)
+  bool records_all_;
+  std::vector<PerSlot<FoundErrors>> found_;
+  std::map<const QuantizedOperand*, TensorView> partial_;  ///< (rows, k) f32
+  std::vector<TensorView> spare_;                          ///< memory of no operand at present
+  std::array<TensorView, kTemporaries> temporaries_{};     ///< one row each
+  TensorView flags_{};                                     ///< PartialValues::found
 };
 
 }  // namespace fp8lab

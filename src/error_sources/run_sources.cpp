@@ -83,8 +83,7 @@ OptimizerConfig storage_of(const RunConfig& config) {
 
 std::unique_ptr<Backend> backend_with_exact_sources(const RunConfig& config, Backend& backend) {
   if (!has_exact_sources(config)) return nullptr;
-  check_exact_sources(config, backend);
-  return std::make_unique<PartialQuantization>(backend, backend, switches_of(config));
+  return std::make_unique<PartialQuantization>(backend, switches_of(config));
 }
 
 }  // namespace fp8lab

@@ -23,7 +23,8 @@ Recipe without_exact_sources(const RunConfig& config, const Recipe& recipe);
 /// Returns the storage types of the run's weights, gradients and moments.
 OptimizerConfig storage_of(const RunConfig& config);
 /// Returns the backend that executes that recipe; null if `backend` itself does. Precondition:
-/// `backend` outlives the result. Throws Error under the conditions of check_exact_sources().
+/// `backend` outlives the result. Throws Error if switches_of() refuses the sources; whether a run
+/// may execute on it, check_exact_sources() says before.
 std::unique_ptr<Backend> backend_with_exact_sources(const RunConfig& config, Backend& backend);
 
 }  // namespace fp8lab

@@ -5,23 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "emulation/ops/quantize/partial_values.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "emulation/spec/slot.hpp"
 #include "src/architecture/declaration.hpp"
 #include "src/config/config.hpp"
 
 namespace fp8lab {
-
-/// The errors of one operand's elements by kind. Each element has at most one, as counted by
-/// ops::MeasureOperand. True: the error is kept.
-struct ElementErrors {
-  bool cast = true;        ///< rounding to the element format, for elements without an error below
-  bool underflow = true;   ///< nonzero before, zero after
-  bool saturation = true;  ///< above the largest magnitude of its tile, or not finite after
-
-  bool all() const { return cast && underflow && saturation; }
-  bool operator==(const ElementErrors&) const = default;
-};
 
 /// The error sources that are kept. True: as in the recipe.
 struct Switches {

@@ -1,4 +1,7 @@
 // Operands and their products, without quantization.
+#include <algorithm>
+#include <cstdint>
+
 #include "emulation/reference/operand_hash.hpp"
 #include "emulation/reference/truth/matrix.hpp"
 #include "emulation/reference/truth/operations.hpp"
@@ -57,6 +60,29 @@ void run(const ops::Gemm& op) {
 }
 
 void run(const ops::MeasureOperand&) { throw Error(kNoStatistics); }
+
+// Nothing is quantized, so no element has an error.
+void run(const ops::PartialValues&) { throw Error(kNoStatistics); }
+
+void run(const ops::JoinProducts& op) {
+  Matrix sum = matrix(op.partial);
+  if (!op.exact.empty()) sum += matrix(op.emulated) - matrix(op.exact);
+  if (!op.bias.empty()) sum.rowwise() += matrix(op.bias).row(0);
+  if (op.accumulate) sum += matrix(op.d);
+  matrix(op.d) = sum;
+}
+
+void run(const ops::SquareDistance& op) {
+  const Eigen::Map<const Eigen::VectorXd> x(static_cast<const double*>(op.x.data), op.x.size());
+  const Eigen::Map<const Eigen::VectorXd> exact(static_cast<const double*>(op.exact.data),
+                                                op.x.size());
+  constexpr std::int64_t kEach = numerics::kSumChunk;
+  for (std::int64_t first = 0; first < op.x.size(); first += kEach) {
+    const std::int64_t count = std::min(kEach, op.x.size() - first);
+    element(op.sums, first / kEach) =
+        (x.segment(first, count) - exact.segment(first, count)).squaredNorm();
+  }
+}
 
 void run(const ops::HashTensors& op) { reference::hash_tensors(op); }
 

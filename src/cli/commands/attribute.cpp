@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "emulation/base/input_error.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/finite_json.hpp"
@@ -26,17 +28,17 @@ constexpr const char* kAttribute = "attribute";
 
 Options attribute_options() {
   Options options(
-      "fp8lab attribute RUN|CHECKPOINT [--recipe NAME]\n"
-      "The gradient of one micro-batch of the run's present stage, from its checkpoint, under a\n"
+      "fp8lab attribute RUN|CHECKPOINT [--recipe NAME ...]\n"
+      "The gradient of one micro-batch of the run's present stage, from its checkpoint, under each\n"
       "recipe and in double precision: how far apart they are, and how much of that is due to "
       "each\n"
       "source of error, slot, GEMM and layer. Two gradients for each of these parts, so layers "
       "only\n"
-      "when they are asked for. The gradient in double precision, and what no recipe expresses, "
-      "is\n"
-      "computed on the CPU; all else on the backend");
+      "when they are asked for. The gradient in double precision is computed on the CPU, once for\n"
+      "all recipes; all else on the backend");
   options.add("run", value<std::string>(), "RUN, its directory, or CHECKPOINT, beside its run.h5");
-  options.add("recipe", value<std::string>(), "by name or file (default: that of the run)");
+  options.add("recipe", value<std::vector<std::string>>(),
+              "by name or file, repeatable (default: that of the run)");
   options.add(
       "group", value<std::vector<std::string>>(),
       "source, scale, slot, GEMM or layer, repeatable: only these (default: all but layer)");
@@ -94,12 +96,53 @@ void print_group(const Attribution& attribution, const PartGroup& group) {
   if (left.alone) row("remainder", "", percent(left.alone), "", percent(left.without));
 }
 
+/// Prints everything of one recipe; returns whether a group has a remainder.
+bool print_attribution(const Recipe& recipe, const Attribution& attribution) {
+  fmt::print(
+      "gradient under recipe {}: error {:.4g} against double precision; with every source "
+      "switched\n"
+      "off {:.2g}. Errors are fractions of the norm of the exact gradient: with a source alone, "
+      "and\n"
+      "without it. Shares are percentages of the squared error: of a source alone, and what "
+      "leaving\n"
+      "it out takes away\n",
+      recipe.name, attribution.whole, attribution.nothing);
+  for (const std::string& sentence : attribution.remarks) fmt::print("{}\n", sentence);
+  bool has_remainder = false;
+  for (const PartGroup& group : attribution.groups) {
+    print_group(attribution, group);
+    has_remainder = has_remainder || remainder_of(attribution, group).alone;
+  }
+  return has_remainder;
+}
+
+/// Returns the recipes of the options, with different names, or that of the run.
+std::vector<Recipe> recipes_of(const Values& values, const CheckpointedRun& run) {
+  std::vector<Recipe> recipes;
+  for (const std::string& name : words_of(values, "recipe")) {
+    Recipe recipe = load_recipe_for(run.config.model, name, kAttribute);
+    for (const Recipe& other : recipes) {
+      if (other.name != recipe.name) continue;
+      throw InputError({.where = std::string(kAttribute),
+                        .key = "--recipe",
+                        .found = name,
+                        .reason = fmt::format(": two recipes are called '{}'", recipe.name),
+                        .accepted = "one of each name"});
+    }
+    recipes.push_back(std::move(recipe));
+  }
+  if (recipes.empty()) recipes.push_back(run.recipe);
+  return recipes;
+}
+
 ordered_json number_or_null(const std::optional<double>& value) {
   return value ? finite_json(*value) : ordered_json();
 }
 
-ordered_json to_json(const Attribution& attribution) {
-  ordered_json json = {{"error", finite_json(attribution.whole)},
+ordered_json to_json(const Recipe& recipe, const Attribution& attribution) {
+  ordered_json json = {{"attributed_recipe", recipe.name},
+                       {"attributed_recipe_hash", recipe.hash},
+                       {"error", finite_json(attribution.whole)},
                        {"error_with_nothing", finite_json(attribution.nothing)},
                        {"remarks", attribution.remarks}};
   for (const PartGroup& group : attribution.groups) {
@@ -131,18 +174,14 @@ int attribute(const std::vector<std::string>& arguments) {
   PhaseLine phase;
   phase.begin("opening " + name);
   const CheckpointSource source = open_checkpoint_source(name, values, kAttribute);
-  const Recipe recipe =
-      values.count("recipe") != 0
-          ? load_recipe_for(source.run.config.model, values["recipe"].as<std::string>(), kAttribute)
-          : source.run.recipe;
+  const std::vector<Recipe> recipes = recipes_of(values, source.run);
   require_unread(values, kAttribute, {"json"});
   const int threads = threads_of(values, kAttribute);
   const auto backend = make_backend(source.run.config.backend, threads);
-  const auto host = backend->is_on_host() ? nullptr : make_backend("cpu", threads);
   phase.begin("estimating the time");
   PartsLine parts(kAttribute);
-  const Attribution attribution = attribute_gradient(
-      *backend, host ? *host : *backend, source.run, source.step, recipe,
+  const std::vector<Attribution> attributions = attribute_gradients(
+      *backend, source.run, source.step, recipes,
       {words_of(values, "group"), words_of(values, "layer")}, threads,
       [&](const std::string& part, std::size_t done, std::size_t total) {
         // The first part, in double precision, takes as long as many of the others.
@@ -155,20 +194,10 @@ int attribute(const std::vector<std::string>& arguments) {
       });
   parts.clear();
   print_step(source, *backend);
-  fmt::print(
-      "gradient under recipe {}: error {:.4g} against double precision; with every source "
-      "switched\n"
-      "off {:.2g}. Errors are fractions of the norm of the exact gradient: with a source alone, "
-      "and\n"
-      "without it. Shares are percentages of the squared error: of a source alone, and what "
-      "leaving\n"
-      "it out takes away\n",
-      recipe.name, attribution.whole, attribution.nothing);
-  for (const std::string& sentence : attribution.remarks) fmt::print("{}\n", sentence);
   bool has_remainder = false;
-  for (const PartGroup& group : attribution.groups) {
-    print_group(attribution, group);
-    has_remainder = has_remainder || remainder_of(attribution, group).alone;
+  for (std::size_t i = 0; i < recipes.size(); ++i) {
+    if (i > 0) fmt::print("\n");
+    has_remainder = print_attribution(recipes[i], attributions[i]) || has_remainder;
   }
   if (has_remainder) {
     fmt::print(
@@ -177,9 +206,13 @@ int attribute(const std::vector<std::string>& arguments) {
   }
   if (values.count("json") != 0) {
     ordered_json json = step_json(source, *backend);
-    json["attributed_recipe"] = recipe.name;
-    json["attributed_recipe_hash"] = recipe.hash;
-    json.update(to_json(attribution));
+    if (recipes.size() == 1) {
+      json.update(to_json(recipes.front(), attributions.front()));
+    } else {
+      for (std::size_t i = 0; i < recipes.size(); ++i) {
+        json["recipes"].push_back(to_json(recipes[i], attributions[i]));
+      }
+    }
     write_json(values["json"].as<std::string>(), json);
   }
   return ExitCode::kSuccess;

@@ -26,8 +26,9 @@ const std::vector<Assignment> kShort = {{"stages.s.sequence_length", "64"},
 const std::vector<std::string> kGroups = {"source", "scale", "slot", "GEMM", "layer"};
 
 Attribution attributed(DiagnosedRun& run, const CheckpointedRun& at, const Recipe& recipe) {
-  return attribute_gradient(run.backend(), run.backend(), at, run.next_step(), recipe,
-                            {kGroups, {}}, 2, [](const std::string&, std::size_t, std::size_t) {});
+  return attribute_gradients(run.backend(), at, run.next_step(), {recipe}, {kGroups, {}}, 2,
+                             [](const std::string&, std::size_t, std::size_t) {})
+      .front();
 }
 
 /// At the checkpoint of a run in bf16.
@@ -89,9 +90,10 @@ TEST_CASE("an estimator is said to be no error of arithmetic") {
   DiagnosedRun run("bf16", kShort);
   const CheckpointedRun at = run.at_checkpoint();
   const auto remarks_of = [&](const char* recipe) {
-    return attribute_gradient(run.backend(), run.backend(), at, run.next_step(),
-                              load_recipe(recipe), {{"scale"}, {}}, 2,
-                              [](const std::string&, std::size_t, std::size_t) {})
+    return attribute_gradients(run.backend(), at, run.next_step(), {load_recipe(recipe)},
+                               {{"scale"}, {}}, 2,
+                               [](const std::string&, std::size_t, std::size_t) {})
+        .front()
         .remarks;
   };
   CHECK(remarks_of("fp4_direct").empty());
@@ -109,13 +111,13 @@ TEST_CASE("only what is named is attributed, layers when asked for, and the unkn
   const auto of = [&](const std::vector<std::string>& groups,
                       const std::vector<std::string>& layers) {
     told.clear();
-    return attribute_gradient(run.backend(), run.backend(), at, run.next_step(), recipe,
-                              {groups, layers}, 2,
-                              [&](const std::string& part, std::size_t done, std::size_t total) {
-                                CHECK(done == told.size());
-                                told.push_back(part);
-                                said = total;
-                              });
+    return attribute_gradients(run.backend(), at, run.next_step(), {recipe}, {groups, layers}, 2,
+                               [&](const std::string& part, std::size_t done, std::size_t total) {
+                                 CHECK(done == told.size());
+                                 told.push_back(part);
+                                 said = total;
+                               })
+        .front();
   };
   const auto names = [](const Attribution& attribution) {
     std::vector<std::string> found;
@@ -334,9 +336,10 @@ TEST_CASE("a device has the attribution of the CPU, to the bit") {
   const CheckpointedRun at = run.at_checkpoint();
   test::DeviceMemory device(run.backend());
   const auto of = [&](Backend& backend) {
-    return attribute_gradient(backend, run.backend(), at, run.next_step(), load_recipe(name),
-                              {{"source", "scale"}, {}}, 2,
-                              [](const std::string&, std::size_t, std::size_t) {});
+    return attribute_gradients(backend, at, run.next_step(), {load_recipe(name)},
+                               {{"source", "scale"}, {}}, 2,
+                               [](const std::string&, std::size_t, std::size_t) {})
+        .front();
   };
   const Attribution here = of(run.backend()), there = of(device);
   CHECK(there.whole == here.whole);

@@ -27,12 +27,12 @@ struct Extras {
 
 /// Rows of A times ones, where A is `values` quantized with `kept` on `original`, as e4m3fn without
 /// a scale.
-std::vector<float> sums_on(Backend& original, Backend& host, const std::vector<float>& values,
+std::vector<float> sums_on(Backend& original, const std::vector<float>& values,
                            std::int64_t rows, ElementErrors kept, const Accumulator& accumulator,
                            const Extras& extras) {
   Switches switches = all_switches(2, true);
   switches.layers[1].operands[Slot::fprop_x] = kept;
-  PartialQuantization backend(original, host, switches);
+  PartialQuantization backend(original, switches);
   const auto k = static_cast<std::int64_t>(values.size()) / rows;
   QuantizedOperand a = allocate_operand(backend, extras.spec, rows, k);
   QuantSpec of_ones{numerics::kE4M3};
@@ -60,9 +60,9 @@ std::vector<float> sums_on(Backend& original, Backend& host, const std::vector<f
 std::vector<float> sums(const std::vector<float>& values, std::int64_t rows, ElementErrors kept,
                         const Accumulator& accumulator, const Extras& extras = {}) {
   const auto cpu = make_backend("cpu", 1);
-  const std::vector<float> result = sums_on(*cpu, *cpu, values, rows, kept, accumulator, extras);
+  const std::vector<float> result = sums_on(*cpu, values, rows, kept, accumulator, extras);
   test::DeviceMemory device(*cpu);
-  CHECK(sums_on(device, *cpu, values, rows, kept, accumulator, extras) == result);
+  CHECK(sums_on(device, values, rows, kept, accumulator, extras) == result);
   return result;
 }
 
