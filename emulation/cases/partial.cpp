@@ -22,32 +22,32 @@ void draw_partial_values(CaseDraw& draw, const QuantSpec& spec, bool transpose) 
   const ElementErrors kept{draw.one_in(2), draw.one_in(2), draw.one_in(2)};
   const bool has_values = !draw.one_in(4), wild = draw.one_in(3), right = draw.one_in(2);
   const RandomKey key{7, draw.word(), 3, transpose ? 1u : 0u, draw.word() % 100};
-  draw.add(fmt::format("partial_values {}", label(spec)),
-           fmt::format("{} {}{} keeps {}{}{}", name_of(dtype), describe(s),
-                       orientation_name(transpose), kept.cast ? "c" : "", kept.underflow ? "u" : "",
-                       kept.saturation ? "s" : ""),
-           {draw.values(dtype, s.rows, s.cols, wild), codes_of(draw, spec, rows, k),
-            scales_of(draw, spec, rows, k), state_of(draw, spec),
-            magnitudes(flat(draw.ordinary(DType::f32, 1, k))), bounds_of(draw),
-            draw.output(DType::f32, has_values ? rows : 1, has_values ? k : 1),
-            flat(draw.output(DType::i32, 1, ElementErrorKind::kCount))},
-           [=](Backend& b, const Views& t) {
-             QuantizedOperand operand = operand_at(spec, rows, k, t, 1);
-             operand.key = key;
-             operand.is_right = right;
-             if (spec.transform.is<Smoothing>()) operand.channel_factors = t[4];
-             if (spec.transform.is<Clamp>()) operand.clamp_bounds = t[5];
-             b.run(ops::Quantize{.source = t[0],
+  draw.add(
+      fmt::format("partial_values {}", label(spec)),
+      fmt::format("{} {}{} keeps {}{}{}", name_of(dtype), describe(s), orientation_name(transpose),
+                  kept.cast ? "c" : "", kept.underflow ? "u" : "", kept.saturation ? "s" : ""),
+      {draw.values(dtype, s.rows, s.cols, wild), codes_of(draw, spec, rows, k),
+       scales_of(draw, spec, rows, k), state_of(draw, spec),
+       magnitudes(flat(draw.ordinary(DType::f32, 1, k))), bounds_of(draw),
+       draw.output(DType::f32, has_values ? rows : 1, has_values ? k : 1),
+       flat(draw.output(DType::i32, 1, ElementErrorKind::kCount))},
+      [=](Backend& b, const Views& t) {
+        QuantizedOperand operand = operand_at(spec, rows, k, t, 1);
+        operand.key = key;
+        operand.is_right = right;
+        if (spec.transform.is<Smoothing>()) operand.channel_factors = t[4];
+        if (spec.transform.is<Clamp>()) operand.clamp_bounds = t[5];
+        b.run(ops::Quantize{.source = t[0],
+                            .transpose = transpose,
+                            .state = state_for(spec, t[3]),
+                            .operand = operand});
+        b.run(ops::PartialValues{.source = t[0],
                                  .transpose = transpose,
-                                 .state = state_for(spec, t[3]),
-                                 .operand = operand});
-             b.run(ops::PartialValues{.source = t[0],
-                                      .transpose = transpose,
-                                      .operand = operand,
-                                      .kept = kept,
-                                      .values = has_values ? t[6] : TensorView{},
-                                      .found = t[7]});
-           });
+                                 .operand = operand,
+                                 .kept = kept,
+                                 .values = has_values ? t[6] : TensorView{},
+                                 .found = t[7]});
+      });
 }
 
 /// Draws a tensor that is read along its other extent without a copy, as if it were an operand.

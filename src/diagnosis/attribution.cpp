@@ -356,8 +356,7 @@ void measure(WantedGradient& one, const WantedGradients& of_recipe, GradientErro
     return !other.error && &other != &one && is_same_gradient(other.key, one.key, nowhere);
   });
   std::vector<PerSlot<FoundErrors>> found;
-  one.error =
-      errors.of(of_recipe.recipe(), one.key.recipe, one.key.switches, records_all, found);
+  one.error = errors.of(of_recipe.recipe(), one.key.recipe, one.key.switches, records_all, found);
   if (records_all) one.found = std::move(found);
 }
 

@@ -177,8 +177,7 @@ void PartialQuantization::pass(const ops::Compensate& op) {
 
 void PartialQuantization::pass(const ops::Gemm& op) {
   if (partial_.count(&op.a) + partial_.count(&op.b) == 0) return original().run(op);
-  ops::JoinProducts join{
-      .partial = {}, .bias = op.bias, .accumulate = op.accumulate, .d = op.d};
+  ops::JoinProducts join{.partial = {}, .bias = op.bias, .accumulate = op.accumulate, .d = op.d};
   {
     const QuantizedOperand a = partial_operand(op.a, Temporary::left);
     QuantizedOperand b = partial_operand(op.b, Temporary::right);
@@ -193,8 +192,7 @@ void PartialQuantization::pass(const ops::Gemm& op) {
     GemmSpec spec = op.spec;
     spec.output = DType::f32;
     join.emulated = temporary(Temporary::emulated, op.a.rows, op.b.rows);
-    original().run(
-        ops::Gemm{.spec = spec, .a = op.a, .b = op.b, .bias = {}, .d = join.emulated});
+    original().run(ops::Gemm{.spec = spec, .a = op.a, .b = op.b, .bias = {}, .d = join.emulated});
   }
   original().run(join);
 }

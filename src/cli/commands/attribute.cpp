@@ -29,7 +29,8 @@ constexpr const char* kAttribute = "attribute";
 Options attribute_options() {
   Options options(
       "fp8lab attribute RUN|CHECKPOINT [--recipe NAME ...]\n"
-      "The gradient of one micro-batch of the run's present stage, from its checkpoint, under each\n"
+      "The gradient of one micro-batch of the run's present stage, from its checkpoint, under "
+      "each\n"
       "recipe and in double precision: how far apart they are, and how much of that is due to "
       "each\n"
       "source of error, slot, GEMM and layer. Two gradients for each of these parts, so layers "

@@ -27,8 +27,8 @@ struct Extras {
 
 /// Rows of A times ones, where A is `values` quantized with `kept` on `original`, as e4m3fn without
 /// a scale.
-std::vector<float> sums_on(Backend& original, const std::vector<float>& values,
-                           std::int64_t rows, ElementErrors kept, const Accumulator& accumulator,
+std::vector<float> sums_on(Backend& original, const std::vector<float>& values, std::int64_t rows,
+                           ElementErrors kept, const Accumulator& accumulator,
                            const Extras& extras) {
   Switches switches = all_switches(2, true);
   switches.layers[1].operands[Slot::fprop_x] = kept;
